@@ -13,7 +13,7 @@ use forebay_hal::{Device, Peers, Streams};
 use crate::answer::{Answer, Export, exports, put, said};
 use crate::control::{settings, text};
 use crate::machine::{self, Machine, machine};
-use crate::{captures, memory, pages, pools, streams, work};
+use crate::{captures, kernels, memory, pages, pools, streams, work};
 
 /// Primary contexts are this and the device's number.
 const PRIMARY: u64 = 0x1000_0000;
@@ -114,6 +114,7 @@ fn all() -> impl Iterator<Item = &'static Export> {
     [
         EXPORTS,
         captures::EXPORTS,
+        kernels::EXPORTS,
         memory::EXPORTS,
         pages::EXPORTS,
         pools::EXPORTS,

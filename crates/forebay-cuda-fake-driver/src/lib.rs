@@ -14,6 +14,8 @@
 //! the blocking streams of its context, each thread's own among them, wait for each other as they do
 //! there.
 //!
+//! It compiles no kernels. It knows the one that forebay loads by its name, and does what that does.
+//!
 //! `FOREBAY_FAKE_GPUS` and `FOREBAY_FAKE_MEMORY_MIB` choose how many devices there are and how much memory
 //! each has.
 //!
@@ -26,6 +28,7 @@ mod answer;
 mod captures;
 mod context;
 mod control;
+mod kernels;
 mod machine;
 mod memory;
 mod pages;

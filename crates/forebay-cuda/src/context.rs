@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
 
+use crate::decompression::Kernel;
 use crate::driver::{CudaDriver, DriverPointer};
 use crate::event::EventPool;
 use crate::space::Space;
@@ -37,6 +38,7 @@ pub(crate) struct Context {
     pub(crate) signals: Signals,
     pub(crate) stages: StagingBuffers,
     pub(crate) workers: Workers,
+    pub(crate) lz4: Kernel,
     /// The legacy default stream, which is one for all devices opened in the context.
     pub(crate) default_stream: Arc<StreamCore>,
     /// Peers made reachable from here, and by how many devices.
@@ -75,6 +77,7 @@ impl Context {
             signals: Signals::default(),
             stages: StagingBuffers::default(),
             workers: Workers::default(),
+            lz4: Kernel::default(),
             default_stream: Arc::new(StreamCore::lent(RawStream::NULL)),
             peers: Mutex::default(),
             spaces: Mutex::default(),

@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, PageSize, Span, StreamId};
 use forebay_hal::{
-    Call, Capabilities, Descriptor, Device, DeviceKind, Error, EventHandle, EventKind,
-    ForeignStreams, Granularity, HostTask, ManagedMemory, MemoryInfo, Peers, PinnedMemory,
-    PointerClass, Priority, Progress, Result, Sharing, StreamHandle, Streams, VirtualMemory,
-    fresh_handle,
+    Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, Error, EventHandle,
+    EventKind, ForeignStreams, Granularity, HostTask, ManagedMemory, MemoryInfo, Peers,
+    PinnedMemory, PointerClass, Priority, Progress, Result, Sharing, StreamHandle, Streams,
+    VirtualMemory, fresh_handle,
 };
 use forebay_sync::fork::PerProcess;
 
 use crate::context::Context;
+use crate::decompression::can_launch;
 use crate::driver::{CudaDriver, DriverPointer};
 use crate::memory::ALIGNMENT;
 use crate::refusal::{self, CallInfo};
@@ -257,6 +258,7 @@ fn capabilities(context: &Context, granularity: Option<Granularity>) -> Capabili
         (Capabilities::PEERS, peers),
         (Capabilities::PRIORITIES, priorities),
         (Capabilities::HOST_TASKS, context.has_tasks()),
+        (Capabilities::DECOMPRESSION, can_launch(table)),
         (Capabilities::PER_THREAD_STREAMS, table.context_synchronize.is_some()),
     ] {
         bits.set(bit, has);
@@ -302,6 +304,10 @@ unsafe impl Device for CudaDevice {
 
     fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
         self.has(Capabilities::MANAGED).then_some(self)
+    }
+
+    fn decompression(&self) -> Option<&dyn Decompression> {
+        self.has(Capabilities::DECOMPRESSION).then_some(self)
     }
 
     fn peers(&self) -> Option<&dyn Peers> {

@@ -38,6 +38,7 @@
 mod batch;
 mod cancel;
 mod context;
+mod decompression;
 mod deferred_cleanup;
 mod device;
 mod driver;

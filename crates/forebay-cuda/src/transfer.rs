@@ -25,7 +25,7 @@ const WAITS: usize = 3;
 
 impl CudaDevice {
     /// Refuses rows that are not memory of the device, as far as the books or the driver know.
-    fn check_rows(
+    pub(crate) fn check_rows(
         &self,
         (call, argument): (Call, &'static str),
         reach: Span,

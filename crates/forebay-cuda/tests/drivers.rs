@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use fake_driver::FakeDriver;
 use fixture::Cuda;
-use forebay_core::{Address, Alignment, Bytes};
+use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::Code;
 use forebay_hal::conformance::{self, Fixture, Outcome};
 use forebay_hal::{
-    Access, Advice, Call, Capabilities, Copy, Device, Error, EventKind, Fill, ManagedMemory,
-    Memory, PageOptions, Pattern, PinnedFlags, PinnedMemory, Place, Priority, Result, StreamHandle,
-    Streams, Transfers, VirtualMemory,
+    Access, Advice, Call, Capabilities, Copy, Decompression, Device, Error, EventKind, Fill,
+    Lz4Blocks, ManagedMemory, Memory, PageOptions, Pattern, PinnedFlags, PinnedMemory, Place,
+    Priority, Result, StreamHandle, Streams, Transfers, VirtualMemory,
 };
 
 /// Runs every case of the suite, and gives how many passed and were skipped.
@@ -68,6 +68,25 @@ fn a_driver_without_pages_pinned_and_managed_memory_keeps_the_contract() {
     drop(device);
     let (passed, skipped) = keeps_the_contract(&fake);
     assert!(passed >= 60, "{passed} passed, {skipped} skipped");
+}
+
+#[test]
+fn a_driver_that_takes_no_kernel_says_so_and_takes_it_later() {
+    let fake = FakeDriver::load("kernels").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
+    assert!(device.decompression().is_some());
+    for code in [Code::ERROR_NO_BINARY_FOR_GPU, Code::ERROR_JIT_COMPILER_NOT_FOUND] {
+        fake.fail(Some("cuModuleLoadData"), 0, code);
+        let error = tour(&device).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { call: Call::Decompress, .. }), "{error}");
+    }
+    tour(&device).unwrap();
+    // It is loaded once.
+    fake.fail(Some("cuModuleLoadData"), 0, Code::ERROR_NO_BINARY_FOR_GPU);
+    tour(&device).unwrap();
+    assert_eq!(fake.clear(), 1);
+    let poor = FakeDriver::load_with("no-kernels", 13_000, 1, &["cuLaunchKernel"]).unwrap();
+    assert!(CudaDevice::open_with(poor.driver, 0).unwrap().decompression().is_none());
 }
 
 #[test]
@@ -137,6 +156,11 @@ fn tour(device: &CudaDevice) -> Result<()> {
         .map_err(|error| Error::quantity(Call::Advise, "span", &error))?;
     device.advise(span, Advice::ReadMostly)?;
     device.prefetch(span, None, stream)?;
+    let at = |offset| memory.checked_add(Bytes::new(offset)).unwrap();
+    let span = |offset| Span::new(at(offset), Bytes::kib(1)).unwrap();
+    let blocks = Lz4Blocks::new(span(50_000), at(60_000), span(70_000), 1024, at(80_000))?;
+    // SAFETY: the memory is given back below, when the work is done.
+    unsafe { device.decompress(&blocks, stream)? };
     device.synchronize_stream(stream)?;
     // SAFETY: the work is done. For all three.
     unsafe {

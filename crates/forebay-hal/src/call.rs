@@ -76,7 +76,7 @@ calls! {
         AdoptStream = "adopt_stream", ForgetStream = "forget_stream",
         /// No call of the contract: devices that can launch kernels name it so.
         Launch = "launch";
-    Transfers: Copy = "copy", Fill = "fill";
+    Transfers: Copy = "copy", Fill = "fill", Decompress = "decompress";
     Peers: CanReach = "can_reach", EnablePeer = "enable_peer", DisablePeer = "disable_peer",
         CopyPeer = "copy_peer";
     Sharing: ExportPage = "export_page", ImportPage = "import_page";

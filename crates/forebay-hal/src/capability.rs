@@ -48,6 +48,8 @@ bitflags::bitflags! {
         const PER_THREAD_STREAMS = 1 << 16;
         /// [Pages of pinned host memory](crate::PageOptions::pinned) can be created.
         const PINNED_PAGES = 1 << 17;
+        /// [`Decompression`](crate::Decompression).
+        const DECOMPRESSION = 1 << 18;
     }
 }
 

@@ -8,8 +8,8 @@ use forebay_sync::fork::Birth;
 #[cfg(unix)]
 use crate::Sharing;
 use crate::{
-    Call, Capabilities, Error, ForeignStreams, ManagedMemory, Memory, Peers, PinnedMemory, Result,
-    Streams, Transfers, VirtualMemory,
+    Call, Capabilities, Decompression, Error, ForeignStreams, ManagedMemory, Memory, Peers,
+    PinnedMemory, Result, Streams, Transfers, VirtualMemory,
 };
 
 /// The kinds of devices.
@@ -240,6 +240,11 @@ pub unsafe trait Device: Memory + Streams + Transfers + Send + Sync + fmt::Debug
 
     /// Streams that other libraries created, if the device supports them.
     fn foreign_streams(&self) -> Option<&dyn ForeignStreams> {
+        None
+    }
+
+    /// LZ4 blocks decoded by the device, if it supports that.
+    fn decompression(&self) -> Option<&dyn Decompression> {
         None
     }
 

@@ -17,6 +17,7 @@
 //!             Peers           another device's memory
 //!             Sharing         another process's memory
 //!             ForeignStreams  streams that other libraries created
+//!             Decompression   LZ4 blocks, decoded where they are
 //! ```
 //!
 //! The traits are object-safe: the pool's hot path never reaches them, so an indirect call does not
@@ -49,6 +50,7 @@ mod check;
 mod debug;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod decompression;
 mod device;
 mod error;
 mod memory;
@@ -63,6 +65,7 @@ mod virtual_memory;
 pub use call::{Call, CallGroup};
 pub use capability::Capabilities;
 pub use check::{invalid, nonzero, valid_span};
+pub use decompression::{Decompression, Lz4Blocks, decode_lz4, decode_lz4_blocks};
 pub use device::{Descriptor, Device, DeviceKind, MemoryInfo, PointerClass, PointerKind};
 pub use error::{Error, Result};
 pub use memory::{Advice, ManagedMemory, Memory, PinnedFlags, PinnedMemory};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use forebay_core::{Address, Alignment, DeviceOrdinal};
 use forebay_hal::{
-    Call, Capabilities, Descriptor, Device, DeviceKind, ManagedMemory, MemoryInfo, PinnedMemory,
-    PointerClass, Result, Sharing, VirtualMemory,
+    Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, ManagedMemory, MemoryInfo,
+    PinnedMemory, PointerClass, Result, Sharing, VirtualMemory,
 };
 
 use crate::backing::{Backing, Refusal};
@@ -70,6 +70,7 @@ impl HostDevice {
             | Capabilities::MANAGED
             | Capabilities::SHARE_BY_FD
             | Capabilities::HOST_TASKS
+            | Capabilities::DECOMPRESSION
             | Capabilities::TIMED_EVENTS;
         capabilities.set(Capabilities::HUGE_PAGES, settings.huge_granted);
         let descriptor = Descriptor::new(DeviceKind::Host, DeviceOrdinal(0), name(system))
@@ -142,6 +143,10 @@ unsafe impl Device for HostDevice {
     }
 
     fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
+        Some(self)
+    }
+
+    fn decompression(&self) -> Option<&dyn Decompression> {
         Some(self)
     }
 

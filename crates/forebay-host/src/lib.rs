@@ -50,6 +50,7 @@
 mod allocation;
 mod backing;
 mod census;
+mod decompression;
 mod device;
 mod errno;
 mod file_mapping;

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::{
-    Access, Advice, Call, Copy, Device, Error, EventHandle, EventKind, Fill, ForeignStreams,
-    ManagedMemory, Memory, PageHandle, PageOptions, Pattern, PeerCopy, PeerPlace, Peers,
-    PinnedFlags, PinnedMemory, Place, Priority, Result, Sharing, StreamHandle, Streams, Transfers,
-    VirtualMemory,
+    Access, Advice, Call, Copy, Decompression, Device, Error, EventHandle, EventKind, Fill,
+    ForeignStreams, Lz4Blocks, ManagedMemory, Memory, PageHandle, PageOptions, Pattern, PeerCopy,
+    PeerPlace, Peers, PinnedFlags, PinnedMemory, Place, Priority, Result, Sharing, StreamHandle,
+    Streams, Transfers, VirtualMemory,
 };
 use forebay_sim::{Census, Fault, FaultKind, Kernel, SimDevice, SimMachine, When};
 
@@ -146,6 +146,12 @@ impl Tour {
         let kernel = || Kernel::new("sum").reads(mapping);
         // SAFETY: as for the fill.
         self.call(|| unsafe { here.launch(kernel(), default) })?;
+        let at = |start: Address, offset| start.checked_add(Bytes::new(offset)).unwrap();
+        let kib = |start| Span::new(start, Bytes::kib(1)).unwrap();
+        let (table, statuses) = (at(region.start(), 2048), at(plain, 2048));
+        let blocks = Lz4Blocks::new(kib(region.start()), table, kib(plain), 1024, statuses)?;
+        // SAFETY: as for the fill.
+        self.call(|| unsafe { here.decompress(&blocks, default) })?;
         let ran = Arc::new(AtomicU32::new(0));
         let task = || {
             let ran = Arc::clone(&ran);

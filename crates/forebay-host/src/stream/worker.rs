@@ -11,6 +11,7 @@ use rustix::mm::Advice;
 
 use super::event::Record;
 use super::queue::Queue;
+use crate::decompression::run_decompress;
 use crate::mapping::{pointer, system_page};
 use crate::space::Space;
 use crate::transfer::{run_copy, run_fill};
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     Copy(hal::Copy),
     /// A fill, whose caller keeps the promises of `Transfers::fill`.
     Fill(hal::Fill),
+    /// LZ4 blocks, whose caller keeps the promises of `Decompression::decompress`.
+    Decompress(hal::Lz4Blocks),
     /// Bring managed memory in.
     Populate(Span),
     /// A host function.
@@ -36,6 +39,7 @@ impl fmt::Debug for Command {
         match self {
             Self::Copy(copy) => copy.fmt(f),
             Self::Fill(fill) => fill.fmt(f),
+            Self::Decompress(blocks) => blocks.fmt(f),
             Self::Populate(span) => write!(f, "Populate({span})"),
             Self::Task(_) => f.write_str("Task"),
             Self::Record(record) => write!(f, "Record({record:?})"),
@@ -54,6 +58,8 @@ impl Command {
             Self::Copy(copy) => unsafe { run_copy(&copy) },
             // SAFETY: as for copies, by `Transfers::fill`.
             Self::Fill(fill) => unsafe { run_fill(&fill) },
+            // SAFETY: as for copies, by `Decompression::decompress`.
+            Self::Decompress(blocks) => unsafe { run_decompress(&blocks) },
             Self::Populate(span) => populate(span),
             Self::Task(task) => run_host_task(task),
             Self::Record(record) => record.reach(),

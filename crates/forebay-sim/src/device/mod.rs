@@ -2,6 +2,7 @@
 //!
 //! One file a group of calls; the engine below them is one for all devices of a machine.
 
+mod decompression;
 mod foreign;
 mod memory;
 mod peer;
@@ -15,8 +16,8 @@ use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
 use forebay_hal::{
-    Call, Capabilities, Descriptor, Device, DeviceKind, ForeignStreams, ManagedMemory, MemoryInfo,
-    Peers, PinnedMemory, PointerClass, Result, Sharing, VirtualMemory,
+    Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, ForeignStreams,
+    ManagedMemory, MemoryInfo, Peers, PinnedMemory, PointerClass, Result, Sharing, VirtualMemory,
 };
 
 use crate::engine::Engine;
@@ -39,6 +40,7 @@ impl SimDevice {
                     | Capabilities::MANAGED
                     | Capabilities::SHARE_BY_FD
                     | Capabilities::PINNED_PAGES
+                    | Capabilities::DECOMPRESSION
             }
         };
         let every = Capabilities::all() - Capabilities::HUGE_PAGES;
@@ -100,6 +102,10 @@ unsafe impl Device for SimDevice {
 
     fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
         self.can(Capabilities::MANAGED).then_some(self)
+    }
+
+    fn decompression(&self) -> Option<&dyn Decompression> {
+        self.can(Capabilities::DECOMPRESSION).then_some(self)
     }
 
     fn peers(&self) -> Option<&dyn Peers> {

@@ -65,7 +65,21 @@ impl SimDevice {
     /// * What it declared is memory of the device, until the kernel is done, and nobody else writes
     ///   what it reads or uses what it writes meanwhile: the host may see the same memory.
     pub unsafe fn launch(&self, kernel: Kernel, stream: StreamHandle) -> Result<()> {
-        let call = Call::Launch;
+        // SAFETY: as the caller promised.
+        unsafe { self.launch_as(Call::Launch, kernel, stream) }
+    }
+
+    /// Enqueues a kernel for `call`.
+    ///
+    /// # Safety
+    ///
+    /// * As for [`launch`](Self::launch).
+    pub(super) unsafe fn launch_as(
+        &self,
+        call: Call,
+        kernel: Kernel,
+        stream: StreamHandle,
+    ) -> Result<()> {
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
         let stream = state.stream(call, self.ordinal, stream)?;
         let space = state.space(call, self.ordinal)?;

@@ -1,7 +1,9 @@
 //! Devices that move the wrong bytes.
 
 use forebay_core::{Bytes, DeviceOrdinal, Span};
-use forebay_hal::{Copy, Device, Extent, Fill, Pattern, PeerCopy, Pitch, Result, StreamHandle};
+use forebay_hal::{
+    Copy, Device, Extent, Fill, Lz4Blocks, Pattern, PeerCopy, Pitch, Result, StreamHandle,
+};
 
 use crate::tamper::Tamper;
 
@@ -152,6 +154,26 @@ impl Tamper for PeerCopiesForgetTheTail {
         let Some(peers) = inner.peers() else { return Ok(()) };
         // SAFETY: these are bytes of the caller's copy.
         unsafe { peers.copy_peer(&short, stream) }
+    }
+}
+
+/// The last block is not decoded.
+#[derive(Debug)]
+pub(crate) struct DecodingForgetsTheTail;
+
+impl Tamper for DecodingForgetsTheTail {
+    unsafe fn decompress(
+        &self,
+        inner: &dyn Device,
+        blocks: &Lz4Blocks,
+        stream: StreamHandle,
+    ) -> Result<()> {
+        let to = Span::new(blocks.to().start(), one_less(blocks.to().size())).unwrap();
+        let (table, statuses) = (blocks.table().start(), blocks.statuses().start());
+        let short = Lz4Blocks::new(blocks.data(), table, to, blocks.block(), statuses)?;
+        let Some(inner) = inner.decompression() else { return Ok(()) };
+        // SAFETY: these are bytes of the caller's.
+        unsafe { inner.decompress(&short, stream) }
     }
 }
 

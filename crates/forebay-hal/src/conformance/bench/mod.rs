@@ -15,8 +15,8 @@ use super::Fixture;
 use super::data::HostBytes;
 use super::verdict::{Failure, Step, Verdict, ensure, ensure_equal};
 use crate::{
-    Call, Device, EventHandle, ForeignStreams, ManagedMemory, MemoryInfo, PageHandle, Peers,
-    PinnedMemory, StreamHandle, VirtualMemory,
+    Call, Decompression, Device, EventHandle, ForeignStreams, ManagedMemory, MemoryInfo,
+    PageHandle, Peers, PinnedMemory, StreamHandle, VirtualMemory,
 };
 
 /// The call a case made last, for the words of a deadline.
@@ -138,6 +138,10 @@ impl Bench {
 
     pub(super) fn foreign_streams(&self) -> Step<&dyn ForeignStreams> {
         Self::group(self.device.foreign_streams(), "foreign streams")
+    }
+
+    pub(super) fn decompression(&self) -> Step<&dyn Decompression> {
+        Self::group(self.device.decompression(), "decompression")
     }
 
     pub(super) fn peers(&self) -> Step<&dyn Peers> {

@@ -79,6 +79,7 @@ fn groups_are_given_exactly_where_their_bits_are(bench: &Bench) -> Verdict {
         (Capabilities::PINNED, device.pinned_memory().is_some()),
         (Capabilities::MANAGED, device.managed_memory().is_some()),
         (Capabilities::PEERS, device.peers().is_some()),
+        (Capabilities::DECOMPRESSION, device.decompression().is_some()),
         (Capabilities::FOREIGN_STREAMS, device.foreign_streams().is_some()),
         #[cfg(unix)]
         (Capabilities::SHARE_BY_FD, device.sharing().is_some()),

@@ -2,6 +2,7 @@
 
 mod access;
 mod copies;
+mod decompression;
 mod elapsed;
 mod endings;
 mod events;
@@ -56,6 +57,7 @@ pub(super) const ALL: &[&[Case]] = &[
     copies::CASES,
     shapes::CASES,
     fills::CASES,
+    decompression::CASES,
     streams::CASES,
     foreign::CASES,
     own::CASES,
