@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use fake_driver::FakeDriver;
 use fixture::Cuda;
-use forebay_core::{Address, Alignment, Bytes, Span};
+use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::Code;
 use forebay_hal::conformance::{self, Fixture, Outcome};
 use forebay_hal::{
     Access, Advice, Call, Capabilities, Copy, Decompression, Device, Error, EventKind, Fill,
     Lz4Blocks, ManagedMemory, Memory, PageOptions, Pattern, PinnedFlags, PinnedMemory, Place,
-    Priority, Result, StreamHandle, Streams, Transfers, VirtualMemory,
+    Priority, Result, StreamHandle, Streams, Transfers, VirtualMemory, valid_span,
 };
 
 /// Runs every case of the suite, and gives how many passed and were skipped.
@@ -156,9 +156,9 @@ fn tour(device: &CudaDevice) -> Result<()> {
         .map_err(|error| Error::quantity(Call::Advise, "span", &error))?;
     device.advise(span, Advice::ReadMostly)?;
     device.prefetch(span, None, stream)?;
-    let at = |offset| memory.checked_add(Bytes::new(offset)).unwrap();
-    let span = |offset| Span::new(at(offset), Bytes::kib(1)).unwrap();
-    let blocks = Lz4Blocks::new(span(50_000), at(60_000), span(70_000), 1024, at(80_000))?;
+    let at = |offset| Address::new(memory.get() + offset);
+    let span = |offset| valid_span(Call::Decompress, "span", at(offset), Bytes::kib(1));
+    let blocks = Lz4Blocks::new(span(50_000)?, at(60_000), span(70_000)?, 1024, at(80_000))?;
     // SAFETY: the memory is given back below, when the work is done.
     unsafe { device.decompress(&blocks, stream)? };
     device.synchronize_stream(stream)?;

@@ -4,6 +4,7 @@ use core::fmt;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
+use forebay_core::transfer::CompressedError;
 use forebay_core::{Address, Bytes, Span};
 
 use crate::config::ConfigError;
@@ -166,6 +167,8 @@ pub enum Error {
         /// What the device has there.
         device: u8,
     },
+    /// Compressed data is damaged, or is none.
+    Compressed(CompressedError),
     /// The pool, handle or device was made before the process forked, and belongs to the parent.
     Forked,
     /// A setting was refused.
@@ -197,6 +200,7 @@ forebay_hal::debug_as_message!(Error {
     File { path, reason },
     Cancelled { moved, total },
     Differs { offset, host, device },
+    Compressed(value),
     Forked,
     Config(value),
     Shared(value),
@@ -319,6 +323,7 @@ impl fmt::Display for Error {
                 "this was made before the process forked, and belongs to the parent; make devices and pools after \
                  the fork, or start the child by exec",
             ),
+            Self::Compressed(error) => error.fmt(f),
             Self::Config(error) => error.fmt(f),
             Self::Shared(error) => error.fmt(f),
             Self::Device(error) => error.fmt(f),
@@ -344,6 +349,7 @@ impl Error {
 impl core::error::Error for Error {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
+            Self::Compressed(error) => Some(error),
             Self::Config(error) => Some(error),
             Self::Shared(error) => Some(error),
             Self::Device(error) => Some(error),
@@ -355,6 +361,12 @@ impl core::error::Error for Error {
 impl From<Shortage> for Error {
     fn from(shortage: Shortage) -> Self {
         Self::OutOfMemory(Box::new(shortage))
+    }
+}
+
+impl From<CompressedError> for Error {
+    fn from(error: CompressedError) -> Self {
+        Self::Compressed(error)
     }
 }
 

@@ -108,7 +108,7 @@ pub trait Ends: Sized {
 #[must_use = "nothing is copied before `submit`"]
 pub struct Transfer<'e, E> {
     engine: &'e TransferEngine,
-    ends: E,
+    pub(super) ends: E,
     choices: Choices,
 }
 
@@ -119,6 +119,12 @@ impl<'e, E: Ends> Transfer<'e, E> {
 
     pub(super) fn choices_mut(&mut self) -> &mut Choices {
         &mut self.choices
+    }
+
+    /// The same as another transfer that it is a part of.
+    pub(super) fn with(mut self, choices: Choices) -> Self {
+        self.choices = choices;
+        self
     }
 
     /// Above or below other transfers: of several, a piece of the most urgent one begins first. Pinned memory is copied by

@@ -11,6 +11,7 @@ use forebay_hal::{
     self as hal, Capabilities, Device, Event, EventKind, Priority, Stream, StreamHandle, ToDevice,
 };
 
+use super::decode::Decoder;
 use super::figures::TransferFigures;
 use super::job::{Direction, JobId};
 use super::options::TransferOptions;
@@ -62,6 +63,8 @@ pub(super) struct Engine {
     /// A part, a slot or a transfer has changed.
     pub(super) changed: Condvar,
     pub(super) callbacks: Callbacks,
+    /// Who decodes compressed data, once that was measured.
+    pub(super) decoder: Mutex<Option<Decoder>>,
 }
 
 impl TransferOptions {
@@ -93,7 +96,9 @@ impl TransferOptions {
         let streams = [streams()?, streams()?];
         let state = Mutex::new(State::new(self.at_once, self.slots));
         let (changed, callbacks) = (Condvar::new(), Callbacks::default());
-        let engine = Engine { device, options: self, pinned, streams, state, changed, callbacks };
+        let decoder = Mutex::default();
+        let engine =
+            Engine { device, options: self, pinned, streams, state, changed, callbacks, decoder };
         Ok(TransferEngine { engine: Arc::new(engine) })
     }
 }

@@ -1,6 +1,7 @@
 //! Transfers on the simulated device, whose streams are late and whose checker names what races, and on the host.
 
 mod calibration;
+mod compressed;
 mod ends;
 mod faults;
 mod order;

@@ -1,0 +1,191 @@
+//! Data kept compressed.
+
+use core::fmt;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use bytemuck::Pod;
+use forebay_core::Bytes;
+use forebay_core::transfer::{BlockStatus, CompressedError, Lz4Layout};
+use forebay_hal::{Call, decode_lz4, invalid};
+
+use super::host_end::HostSource;
+use crate::Result;
+use crate::sync::lock;
+
+/// The threads that compress, if the machine has that many.
+const MOST_THREADS: usize = 8;
+
+/// Data as independent LZ4 blocks, which [`upload_compressed`](super::TransferEngine::upload_compressed) decodes on the
+/// device. Clones share the bytes.
+///
+/// ```
+/// use forebay::transfer::Compressed;
+///
+/// let data: Vec<u32> = (0..100_000).map(|number| number / 100).collect();
+/// let compressed = Compressed::new(&data)?;
+/// assert!(compressed.as_bytes().len() * 10 < data.len() * 4);
+///
+/// // As it is kept: in a file, say.
+/// let bytes = compressed.as_bytes().to_vec();
+/// let compressed = Compressed::from_bytes(bytes)?;
+/// assert_eq!(compressed.decompress::<u32>()?, data);
+/// # Ok::<(), forebay::Error>(())
+/// ```
+///
+/// The format is that of [`forebay_core::transfer::lz4`]: a header of 24 bytes, where each block ends, and the blocks, each
+/// of LZ4's block format or as it was.
+#[derive(Clone)]
+pub struct Compressed {
+    bytes: Packed,
+    layout: Lz4Layout,
+}
+
+/// The bytes of compressed data, as a source of a transfer.
+#[derive(Clone)]
+pub(super) struct Packed(Arc<Vec<u8>>);
+
+// SAFETY: the vector is never changed, and its elements are in memory of their own.
+unsafe impl HostSource<u8> for Packed {
+    fn elements(&self) -> Result<&[u8]> {
+        Ok(&self.0)
+    }
+}
+
+impl Compressed {
+    /// Compresses `data` in blocks of 64 KiB, with a thread for each processor up to eight.
+    pub fn new<T: Pod>(data: &[T]) -> Result<Self> {
+        Self::with_block(data, Bytes::new(Lz4Layout::USUAL_BLOCK.into()))
+    }
+
+    /// Compresses `data` in blocks of `block` bytes, 1 KiB to 4 MiB. Larger ones compress better up to the 64 KiB that LZ4
+    /// looks back; of smaller ones a device decodes more at the same time.
+    pub fn with_block<T: Pod>(data: &[T], block: Bytes) -> Result<Self> {
+        let refused = CompressedError::BlockSize { found: block.get() };
+        let size = u32::try_from(block.get()).map_err(|_| refused)?;
+        let data: &[u8] = bytemuck::cast_slice(data);
+        let layout = Lz4Layout::new(size, data.len() as u64)?;
+        let mut blocks = vec![Vec::new(); data.len().div_ceil(length_of(size))];
+        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let pairs = data.chunks(length_of(size)).zip(&mut blocks);
+        in_parallel(processors.min(MOST_THREADS), pairs, |(data, block)| {
+            let packed = lz4_flex::block::compress(data);
+            *block = if packed.len() < data.len() { packed } else { data.to_vec() };
+        });
+        let bytes = Packed(Arc::new(layout.assemble(&blocks)?));
+        Ok(Self { bytes, layout })
+    }
+
+    /// Compressed data as it was kept. Checks the header and the table; what is in the blocks is checked when they are
+    /// decoded.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
+        let layout = Lz4Layout::parse(&bytes)?;
+        Ok(Self { bytes: Packed(Arc::new(bytes)), layout })
+    }
+
+    /// The bytes to be kept.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes.0
+    }
+
+    /// The size of the data.
+    pub fn size(&self) -> Bytes {
+        Bytes::new(self.layout.total())
+    }
+
+    /// The bytes of a block.
+    pub fn block(&self) -> Bytes {
+        Bytes::new(self.layout.block().into())
+    }
+
+    /// The data, decoded on the host. The size must be a whole number of elements.
+    pub fn decompress<T: Pod>(&self) -> Result<Vec<T>> {
+        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.decode(processors.min(MOST_THREADS))
+    }
+
+    /// The data, decoded on the host by several threads.
+    pub(super) fn decode<T: Pod>(&self, threads: usize) -> Result<Vec<T>> {
+        let mut elements = vec![T::zeroed(); self.elements::<T>()?];
+        let to: &mut [u8] = bytemuck::cast_slice_mut(&mut elements);
+        let first_bad = Mutex::new(None::<(u32, BlockStatus)>);
+        let blocks = (0..self.layout.blocks()).zip(to.chunks_mut(length_of(self.layout.block())));
+        in_parallel(threads, blocks, |(block, to)| {
+            let bytes = self.as_bytes();
+            let range = self.layout.range_of(bytes, block);
+            let input = range.and_then(|range| bytes.get(range));
+            let status = input.map_or(BlockStatus::BadTable, |input| decode_lz4(input, to));
+            let mut bad = lock(&first_bad);
+            if status != BlockStatus::Decoded && bad.is_none_or(|(number, _)| block < number) {
+                *bad = Some((block, status));
+            }
+        });
+        match *lock(&first_bad) {
+            Some((block, status)) => Err(damaged(block, status)),
+            None => Ok(elements),
+        }
+    }
+
+    /// How many elements of a type the data is.
+    pub(super) fn elements<T: Pod>(&self) -> Result<usize> {
+        let (total, size) = (self.layout.total(), size_of::<T>() as u64);
+        let whole = if size == 0 { total == 0 } else { total % size == 0 };
+        let count = total.checked_div(size).unwrap_or(0);
+        usize::try_from(count).ok().filter(|_| whole).ok_or_else(|| {
+            let given = format!("{total} B of compressed data");
+            invalid(Call::Decompress, "from", given, format!("a multiple of {size} B")).into()
+        })
+    }
+
+    pub(super) fn layout(&self) -> Lz4Layout {
+        self.layout
+    }
+
+    pub(super) fn packed(&self) -> Packed {
+        self.bytes.clone()
+    }
+}
+
+/// The error of a block.
+pub(super) fn damaged(block: u32, status: BlockStatus) -> crate::Error {
+    CompressedError::Block { block: block.into(), status }.into()
+}
+
+fn length_of(block: u32) -> usize {
+    usize::try_from(block).unwrap_or(usize::MAX)
+}
+
+/// Does `work` on each of `items`, by so many threads at most, of which this is one.
+fn in_parallel<I: Iterator + Send>(threads: usize, items: I, work: impl Fn(I::Item) + Sync) {
+    let items = Mutex::new(items);
+    let take = || lock(&items).next();
+    let run = || {
+        while let Some(item) = take() {
+            work(item);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            let started = thread::Builder::new().spawn_scoped(scope, run);
+            // This thread does what others cannot be had for.
+            if started.is_err() {
+                break;
+            }
+        }
+        run();
+    });
+}
+
+impl fmt::Debug for Compressed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = Bytes::new(self.as_bytes().len() as u64);
+        write!(f, "Compressed({} as {bytes}, in blocks of {})", self.size(), self.block())
+    }
+}
+
+impl fmt::Debug for Packed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packed({} B)", self.0.len())
+    }
+}

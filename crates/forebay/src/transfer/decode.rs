@@ -1,0 +1,367 @@
+//! Transfers of compressed data: its bytes go to the device as they are, and are decoded there.
+//!
+//! ```text
+//!   host                      device
+//!   compressed bytes ──────>  temporary array ── kernel on the array's stream ──> array, and a status for each block
+//! ```
+
+use core::time::Duration;
+use std::time::Instant;
+
+use bytemuck::Pod;
+use forebay_core::transfer::BlockStatus;
+use forebay_core::{Bytes, Span};
+use forebay_hal::{self as hal, Call, Capabilities, Lz4Blocks, invalid, valid_span};
+
+use super::builder::{Choices, Ends, Transfer};
+use super::compressed::{Compressed, Packed, damaged};
+use super::engine::TransferEngine;
+use super::figures::Progress;
+use super::job::Direction;
+use super::owned::check_device;
+use super::ticket::Ticket;
+use crate::handle::Refused;
+use crate::sync::lock;
+use crate::{Allocate, DeviceArray, Error, Result};
+
+/// Who decodes compressed data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Decoder {
+    /// The device: the compressed bytes are sent.
+    Device,
+    /// Threads of the host: the decoded bytes are sent.
+    Host,
+}
+
+/// From compressed data to an array.
+#[derive(Debug)]
+pub struct CompressedUpload<T: Pod, A: Allocate> {
+    from: Compressed,
+    to: DeviceArray<T, A>,
+    decoder: Option<Decoder>,
+}
+
+/// The two ends of such a transfer, which come back.
+type Pair<T, A> = (Compressed, DeviceArray<T, A>);
+
+/// A transfer of compressed data under way. It owns its memory until [`wait`](Self::wait).
+///
+/// Dropping it drops the array; the engine keeps what the device still uses.
+#[derive(Debug)]
+#[must_use = "the data is decoded by `wait`"]
+pub struct CompressedTicket<T: Pod + Send, A: Allocate + Clone + Send + 'static> {
+    engine: TransferEngine,
+    from: Compressed,
+    first: usize,
+    stage: Stage<T, A>,
+}
+
+/// What is on its way to the device.
+#[derive(Debug)]
+enum Stage<T: Pod + Send, A: Allocate + Clone + Send + 'static> {
+    /// The compressed bytes, for the array and the statuses.
+    Packed(Ticket<(Packed, DeviceArray<u8, A>)>, DeviceArray<T, A>, DeviceArray<u32, A>),
+    /// The data itself.
+    Decoded(Ticket<(Vec<T>, DeviceArray<T, A>)>),
+}
+
+/// How long the same upload took with each decoder: [`TransferEngine::calibrate_decoder`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DecoderTimes {
+    /// With the device; `None` where it cannot decode.
+    pub device: Option<Duration>,
+    /// With the host.
+    pub host: Duration,
+}
+
+impl DecoderTimes {
+    /// The faster one.
+    pub fn faster(&self) -> Decoder {
+        match self.device {
+            Some(device) if device < self.host => Decoder::Device,
+            _ => Decoder::Host,
+        }
+    }
+}
+
+impl TransferEngine {
+    /// A transfer of compressed data to the elements of `array` from [`at`](Transfer::at) on. The device decodes it if it
+    /// can, with memory for the compressed bytes from the array's allocator; else the host does.
+    ///
+    /// A damaged block fails with [`Error::Compressed`], which names it. Then the contents of the array are undefined.
+    ///
+    /// ```
+    /// use forebay::transfer::{Compressed, TransferEngine};
+    /// use forebay::{HostDevice, Pool, StreamHandle};
+    ///
+    /// let device = HostDevice::open()?; // CudaDevice::open(0)? for the first GPU
+    /// let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
+    /// let weights: Vec<f32> = (0..300_000_u16).map(|number| f32::from(number / 64)).collect();
+    /// let compressed = Compressed::new(&weights)?;
+    ///
+    /// let array = pool.array::<f32>(weights.len(), StreamHandle::DEFAULT)?;
+    /// let (_compressed, array) = engine.upload_compressed(compressed, array).submit()?.wait()?;
+    /// assert_eq!(array.to_vec()?, weights);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn upload_compressed<T, A>(
+        &self,
+        from: Compressed,
+        to: DeviceArray<T, A>,
+    ) -> Transfer<'_, CompressedUpload<T, A>>
+    where
+        T: Pod + Send,
+        A: Allocate + Clone + Send + 'static,
+    {
+        Transfer::new(self, CompressedUpload { from, to, decoder: None })
+    }
+
+    /// Uploads compressed data with each decoder and remembers the faster one for later transfers of this engine. Each is
+    /// run once before, so that nothing that is made once is counted. The array then has the data.
+    ///
+    /// Without it an engine has the device decode if that has memory of its own.
+    pub fn calibrate_decoder<T, A>(
+        &self,
+        from: Compressed,
+        to: DeviceArray<T, A>,
+    ) -> core::result::Result<(Pair<T, A>, DecoderTimes), Refused<Pair<T, A>>>
+    where
+        T: Pod + Send,
+        A: Allocate + Clone + Send + 'static,
+    {
+        let time = |(from, to): Pair<T, A>, decoder| {
+            let run =
+                |(from, to)| self.upload_compressed(from, to).decoded_by(decoder).submit()?.wait();
+            let pair = run((from, to))?;
+            let begin = Instant::now();
+            run(pair).map(|pair| (pair, begin.elapsed()))
+        };
+        let (pair, host) = time((from, to), Decoder::Host)?;
+        let mut times = DecoderTimes { device: None, host };
+        let mut pair = pair;
+        if self.engine.device.decompression().is_some() {
+            let (back, device) = time(pair, Decoder::Device)?;
+            (pair, times.device) = (back, Some(device));
+        }
+        *lock(&self.engine.decoder) = Some(times.faster());
+        Ok((pair, times))
+    }
+
+    /// Who decodes where the transfer does not say.
+    fn usual_decoder(&self) -> Decoder {
+        if let Some(decoder) = *lock(&self.engine.decoder) {
+            return decoder;
+        }
+        let device = &self.engine.device;
+        let apart = !device.descriptor().capabilities.contains(Capabilities::HOST_VISIBLE);
+        if apart && device.decompression().is_some() { Decoder::Device } else { Decoder::Host }
+    }
+}
+
+impl<T: Pod, A: Allocate> Transfer<'_, CompressedUpload<T, A>> {
+    /// Chooses who decodes. The host does where the device cannot, or has no memory for the compressed bytes.
+    pub fn decoded_by(mut self, decoder: Decoder) -> Self {
+        self.ends.decoder = Some(decoder);
+        self
+    }
+}
+
+impl<T, A> Ends for CompressedUpload<T, A>
+where
+    T: Pod + Send,
+    A: Allocate + Clone + Send + 'static,
+{
+    type Submitted = core::result::Result<CompressedTicket<T, A>, Refused<Pair<T, A>>>;
+
+    fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
+        let Self { from, to, decoder } = self;
+        if let Err(error) = check(engine, &from, &to, &choices) {
+            return Err(Refused::new((from, to), error));
+        }
+        let decoder = decoder.unwrap_or_else(|| engine.usual_decoder());
+        let by_device =
+            decoder == Decoder::Device && engine.engine.device.decompression().is_some();
+        match by_device.then(|| temporary(&from, &to)) {
+            Some(Ok(room)) => send_packed(engine, from, to, room, choices),
+            None | Some(Err(Error::OutOfMemory(_))) => send_decoded(engine, from, to, choices),
+            Some(Err(error)) => Err(Refused::new((from, to), error)),
+        }
+    }
+}
+
+/// Refuses what no way of decoding does.
+fn check<T: Pod, A: Allocate>(
+    engine: &TransferEngine,
+    from: &Compressed,
+    to: &DeviceArray<T, A>,
+    choices: &Choices,
+) -> Result<()> {
+    check_device(&engine.engine, to)?;
+    to.check_range(choices.first, from.elements::<T>()?)?;
+    match choices.region {
+        Some(_) => Err(invalid(Call::Decompress, "region", "one", "consecutive elements").into()),
+        None => Ok(()),
+    }
+}
+
+/// Memory for the compressed bytes and for the statuses, in the order of the array's stream.
+type Temporary<A> = (DeviceArray<u8, A>, DeviceArray<u32, A>);
+
+fn temporary<T: Pod, A: Allocate + Clone>(
+    from: &Compressed,
+    to: &DeviceArray<T, A>,
+) -> Result<Temporary<A>> {
+    let (allocator, stream) = (to.block().allocator(), to.block().stream());
+    let stage = DeviceArray::new(allocator, from.as_bytes().len(), stream)?;
+    let blocks = usize::try_from(from.layout().blocks()).unwrap_or(usize::MAX);
+    Ok((stage, DeviceArray::new(allocator, blocks, stream)?))
+}
+
+fn send_packed<T, A>(
+    engine: &TransferEngine,
+    from: Compressed,
+    to: DeviceArray<T, A>,
+    (stage, statuses): Temporary<A>,
+    mut choices: Choices,
+) -> <CompressedUpload<T, A> as Ends>::Submitted
+where
+    T: Pod + Send,
+    A: Allocate + Clone + Send + 'static,
+{
+    let first = core::mem::take(&mut choices.first);
+    match engine.upload(from.packed(), stage).with(choices).submit() {
+        Ok(ticket) => {
+            let stage = Stage::Packed(ticket, to, statuses);
+            Ok(CompressedTicket { engine: engine.clone(), from, first, stage })
+        }
+        Err(refused) => Err(Refused::new((from, to), refused.into_parts().1)),
+    }
+}
+
+fn send_decoded<T, A>(
+    engine: &TransferEngine,
+    from: Compressed,
+    to: DeviceArray<T, A>,
+    choices: Choices,
+) -> <CompressedUpload<T, A> as Ends>::Submitted
+where
+    T: Pod + Send,
+    A: Allocate + Clone + Send + 'static,
+{
+    let first = choices.first;
+    let data = match from.decode::<T>(engine.engine.options.threads) {
+        Ok(data) => data,
+        Err(error) => return Err(Refused::new((from, to), error)),
+    };
+    match engine.upload(data, to).with(choices).submit() {
+        Ok(ticket) => {
+            let stage = Stage::Decoded(ticket);
+            Ok(CompressedTicket { engine: engine.clone(), from, first, stage })
+        }
+        Err(refused) => {
+            let ((_, to), error) = refused.into_parts();
+            Err(Refused::new((from, to), error))
+        }
+    }
+}
+
+impl<T: Pod + Send, A: Allocate + Clone + Send + 'static> CompressedTicket<T, A> {
+    /// Waits until the bytes are on the device, has it decode them in the order of the array's stream, and waits until that
+    /// is done. This thread helps to copy meanwhile.
+    pub fn wait(self) -> core::result::Result<Pair<T, A>, Refused<Pair<T, A>>> {
+        let Self { engine, from, first, stage } = self;
+        let (ticket, to, statuses) = match stage {
+            Stage::Packed(ticket, to, statuses) => (ticket, to, statuses),
+            Stage::Decoded(ticket) => {
+                return match ticket.wait() {
+                    Ok((_, to)) => Ok((from, to)),
+                    Err(refused) => {
+                        let ((_, to), error) = refused.into_parts();
+                        Err(Refused::new((from, to), error))
+                    }
+                };
+            }
+        };
+        let outcome = match ticket.order() {
+            Ok((_, stage)) => decode(&engine, &from, &stage, &to, first, &statuses),
+            Err(refused) => Err(refused.into_parts().1),
+        };
+        match outcome {
+            Ok(()) => Ok((from, to)),
+            // The driver does not take the kernel, which shows only now. Nothing was enqueued.
+            Err(Error::Device(hal::Error::Unsupported { call: Call::Decompress, .. })) => {
+                let again = engine.upload_compressed(from, to).at(first);
+                again.decoded_by(Decoder::Host).submit()?.wait()
+            }
+            Err(error) => Err(Refused::new((from, to), error)),
+        }
+    }
+
+    /// How far the bytes are that are sent.
+    pub fn progress(&self) -> Progress {
+        match &self.stage {
+            Stage::Packed(ticket, ..) => ticket.progress(),
+            Stage::Decoded(ticket) => ticket.progress(),
+        }
+    }
+
+    /// As [`Ticket::cancel`].
+    pub fn cancel(&self) -> bool {
+        match &self.stage {
+            Stage::Packed(ticket, ..) => ticket.cancel(),
+            Stage::Decoded(ticket) => ticket.cancel(),
+        }
+    }
+}
+
+/// Has the device decode what is in `stage`, and looks at the statuses.
+fn decode<T: Pod, A: Allocate>(
+    engine: &TransferEngine,
+    from: &Compressed,
+    stage: &DeviceArray<u8, A>,
+    to: &DeviceArray<T, A>,
+    first: usize,
+    statuses: &DeviceArray<u32, A>,
+) -> Result<()> {
+    let stream = to.block().stream();
+    let blocks = blocks_of(from, stage, to, first, statuses)?;
+    let device = &engine.engine.device;
+    let unable = || hal::Error::Unsupported { call: Call::Decompress, missing: "a decoder".into() };
+    let decompression = device.decompression().ok_or_else(unable)?;
+    // SAFETY: the three arrays are of this device and have room for the spans, as `blocks_of` and the transfer have checked;
+    // each is freed in the order of its stream, which is this one. The caller has them all, so nobody else uses them; the
+    // stream waits for the transfer to `stage`.
+    let enqueue = || unsafe { decompression.decompress(&blocks, stream) };
+    engine.engine.retried(Direction::Up, enqueue)?;
+    // Waits for the decoding, as it is on the same stream.
+    let codes = statuses.to_vec().inspect_err(|_| {
+        // The array comes back with the error: nothing may write to it any more.
+        let _ = engine.engine.settle(Direction::Up, stream);
+    })?;
+    let bad = |code: &u32| BlockStatus::from_code(*code) != BlockStatus::Decoded;
+    match (0..).zip(&codes).find(|(_, code)| bad(code)) {
+        Some((block, code)) => Err(damaged(block, BlockStatus::from_code(*code))),
+        None => Ok(()),
+    }
+}
+
+fn blocks_of<T: Pod, A: Allocate>(
+    from: &Compressed,
+    stage: &DeviceArray<u8, A>,
+    to: &DeviceArray<T, A>,
+    first: usize,
+    statuses: &DeviceArray<u32, A>,
+) -> Result<Lz4Blocks> {
+    let layout = from.layout();
+    let start = to.check_range(first, from.elements::<T>()?)?;
+    let data = stage.check_range(layout.data_start(), stage.len() - layout.data_start())?;
+    let table = stage.check_range(layout.table_start(), 0)?;
+    let span = |argument, start, size: u64| -> hal::Result<Span> {
+        valid_span(Call::Decompress, argument, start, Bytes::new(size))
+    };
+    let data = span("data", data, (stage.len() - layout.data_start()) as u64)?;
+    let to = span("to", start, layout.total())?;
+    Ok(Lz4Blocks::new(data, table, to, layout.block(), statuses.address())?)
+}
