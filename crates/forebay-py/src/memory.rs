@@ -18,7 +18,6 @@ use crate::failure::Failure;
 use crate::ffi::HostBytes;
 use crate::gil::DropDetached;
 use crate::host_side::HostSide;
-use crate::open_device::OpenDevice;
 use crate::quantity::integer;
 use crate::stream::{StreamRef, stream_argument};
 use crate::transfer::{self, HostPointer, MemoryRange};

@@ -37,7 +37,7 @@
 //! | objects and arrays of the host that are used again | [`objects`] |
 //! | buffers that processes share by name | [`named`] |
 //! | pinned host memory, for copies at full speed | `pinned` (default feature `host`) |
-//! | ordinary memory, files and batches to and from a device | `transfer` (default feature `host`) |
+//! | ordinary memory, files, batches and compressed data to and from a device | `transfer` (default feature `host`) |
 //! | a limit, counts, a log or injected failures over any allocator | [`adaptor`] |
 //! | settings from code, the environment or a file | [`config`] |
 //! | figures, pressure, measured scopes | [`statistics`] |

@@ -42,6 +42,16 @@ pub struct Compressed {
     layout: Lz4Layout,
 }
 
+/// Who decodes compressed data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Decoder {
+    /// The device: the compressed bytes are sent.
+    Device,
+    /// Threads of the host: the decoded bytes are sent.
+    Host,
+}
+
 /// The bytes of compressed data, as a source of a transfer.
 #[derive(Clone)]
 pub(super) struct Packed(Arc<Vec<u8>>);

@@ -14,7 +14,7 @@ use forebay_core::{Bytes, Span};
 use forebay_hal::{self as hal, Call, Capabilities, Lz4Blocks, invalid, valid_span};
 
 use super::builder::{Choices, Ends, Transfer};
-use super::compressed::{Compressed, Packed, damaged};
+use super::compressed::{Compressed, Decoder, Packed, damaged};
 use super::engine::TransferEngine;
 use super::figures::Progress;
 use super::job::Direction;
@@ -23,16 +23,6 @@ use super::ticket::Ticket;
 use crate::handle::Refused;
 use crate::sync::lock;
 use crate::{Allocate, DeviceArray, Error, Result};
-
-/// Who decodes compressed data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Decoder {
-    /// The device: the compressed bytes are sent.
-    Device,
-    /// Threads of the host: the decoded bytes are sent.
-    Host,
-}
 
 /// From compressed data to an array.
 #[derive(Debug)]
@@ -44,6 +34,9 @@ pub struct CompressedUpload<T: Pod, A: Allocate> {
 
 /// The two ends of such a transfer, which come back.
 type Pair<T, A> = (Compressed, DeviceArray<T, A>);
+
+/// The error of one, with its ends.
+type RefusedPair<T, A> = Refused<Pair<T, A>>;
 
 /// A transfer of compressed data under way. It owns its memory until [`wait`](Self::wait).
 ///
@@ -98,7 +91,7 @@ impl TransferEngine {
     ///
     /// let device = HostDevice::open()?; // CudaDevice::open(0)? for the first GPU
     /// let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
-    /// let weights: Vec<f32> = (0..300_000_u16).map(|number| f32::from(number / 64)).collect();
+    /// let weights: Vec<f32> = (0..60_000_u16).map(|number| f32::from(number / 64)).collect();
     /// let compressed = Compressed::new(&weights)?;
     ///
     /// let array = pool.array::<f32>(weights.len(), StreamHandle::DEFAULT)?;
@@ -126,7 +119,7 @@ impl TransferEngine {
         &self,
         from: Compressed,
         to: DeviceArray<T, A>,
-    ) -> core::result::Result<(Pair<T, A>, DecoderTimes), Refused<Pair<T, A>>>
+    ) -> core::result::Result<(Pair<T, A>, DecoderTimes), RefusedPair<T, A>>
     where
         T: Pod + Send,
         A: Allocate + Clone + Send + 'static,
@@ -173,7 +166,7 @@ where
     T: Pod + Send,
     A: Allocate + Clone + Send + 'static,
 {
-    type Submitted = core::result::Result<CompressedTicket<T, A>, Refused<Pair<T, A>>>;
+    type Submitted = core::result::Result<CompressedTicket<T, A>, RefusedPair<T, A>>;
 
     fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
         let Self { from, to, decoder } = self;
@@ -270,7 +263,7 @@ where
 impl<T: Pod + Send, A: Allocate + Clone + Send + 'static> CompressedTicket<T, A> {
     /// Waits until the bytes are on the device, has it decode them in the order of the array's stream, and waits until that
     /// is done. This thread helps to copy meanwhile.
-    pub fn wait(self) -> core::result::Result<Pair<T, A>, Refused<Pair<T, A>>> {
+    pub fn wait(self) -> core::result::Result<Pair<T, A>, RefusedPair<T, A>> {
         let Self { engine, from, first, stage } = self;
         let (ticket, to, statuses) = match stage {
             Stage::Packed(ticket, to, statuses) => (ticket, to, statuses),

@@ -11,7 +11,7 @@ use forebay_hal::{
     self as hal, Capabilities, Device, Event, EventKind, Priority, Stream, StreamHandle, ToDevice,
 };
 
-use super::decode::Decoder;
+use super::compressed::Decoder;
 use super::figures::TransferFigures;
 use super::job::{Direction, JobId};
 use super::options::TransferOptions;

@@ -37,6 +37,11 @@
 //! A ticket owns what its transfer uses, and a [scope](TransferEngine::scope) ends after all transfers in it, so no copy
 //! touches memory that was freed. Dropping a ticket lets the transfer go on: the engine keeps the memory until then.
 //!
+//! # Compressed data
+//!
+//! [`Compressed`] is data as LZ4 blocks. [`TransferEngine::upload_compressed`] sends them as they are and has the device
+//! decode them, or decodes them on the host where the device cannot.
+//!
 //! # Failures
 //!
 //! A call of the device that may pass is tried again, with growing delays. Any other error ends the transfer: no further
@@ -48,8 +53,8 @@ mod builder;
 mod bulk_copy;
 mod calibration;
 mod compare;
-mod copy_memory;
 mod compressed;
+mod copy_memory;
 mod decode;
 mod engine;
 mod figures;
@@ -72,8 +77,8 @@ mod tests;
 pub use batch::BatchTicket;
 pub use builder::{Region, Transfer};
 pub use calibration::Calibration;
-pub use compressed::Compressed;
-pub use decode::{CompressedTicket, CompressedUpload, Decoder, DecoderTimes};
+pub use compressed::{Compressed, Decoder};
+pub use decode::{CompressedTicket, CompressedUpload, DecoderTimes};
 pub use engine::TransferEngine;
 pub use figures::{DirectionFigures, Progress, TransferFigures};
 pub use forebay_core::transfer::{Backoff, BlockStatus, CompressedError};

@@ -11,6 +11,7 @@
 //! What was measured is printed as lines that begin with `record: `, each an object.
 #![allow(clippy::print_stdout, reason = "figures are what it is run for")]
 
+mod compressed;
 #[path = "../oracle/trial/front.rs"]
 #[allow(dead_code, reason = "the trials of the oracle use all of it")]
 #[allow(clippy::expect_used, reason = "it is a test's, and this program does not look like one")]
@@ -125,6 +126,19 @@ fn main() -> ExitCode {
                 trials.push(ignored("kernels", reason));
             }
             trials.extend(CASES.iter().map(|&(name, case)| trial(name, found, Work::Fills, case)));
+            trials.extend([
+                Trial::test("compressed data is decoded by the device", move || {
+                    compressed::arrives(found.driver)
+                }),
+                Trial::test("damaged data is told by the device as by the host", move || {
+                    compressed::damaged(found.driver)
+                }),
+            ]);
+            if found.real {
+                trials.push(Trial::test("how fast compressed data is decoded", move || {
+                    compressed::figures(found.driver)
+                }));
+            }
             trials.push(Trial::test("nothing is left behind", move || {
                 leftovers::nothing_is_left(found.driver, found.real)
             }));
