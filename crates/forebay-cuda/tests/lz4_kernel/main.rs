@@ -80,10 +80,10 @@ fn compile(build: Build, source: &Path, program: &Path) -> Result<(), String> {
 fn look_for(build: Build, folder: &Path) -> Result<(), String> {
     let (source, program) = (folder.join("probe.c"), folder.join("probe"));
     std::fs::write(&source, build.probe).map_err(|error| error.to_string())?;
-    compile(build, &source, &program)?;
-    let runs = Command::new(&program).output().is_ok_and(|output| output.status.success());
-    runs.then_some(())
-        .ok_or_else(|| format!("what is built with {:?} does not run here", build.words))
+    let runs = compile(build, &source, &program).is_ok()
+        && Command::new(&program).output().is_ok_and(|output| output.status.success());
+    let words = build.words.join(" ");
+    runs.then_some(()).ok_or_else(|| format!("the C compiler makes no programs with {words} here"))
 }
 
 /// Runs launches in one process and compares each with what `lz4_flex` makes of it.

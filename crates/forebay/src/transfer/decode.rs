@@ -154,7 +154,8 @@ impl TransferEngine {
 }
 
 impl<T: Pod, A: Allocate> Transfer<'_, CompressedUpload<T, A>> {
-    /// Chooses who decodes. The host does where the device cannot, or has no memory for the compressed bytes.
+    /// Chooses who decodes. The host does where the device cannot, or has no memory for the compressed bytes; it does so
+    /// within [`submit`](Self::submit).
     pub fn decoded_by(mut self, decoder: Decoder) -> Self {
         self.ends.decoder = Some(decoder);
         self

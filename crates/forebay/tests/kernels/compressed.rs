@@ -127,8 +127,10 @@ pub(crate) fn figures(driver: &'static CudaDriver) -> Step {
     let steps = (0..MUCH >> 2).flat_map(|at| ((at >> 6) as f32).to_le_bytes()).collect();
     let tokens =
         (0..MUCH >> 2).flat_map(|_| u32::to_le_bytes((random() & 0x7fff) as u32)).collect();
-    for (kind, data) in [("text", text), ("steps of floats", steps), ("15-bit tokens", tokens)] {
-        let from = Compressed::new::<u8>(&data)?;
+    let kinds = [("text", text), ("steps of floats", steps), ("15-bit tokens", tokens)];
+    let sizes = [16, 64, 256].map(Bytes::kib);
+    for ((kind, data), block) in kinds.iter().flat_map(|kind| sizes.map(|block| (kind, block))) {
+        let from = Compressed::with_block::<u8>(data, block)?;
         let size = from.as_bytes().len();
         let array = bench.pool.array::<u8>(data.len(), StreamHandle::DEFAULT)?;
         let ((_, array), times) = bench
@@ -139,7 +141,8 @@ pub(crate) fn figures(driver: &'static CudaDriver) -> Step {
             time.map_or(0.0, |time| data.len() as f64 / time.as_secs_f64() / 1e9)
         };
         println!(
-            "record: {{\"case\":\"compressed\",\"data\":\"{kind}\",\"ratio\":{:.3},\"device_gbps\":{:.2},\"host_gbps\":{:.2}}}",
+            "record: {{\"case\":\"compressed\",\"data\":\"{kind}\",\"block\":{},\"ratio\":{:.3},\"device_gbps\":{:.2},\"host_gbps\":{:.2}}}",
+            block.get(),
             size as f64 / data.len() as f64,
             rate(times.device),
             rate(Some(times.host))
