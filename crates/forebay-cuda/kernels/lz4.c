@@ -112,13 +112,12 @@ FUNCTION u32 long_length(const GLOBAL u8 *RESTRICT in, u32 in_size, u32 *at, u32
 /* Decodes one block of exactly `out_size` bytes. */
 FUNCTION u32 decode(const GLOBAL u8 *RESTRICT in, u32 in_size, GLOBAL u8 *out, u32 out_size, u32 lane)
 {
-    u32 at = 0, made = 0;
+    u32 at = 0, made = 0, token = in_size > 0u ? in[0] : 0u;
     for (;;) {
-        u32 token, literals, literals_at, match, offset;
+        u32 literals, literals_at, match, offset;
         u32 room = out_size - made;
         if (at >= in_size)
             return TRUNCATED;
-        token = in[at];
         at += 1u;
         literals = token >> 4;
         if (literals == 15u)
@@ -151,7 +150,8 @@ FUNCTION u32 decode(const GLOBAL u8 *RESTRICT in, u32 in_size, GLOBAL u8 *out, u
         match += 4u;
         if (match > room)
             return TOO_LONG;
-        /* All of the sequence was read: what follows only copies, while the next one is read. */
+        /* All of the sequence was read. The next token is on its way while the bytes are copied. */
+        token = at < in_size ? in[at] : 0u;
         copy(out + made, in + literals_at, literals, lane);
         made += literals;
         SYNC();
