@@ -1,5 +1,8 @@
 //! Data that the device decodes: by the kernel where there is hardware, by what stands for it elsewhere.
 
+use core::ffi::{c_char, c_void};
+use std::ffi::CString;
+
 use forebay::cuda::CudaDriver;
 use forebay::transfer::{Compressed, Decoder, TransferEngine};
 use forebay::{Bytes, CudaDevice, DeviceArray, Error, Pool, StreamHandle};
@@ -51,8 +54,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn open(driver: &'static CudaDriver) -> Step<Self> {
-        let device = CudaDevice::open_with(driver, 0)?;
+    fn open(driver: &'static CudaDriver, ordinal: u32) -> Step<Self> {
+        let device = CudaDevice::open_with(driver, ordinal)?;
         Ok(Self { pool: Pool::new(&device)?, engine: TransferEngine::new(&device)? })
     }
 
@@ -66,7 +69,7 @@ impl Bench {
 }
 
 pub(crate) fn arrives(driver: &'static CudaDriver) -> Step {
-    let bench = Bench::open(driver)?;
+    let bench = Bench::open(driver, 0)?;
     for (kind, data) in kinds() {
         for block in [Bytes::kib(1), Bytes::kib(64), Bytes::mib(1)] {
             let before = bench.engine.figures().uploads.bytes;
@@ -83,7 +86,7 @@ pub(crate) fn arrives(driver: &'static CudaDriver) -> Step {
 
 /// Damage of any kind is an error or other bytes of the same length, and the device works on.
 pub(crate) fn damaged(driver: &'static CudaDriver) -> Step {
-    let bench = Bench::open(driver)?;
+    let bench = Bench::open(driver, 0)?;
     let (data, mut random) = (text(40_000), noise());
     let whole = Compressed::with_block(&data, Bytes::kib(4))?;
     let start = 24 + 10 * 8;
@@ -119,9 +122,39 @@ pub(crate) fn damaged(driver: &'static CudaDriver) -> Step {
     Ok(())
 }
 
+/// Where the driver refuses the kernel, the host decodes; only the fake driver can be made to.
+pub(crate) fn refused(driver: &'static CudaDriver) -> Step {
+    type Fail = unsafe extern "C" fn(*const c_char, u64, u32);
+    const NO_BINARY_FOR_GPU: u32 = 209;
+    let library = CString::new(driver.library()).map_err(|error| error.to_string())?;
+    // SAFETY: the library is loaded already, and stays.
+    let symbol = unsafe {
+        libc::dlsym(libc::dlopen(library.as_ptr(), libc::RTLD_NOW), c"forebay_fake_fail".as_ptr())
+    };
+    ensure!(!symbol.is_null(), "{} cannot be made to fail", driver.library());
+    // SAFETY: the fake driver's function has this signature; the name ends with a zero, and the code is one of CUDA's.
+    unsafe {
+        let fail = core::mem::transmute::<*mut c_void, Fail>(symbol);
+        fail(c"cuModuleLoadData".as_ptr(), 0, NO_BINARY_FOR_GPU);
+    }
+    // Its kernel was not loaded yet: the other cases use the first device.
+    let bench = Bench::open(driver, 1)?;
+    let data = text(LENGTH);
+    let from = Compressed::new(&data)?;
+    let size = Bytes::new(from.as_bytes().len() as u64);
+    let whole = size.saturating_add(from.size());
+    // The compressed bytes had been sent when that showed; and the second time they are all.
+    for right in [whole, whole.saturating_add(size)] {
+        ensure!(bench.upload(from.clone())?.to_vec()? == data, "other bytes");
+        let sent = bench.engine.figures().uploads.bytes;
+        ensure!(sent == right, "{sent} were sent, and {right} is right");
+    }
+    Ok(())
+}
+
 /// How fast it is, on hardware.
 pub(crate) fn figures(driver: &'static CudaDriver) -> Step {
-    let bench = Bench::open(driver)?;
+    let bench = Bench::open(driver, 0)?;
     let mut random = noise();
     let text = text(1 << 22).repeat(MUCH >> 22);
     let steps = (0..MUCH >> 2).flat_map(|at| ((at >> 6) as f32).to_le_bytes()).collect();

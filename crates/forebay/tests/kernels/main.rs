@@ -134,11 +134,15 @@ fn main() -> ExitCode {
                     compressed::damaged(found.driver)
                 }),
             ]);
-            if found.real {
-                trials.push(Trial::test("how fast compressed data is decoded", move || {
+            trials.push(if found.real {
+                Trial::test("how fast compressed data is decoded", move || {
                     compressed::figures(found.driver)
-                }));
-            }
+                })
+            } else {
+                Trial::test("the host decodes where the driver refuses", move || {
+                    compressed::refused(found.driver)
+                })
+            });
             trials.push(Trial::test("nothing is left behind", move || {
                 leftovers::nothing_is_left(found.driver, found.real)
             }));
