@@ -333,7 +333,9 @@ fn transfers_have_workloads_of_their_own() {
     }
     for row in &rows {
         assert_eq!(row["schema"], "forebay.bandwidth.v1");
-        ["seconds", "gb_per_s", "bytes", "rounds"].map(|key| positive(row, key));
+        for key in ["seconds", "gb_per_s", "bytes", "rounds"] {
+            positive(row, key);
+        }
     }
     let refused = forebay(&["bench", "transfer", "DC-HIT"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
