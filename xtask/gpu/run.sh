@@ -4,7 +4,7 @@
 # JSON; a short table comes last.
 #
 #   bash run.sh [PART...]      all parts, or those that are named: doctor nodriver conformance pool
-#                              kernels named memcheck pinned bench replay torch python pair peers
+#                              kernels named memcheck pinned bandwidth transfer bench replay torch python pair peers
 #   OUT=folder                 where output goes
 #   PEERS_SECONDS=900          how long the comparison with other allocators may take
 #   ONLY=replay                passed on to the comparison: recorded runs alone
@@ -96,6 +96,8 @@ if command -v nvcc > /dev/null && torch=$(python3 -c "import os, torch; print(os
       --against "PyTorch=$OUT/libsides.so:torch_allocate:torch_free")
   fi
 fi
+part bandwidth 120 ./forebay bandwidth --device cuda:0 --json
+part transfer 120 ./forebay bench transfer --device cuda:0 --json
 part bench 240 ./forebay bench alloc --device cuda:0 --json "${against[@]}"
 rm -f "$OUT/libsides.so"
 if ls traces/*.csv.gz > /dev/null 2>&1; then
@@ -111,6 +113,7 @@ if python3 -c "import torch" 2> /dev/null; then
   part torch-graph 180 python3 graph_check.py "${ours[@]}"
   part torch-parity 400 python3 parity_check.py
   part torch-pinned 120 python3 pinned_check.py
+  part torch-transfer 120 python3 transfer_check.py
   # Where the machine has none and they came with the bundle.
   if ! python3 -c "import transformers" 2> /dev/null && ls wheels/transformers-*.whl > /dev/null 2>&1; then
     site=$(mktemp -d)

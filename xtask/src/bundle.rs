@@ -66,7 +66,7 @@ const PROGRAMS: [(&str, &str); 7] = [
 const PACKAGE: &str = "python/forebay";
 
 /// Files beside the programs, from `xtask/gpu`.
-const SCRIPTS: [&str; 16] = [
+const SCRIPTS: [&str; 17] = [
     "run.sh",
     "table.py",
     "torch_check.py",
@@ -78,6 +78,7 @@ const SCRIPTS: [&str; 16] = [
     "oom_check.py",
     "graph_check.py",
     "parity_check.py",
+    "transfer_check.py",
     "together_check.py",
     "pair_check.py",
     "pinned.cpp",

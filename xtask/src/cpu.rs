@@ -46,6 +46,40 @@ fn ticks(stat: &str) -> Option<u64> {
     (fields.len() == 4).then(|| fields.iter().filter_map(|field| field.parse::<u64>().ok()).sum())
 }
 
+/// What the processors did since the machine started, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MachineTicks {
+    busy: u64,
+    /// Wanted, and given to other machines on the same processors.
+    stolen: u64,
+}
+
+impl MachineTicks {
+    /// How many percent of the time that was wanted since `before` others got.
+    pub(crate) fn stolen_since(self, before: Self) -> u64 {
+        let stolen = self.stolen.saturating_sub(before.stolen);
+        let wanted = self.busy.saturating_sub(before.busy).saturating_add(stolen);
+        stolen.saturating_mul(100).checked_div(wanted).unwrap_or(0)
+    }
+}
+
+/// What the processors did so far; `None` where the system does not tell.
+pub(crate) fn machine_ticks() -> Option<MachineTicks> {
+    machine_ticks_in(&std::fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+fn machine_ticks_in(stat: &str) -> Option<MachineTicks> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    match ticks.as_slice() {
+        [user, nice, system, _, _, irq, softirq, stolen, ..] => {
+            Some(MachineTicks { busy: user + nice + system + irq + softirq, stolen: *stolen })
+        }
+        _ => None,
+    }
+}
+
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::process::Command;
@@ -59,6 +93,17 @@ mod tests {
         assert_eq!(ticks(stat), Some(127));
         assert_eq!(ticks(""), None);
         assert_eq!(ticks("42 (short) S 1"), None);
+    }
+
+    #[test]
+    fn what_others_took_is_a_part_of_what_was_wanted() {
+        let at = |line: &str| machine_ticks_in(line).unwrap();
+        let before = at("cpu  100 20 30 4000 5 0 1 40 0 0\ncpu0 1 2 3\n");
+        let after = at("cpu  160 20 40 9000 5 2 4 65 0 0\n");
+        assert_eq!(after.stolen_since(before), 25, "25 of 75 + 25");
+        assert_eq!(before.stolen_since(before), 0);
+        assert_eq!(machine_ticks_in("cpu  1 2 3"), None);
+        assert!(machine_ticks().is_some());
     }
 
     #[test]

@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use super::{Desk, broken};
 use crate::count;
+use crate::cpu;
 use crate::edge;
 use crate::instructions::{self, NotCounted};
 use crate::screen::{BAD, Screen, styled};
 use crate::step::Outcome;
 use crate::workplace::Workplace;
+
+/// The most percent of the processors' time that others may take while something is timed.
+const MOST_STOLEN: u64 = 5;
 
 /// How long building with the model checker and running it may take.
 const LOOM: Duration = Duration::from_secs(900);
@@ -44,10 +48,18 @@ pub(super) fn instructions(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     }
 }
 
-/// The time of a hot pair through C over that of Rust's. One check, to be made while nothing else runs.
+/// The time of a hot pair through C over that of Rust's. One check, to be made while nothing else runs. Where other
+/// machines took processor time meanwhile, a ratio that is too high says nothing, and is said to.
 pub(super) fn edge_time(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    match edge::time(place, &mut |task| desk.run(task)) {
+    let before = cpu::machine_ticks();
+    let timed = edge::time(place, &mut |task| desk.run(task));
+    let stolen =
+        before.zip(cpu::machine_ticks()).map_or(0, |(before, after)| after.stolen_since(before));
+    match timed {
         Ok(Ok(ratio)) if ratio.holds() => Outcome::Holds { note: ratio.to_string() },
+        Ok(Ok(ratio)) if stolen > MOST_STOLEN => Outcome::LeftOut {
+            reason: format!("{ratio}; but others took {stolen} % of the processors meanwhile"),
+        },
         Ok(Ok(ratio)) => Outcome::Broken { output: ratio.to_string() },
         Ok(Err(reason)) | Err(NotCounted::Without(reason)) => Outcome::LeftOut { reason },
         Err(NotCounted::Failed(failed)) => broken(&failed.0, &failed.1),
