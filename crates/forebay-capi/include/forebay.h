@@ -1474,8 +1474,9 @@ forebay_status forebay_download(forebay_device device,
  *
  * The caller promises:
  *
- * * As for `forebay_upload`, until `forebay_transfer_wait`, `forebay_transfer_order` or `forebay_transfer_close` of the
- *   handle has returned.
+ * * As for `forebay_upload`, until `forebay_transfer_wait` or `forebay_transfer_close` of the handle has returned; for the
+ *   source, unless it is pinned memory, also until `forebay_transfer_order` has.
+ * * After `forebay_transfer_order` and a close, `to` is used and freed in the order of `stream`.
  * * `transfer` is null, or a handle can be written there.
  */
 FOREBAY_MUST_USE

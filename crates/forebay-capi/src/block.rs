@@ -124,6 +124,8 @@ fn allocate_missed(
     stream: forebay_stream,
     block: *mut *mut c_void,
 ) -> forebay_status {
+    // The hit before this one may have been the last that kept a closed pool.
+    table::reclaim_if_any();
     // SAFETY: as the caller of `forebay_alloc` promises.
     let Ok(to) = (unsafe { Out::new(block, "block") }) else {
         return fail(&Failure::argument("block", "null", "where the block's address goes"));

@@ -214,8 +214,9 @@ pub unsafe extern "C" fn forebay_download(
 ///
 /// # Safety
 ///
-/// * As for `forebay_upload`, until `forebay_transfer_wait`, `forebay_transfer_order` or `forebay_transfer_close` of the
-///   handle has returned.
+/// * As for `forebay_upload`, until `forebay_transfer_wait` or `forebay_transfer_close` of the handle has returned; for the
+///   source, unless it is pinned memory, also until `forebay_transfer_order` has.
+/// * After `forebay_transfer_order` and a close, `to` is used and freed in the order of `stream`.
 /// * `transfer` is null, or a handle can be written there.
 #[must_use = "there is no transfer where this failed"]
 #[unsafe(no_mangle)]
@@ -269,7 +270,8 @@ unsafe fn transfer_batch(
     stream: forebay_stream,
     results: *mut forebay_status,
 ) -> forebay_status {
-    status_of(|| {
+    let mut is_told = results.is_null();
+    let status = status_of(|| {
         // SAFETY: as the caller promises.
         let items = unsafe { array(items, count, "items") }?;
         let wants_results = !results.is_null() && check_array(results, count, "results")?;
@@ -286,6 +288,7 @@ unsafe fn transfer_batch(
         for (outcome, made) in outcomes.iter_mut().filter(|outcome| outcome.is_ok()).zip(made) {
             *outcome = made.map_err(Failure::from);
         }
+        is_told = true;
         let mut first = Ok(());
         for (index, outcome) in outcomes.into_iter().enumerate() {
             let status =
@@ -300,7 +303,15 @@ unsafe fn transfer_batch(
             }
         }
         first
-    })
+    });
+    if !is_told {
+        // It failed as a whole: each item has.
+        for index in 0..count {
+            // SAFETY: there is room for `count` statuses, as the caller promises.
+            unsafe { results.add(index).write(status) };
+        }
+    }
+    status
 }
 
 /// Copies many pieces of ordinary memory from the host to the device, after the work that was enqueued on `stream`, and

@@ -225,6 +225,7 @@ pub(crate) fn of_error(error: &Error) -> Status {
         Error::Shared(error) => of_shared(error),
         Error::Cancelled { .. } => Status::Cancelled,
         Error::File { .. } => Status::Io,
+        Error::Compressed(_) | Error::Differs { .. } => Status::Corrupted,
         // Unavailable classes, captures and debugging aids, and addresses out of range.
         _ => Status::Unsupported,
     }

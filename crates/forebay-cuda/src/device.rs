@@ -287,11 +287,11 @@ unsafe impl Device for CudaDevice {
 
     fn is_pinned(&self, span: Span) -> bool {
         // What other libraries have pinned the driver knows.
-        let known = || self.context.pointer(span.start());
+        let known = || self.context.pointer(span.start()).filter(|known| known.on_host);
         !span.size().is_zero()
             && !self.descriptor().is_inherited()
             && (self.space().is_pinned(span)
-                || known().is_some_and(|known| known.span.contains_span(span)))
+                || known().is_some_and(|known| !known.managed && known.span.contains_span(span)))
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

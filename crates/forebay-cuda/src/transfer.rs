@@ -2,9 +2,7 @@
 
 use forebay_core::transfer::{CopyEnd, CopyShape, Piece};
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{
-    self as hal, Call, Device, Pattern, Place, Result, StreamHandle, Transfers, invalid,
-};
+use forebay_hal::{self as hal, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid};
 
 use crate::CudaDevice;
 use crate::cancel::CancelToken;
@@ -57,6 +55,15 @@ impl CudaDevice {
                 },
             }
         })
+    }
+
+    /// Whether the driver copies to and from this memory of the host's side on its own.
+    fn is_reached(&self, span: Span) -> bool {
+        self.space().is_pinned(span)
+            || self
+                .context
+                .pointer(span.start())
+                .is_some_and(|known| known.span.contains_span(span))
     }
 
     /// Enqueues a task of ours that touches `bytes` bytes.
@@ -293,11 +300,11 @@ unsafe impl Transfers for CudaDevice {
                 // SAFETY: as the caller promised.
                 unsafe { self.copy_on_host(*copy, &core) }
             }
-            (Place::Device(_), Place::Host(_)) if can_stage && !self.is_pinned(copy.read()) => {
+            (Place::Device(_), Place::Host(_)) if can_stage && !self.is_reached(copy.read()) => {
                 // SAFETY: as the caller promised.
                 unsafe { self.copy_staged(&shape, true, &core) }
             }
-            (Place::Host(_), Place::Device(_)) if can_stage && !self.is_pinned(copy.written()) => {
+            (Place::Host(_), Place::Device(_)) if can_stage && !self.is_reached(copy.written()) => {
                 // SAFETY: as the caller promised.
                 unsafe { self.copy_staged(&shape, false, &core) }
             }

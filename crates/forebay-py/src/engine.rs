@@ -175,7 +175,8 @@ impl PyTransfer {
             // Where the memory is freed next, that comes after the transfer.
             let held = lock(&self.held).as_ref().map(|(_, pin)| Arc::clone(pin.allocation()));
             if let (Ok(()), Some(allocation)) = (&outcome, held) {
-                allocation.record_use(stream_ref)?;
+                // Else the memory would be freed before.
+                allocation.record_use(stream_ref).inspect_err(|_| drop(ticket.wait()))?;
             }
             Ok::<_, Failure>((outcome, ticket.is_direct()))
         })?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay::transfer::{TransferEngine, TransferOptions};
+use forebay::transfer::{Calibration, TransferEngine, TransferOptions};
 use forebay::{DeviceArray, PinnedArray, PinnedPool, Pool, StreamHandle};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{Copy, Device, Place, Priority};
@@ -115,9 +115,12 @@ impl Bench {
         for array in &mut pinned {
             array.host_mut()?.fill(7);
         }
+        // Measured where there is a wire, and then as the settings say.
+        if matches!(place, DeviceName::Cuda(_)) {
+            Calibration::of(&device)?;
+        }
         let options = TransferOptions::for_device(&device)?;
-        let options = threads
-            .map_or(options.clone(), |threads| options.threads(threads).slots(2 * threads.max(2)));
+        let options = threads.map_or(options.clone(), |threads| options.threads(threads));
         let engine = options.build(&device)?;
         let ordinary = [vec![7; largest], vec![7; largest]];
         let raw = RawDriver::of(place)?;

@@ -89,6 +89,11 @@ impl fmt::Display for BlockStatus {
     }
 }
 
+/// The fewest bytes that `size` bytes can be compressed to.
+fn least_length(size: u64) -> u64 {
+    size.div_ceil(255).max(1)
+}
+
 /// Why bytes are not valid compressed data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -112,7 +117,7 @@ pub enum CompressedError {
         /// The bytes that there are.
         found: u64,
     },
-    /// A block is empty, or longer than its data.
+    /// A block is longer than its data, or so short that it cannot hold them: a byte stands for 255 at most.
     BlockLength {
         /// Which block.
         block: u64,
@@ -152,7 +157,8 @@ impl fmt::Display for CompressedError {
             Self::BlockLength { block, found, most } => {
                 write!(
                     f,
-                    "block {block} of the compressed data is {found} B; expected 1 to {most} B"
+                    "block {block} of the compressed data is {found} B; expected {} to {most} B",
+                    least_length(*most)
                 )
             }
             Self::Block { block, status } => {
@@ -226,7 +232,7 @@ impl Lz4Layout {
         for (number, most) in (0..layout.blocks).map(|number| (number, layout.length_of(number))) {
             let end = layout.end_of(bytes, number).ok_or_else(|| short(first))?;
             let length = end.saturating_sub(before);
-            if length == 0 || length > u64::from(most) {
+            if length < least_length(most.into()) || length > u64::from(most) {
                 let (block, most) = (number.into(), most.into());
                 return Err(CompressedError::BlockLength { block, found: length, most });
             }

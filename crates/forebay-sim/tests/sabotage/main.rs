@@ -222,8 +222,8 @@ sabotages! {
         "peers/peer_copies_need_no_enabling",
     ];
     decoding_forgets_the_tail: bytes::DecodingForgetsTheTail => [
-        "decompression/blocks_are_decoded_and_nothing_else_is_written",
-        "decompression/blocks_are_decoded_in_stream_order",
+        "transfers/blocks_are_decoded_and_nothing_else_is_written",
+        "transfers/blocks_are_decoded_in_stream_order",
     ];
     prefetching_clears: bytes::PrefetchingClears => ["managed/prefetching_changes_no_byte"];
 

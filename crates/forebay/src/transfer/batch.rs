@@ -92,6 +92,12 @@ impl<'scope> Scope<'scope, '_> {
     }
 }
 
+/// Whether a copy is few bytes in a row.
+fn is_small(copy: &Copy) -> bool {
+    let extent = copy.extent();
+    extent.bytes().get() <= SMALL && (extent.rows, extent.slices) == (1, 1)
+}
+
 impl<'scope> BatchTicket<'scope> {
     pub(super) fn begin(
         scope: &'scope Scope<'scope, '_>,
@@ -105,7 +111,7 @@ impl<'scope> BatchTicket<'scope> {
         for (number, (copy, stream)) in copies.enumerate() {
             batch.results.push(Ok(()));
             match copy {
-                Ok(copy) if copy.extent().bytes().get() <= SMALL => {
+                Ok(copy) if is_small(&copy) => {
                     batch.small.push(Accepted { number, copy, stream });
                 }
                 Ok(copy) => match batch.begin_alone(&copy, stream) {

@@ -19,7 +19,7 @@ use crate::sync::fork::PerProcess;
 /// What is moved for one measurement.
 const SAMPLE: Bytes = Bytes::mib(64);
 
-/// After so long what was measured so far decides.
+/// After so long no further choice is tried.
 const MOST_TIME: Duration = Duration::from_millis(500);
 
 /// Of each choice the best of so many counts.
@@ -29,8 +29,7 @@ const ROUNDS: u32 = 3;
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 const CHUNKS: [Bytes; 3] = [Bytes::mib(1), Bytes::mib(2), Bytes::mib(8)];
 
-/// By how much, in percent, a choice must be faster than the one before to be taken: what takes more threads or memory
-/// must pay.
+/// How many times as fast as the one before a choice must be to be taken: what takes more threads or memory must pay.
 const GAIN: f64 = 1.05;
 
 /// The calibrations of this process.
@@ -48,7 +47,7 @@ type Which = (DeviceKind, DeviceOrdinal, String);
 /// let found = Calibration::of(&device)?; // once for each device of a process
 /// println!("{:.1} GB/s with {} threads", found.upload / 1e9, found.threads);
 /// let engine = TransferOptions::new().calibrated(&found).build(&device)?;
-/// # assert_eq!(engine.options().most_pinned(), found.chunk.saturating_add(found.chunk).saturating_mul(2 * found.threads.max(2) as u64));
+/// # drop(engine);
 /// # Ok::<(), forebay::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -73,27 +72,22 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Measures a device, in half a second or so, or returns what this process has measured before. Takes 192 MiB of
-    /// host memory, 128 MiB of it pinned, and 64 MiB of the device meanwhile.
+    /// Measures a device, or returns what this process has measured before. Choices are tried for half a second at most;
+    /// the first of each kind always is. Takes about 200 MiB of host memory, 132 MiB of it pinned, and 64 MiB of the device
+    /// meanwhile.
     ///
     /// A machine that is busy meanwhile gives lower figures. Threads that measure at the same time disturb each other;
     /// what the first of them finds is kept.
     pub fn of(device: &impl ToDevice) -> Result<Self> {
         let device = device.to_device();
-        let which = {
-            let of = device.descriptor();
-            (of.kind, of.ordinal, of.name.clone())
-        };
-        let known = |found: &[(Which, Self)]| {
-            found.iter().find(|(known, _)| *known == which).map(|(_, found)| found.clone())
-        };
-        if let Some(found) = known(&KNOWN.lock()) {
+        let which = which(&device);
+        if let Some(found) = known(&which) {
             return Ok(found);
         }
         let found = Bench::new(&device)?.calibrate()?;
         let mut all = KNOWN.lock();
-        if let Some(first) = known(&all) {
-            return Ok(first);
+        if let Some((_, first)) = all.iter().find(|(known, _)| *known == which) {
+            return Ok(first.clone());
         }
         all.push((which, found.clone()));
         Ok(found)
@@ -101,35 +95,40 @@ impl Calibration {
 }
 
 impl TransferOptions {
-    /// The threads, pieces and kind of copies that a calibration has found, and two slots for each thread.
+    /// The threads, pieces and kind of copies that a calibration has found.
     pub fn calibrated(self, found: &Calibration) -> Self {
-        self.threads(found.threads)
-            .slots(2 * found.threads.max(2))
-            .chunk(found.chunk)
-            .past_caches(found.past_caches)
+        self.threads(found.threads).chunk(found.chunk).past_caches(found.past_caches)
     }
 
-    /// The options for a device: what the settings `transfer_threads` and `transfer_chunk` of the environment fix, and for
-    /// the rest what a [`Calibration`] finds. The host and simulated devices are not measured, and a device that has no
-    /// memory for it gets the [defaults](Self::new).
+    /// The options for a device: what the settings `transfer_threads` and `transfer_chunk` of the process fix; for the rest
+    /// what a [`Calibration`] has found, if this process has made one for the device, and else the [defaults](Self::new).
     pub fn for_device(device: &impl ToDevice) -> Result<Self> {
-        let settings = Settings::from_environment()?;
-        let device = device.to_device();
-        let (threads, chunk) = (settings.transfer_threads(), settings.transfer_chunk());
-        let is_fixed = threads > 0 && chunk > Bytes::ZERO;
-        let has_wire = !matches!(device.descriptor().kind, DeviceKind::Host | DeviceKind::Sim);
+        let settings = match Pool::process_settings() {
+            Some(settings) => settings,
+            None => Settings::from_environment()?,
+        };
         let mut options = Self::new();
-        if has_wire
-            && !is_fixed
-            && let Ok(found) = Calibration::of(&device)
-        {
+        if let Some(found) = known(&which(&device.to_device())) {
             options = options.calibrated(&found);
         }
-        if let Some(threads) = usize::try_from(threads).ok().filter(|&threads| threads > 0) {
-            options = options.threads(threads).slots(2 * threads.max(2));
+        if let Some(threads) = usize::try_from(settings.transfer_threads()).ok().filter(|&n| n > 0)
+        {
+            options = options.threads(threads);
         }
+        let chunk = settings.transfer_chunk();
         Ok(if chunk > Bytes::ZERO { options.chunk(chunk) } else { options })
     }
+}
+
+/// How a device is known.
+fn which(device: &Arc<dyn Device>) -> Which {
+    let of = device.descriptor();
+    (of.kind, of.ordinal, of.name.clone())
+}
+
+/// What was found for a device before.
+fn known(which: &Which) -> Option<Calibration> {
+    KNOWN.lock().iter().find(|(known, _)| known == which).map(|(_, found)| found.clone())
 }
 
 /// What is moved, and what it goes through.
@@ -148,7 +147,9 @@ impl Bench {
     fn new(device: &Arc<dyn Device>) -> Result<Self> {
         let began = Instant::now();
         let size = usize::try_from(SAMPLE.get()).unwrap_or(0);
-        let slots = PinnedOptions::new().build(device)?;
+        // What is sent from pinned memory, and as much in slots.
+        let most = SAMPLE.saturating_add(SAMPLE).saturating_add(Bytes::mib(4));
+        let slots = PinnedOptions::new().max_bytes(most).build(device)?;
         let stream = Stream::new(device, Priority::Normal)?;
         let array = Pool::new(device)?.array(size, stream.handle())?;
         let mut pinned = slots.array(size)?;
@@ -162,17 +163,16 @@ impl Bench {
         let upload_limit = self.best(|bench| bench.copy_pinned(true))?;
         let download_limit = self.best(|bench| bench.copy_pinned(false))?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut best = (TransferOptions::new().threads(1).slots(4), 0.0);
+        let mut best = (TransferOptions::new().threads(1), 0.0);
         for threads in THREADS.into_iter().filter(|&threads| threads <= processors) {
-            let options = best.0.clone().threads(threads).slots(2 * threads.max(2));
-            self.try_options(options, &mut best)?;
+            self.try_options(best.0.clone().threads(threads), &mut best)?;
         }
         for chunk in CHUNKS {
             self.try_options(best.0.clone().chunk(chunk), &mut best)?;
         }
         self.try_options(best.0.clone().past_caches(true), &mut best)?;
         let (options, upload) = best;
-        let engine = options.clone().build_over(&self.device, self.slots.clone())?;
+        let engine = self.engine(&options)?;
         let download = self.best(|bench| bench.download(&engine))?;
         Ok(Calibration {
             upload_limit,
@@ -195,12 +195,23 @@ impl Bench {
         if best.1 > 0.0 && self.began.elapsed() >= MOST_TIME {
             return Ok(());
         }
-        let engine = options.clone().build_over(&self.device, self.slots.clone())?;
+        let engine = self.engine(&options)?;
         let speed = self.best(|bench| bench.upload(&engine))?;
+        end(engine);
         if speed > best.1 * GAIN {
             *best = (options, speed);
         }
         Ok(())
+    }
+
+    /// An engine over the same pinned memory as the others, which has no more slots than one measurement fills, and whose
+    /// threads end at once.
+    fn engine(&self, options: &TransferOptions) -> Result<TransferEngine> {
+        let parts = SAMPLE.get().div_ceil(options.chunk.get().max(1));
+        let slots = options.slots_in_use().min(usize::try_from(parts).unwrap_or(usize::MAX));
+        let mut options = options.clone().slots(slots);
+        options.linger = Duration::ZERO;
+        options.build_over(&self.device, self.slots.clone())
     }
 
     /// Bytes a second, of the best of some rounds after a first one, which makes slots and threads.
@@ -238,5 +249,13 @@ impl Bench {
     fn download(&mut self, engine: &TransferEngine) -> Result<()> {
         let (sink, array) = (&mut self.ordinary, &self.array);
         engine.scope(|transfers| transfers.download(array, sink).submit()?.wait())?
+    }
+}
+
+/// Drops an engine, once its threads have: so that its slots are free for the next.
+fn end(engine: TransferEngine) {
+    let began = Instant::now();
+    while Arc::strong_count(&engine.engine) > 1 && began.elapsed() < MOST_TIME {
+        std::thread::sleep(Duration::from_micros(100));
     }
 }

@@ -1,6 +1,7 @@
 //! Whether host memory and device memory are the same, by bringing the device's bytes back.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex};
 
 use bytemuck::Pod;
@@ -90,7 +91,7 @@ fn order_of(engine: &Engine, copy: &Copy, choices: Choices) -> Order {
     let Some(every) = choices.sample.filter(|_| choices.region.is_none()) else {
         return choices.order(engine, Direction::Down, end, &copy.shape());
     };
-    let mut random = Random::new(engine.state().random.next_u64());
+    let mut random = Random::new(RandomState::new().build_hasher().finish());
     let stride = SAMPLE.saturating_mul(every);
     let mut items = Vec::new();
     let mut start = 0;

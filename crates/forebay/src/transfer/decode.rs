@@ -284,8 +284,9 @@ impl<T: Pod + Send, A: Allocate + Clone + Send + 'static> CompressedTicket<T, A>
         };
         match outcome {
             Ok(()) => Ok((from, to)),
-            // The driver does not take the kernel, which shows only now. Nothing was enqueued.
+            // The driver does not take the kernel, which shows only now. Nothing was enqueued. The next ones know.
             Err(Error::Device(hal::Error::Unsupported { call: Call::Decompress, .. })) => {
+                *lock(&engine.engine.decoder) = Some(Decoder::Host);
                 let again = engine.upload_compressed(from, to).at(first);
                 again.decoded_by(Decoder::Host).submit()?.wait()
             }

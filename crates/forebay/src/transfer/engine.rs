@@ -94,7 +94,7 @@ impl TransferOptions {
         let stream = |_| Ok(Stream::new(&device, Priority::Normal)?);
         let streams = || (0..STREAMS).map(stream).collect::<Result<Vec<_>>>();
         let streams = [streams()?, streams()?];
-        let state = Mutex::new(State::new(self.at_once, self.slots));
+        let state = Mutex::new(State::new(self.at_once, self.slots_in_use()));
         let (changed, callbacks) = (Condvar::new(), Callbacks::default());
         let decoder = Mutex::default();
         let engine =
@@ -104,8 +104,7 @@ impl TransferOptions {
 }
 
 impl TransferEngine {
-    /// An engine with the [options for the device](TransferOptions::for_device): the first of a process measures it, in
-    /// half a second or so.
+    /// An engine with the [options for the device](TransferOptions::for_device).
     pub fn new(device: &impl ToDevice) -> Result<Self> {
         TransferOptions::for_device(device)?.build(device)
     }

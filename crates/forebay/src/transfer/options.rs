@@ -23,12 +23,14 @@ const MOST_THREADS: usize = 8;
 #[derive(Clone, Debug)]
 pub struct TransferOptions {
     pub(super) chunk: Bytes,
-    pub(super) slots: usize,
+    pub(super) slots: Option<usize>,
     pub(super) threads: usize,
     pub(super) at_once: usize,
     pub(super) backoff: Backoff,
     pub(super) fill_zeros: bool,
     pub(super) past_caches: bool,
+    /// How long a thread waits for work before it ends.
+    pub(super) linger: Duration,
     /// How a retry waits. Tests count instead.
     pub(super) sleep: fn(Duration),
 }
@@ -39,12 +41,13 @@ impl Default for TransferOptions {
         let threads = processors.clamp(1, MOST_THREADS);
         Self {
             chunk: Bytes::mib(4),
-            slots: 2 * threads.max(2),
+            slots: None,
             threads,
             at_once: 4,
             backoff: Backoff::default(),
             fill_zeros: true,
             past_caches: false,
+            linger: Duration::from_millis(200),
             sleep: std::thread::sleep,
         }
     }
@@ -62,10 +65,14 @@ impl TransferOptions {
         self
     }
 
-    /// The slots of each direction: one at least.
+    /// The slots of each direction: one at least. Two for each thread if this is not called, and four at least.
     pub fn slots(mut self, slots: usize) -> Self {
-        self.slots = slots.max(1);
+        self.slots = Some(slots.max(1));
         self
+    }
+
+    pub(super) fn slots_in_use(&self) -> usize {
+        self.slots.unwrap_or_else(|| self.threads.saturating_mul(2).max(4))
     }
 
     /// The threads that copy on the host: one at least.
@@ -102,6 +109,7 @@ impl TransferOptions {
 
     /// The most memory that the engine pins.
     pub fn most_pinned(&self) -> Bytes {
-        Bytes::new(self.chunk.get().saturating_mul(self.slots as u64).saturating_mul(2))
+        let slots = self.slots_in_use() as u64;
+        Bytes::new(self.chunk.get().saturating_mul(slots).saturating_mul(2))
     }
 }

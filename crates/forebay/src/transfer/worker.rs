@@ -16,9 +16,6 @@ use crate::pinned::PinnedArray;
 use crate::sync::thread;
 use crate::{Error, Result};
 
-/// How long a thread waits for work before it ends.
-const IDLE: Duration = Duration::from_millis(200);
-
 /// How often the memory of dropped tickets is looked at while there is nothing else to do.
 const SWEEP: Duration = Duration::from_millis(2);
 
@@ -153,11 +150,12 @@ fn work(engine: &Arc<Engine>) {
             continue;
         }
         let nothing_is_kept = state.kept.is_empty();
-        if state.is_idle() && nothing_is_kept && idle_since.elapsed() >= IDLE {
+        let linger = engine.options.linger;
+        if state.is_idle() && nothing_is_kept && idle_since.elapsed() >= linger {
             state.threads = state.threads.saturating_sub(1);
             return;
         }
-        let nap = if nothing_is_kept { IDLE } else { SWEEP };
+        let nap = if nothing_is_kept { linger.max(SWEEP) } else { SWEEP };
         drop(engine.changed.wait_timeout(state, nap));
     }
 }

@@ -11,7 +11,7 @@ use super::cases;
 use super::copies::at;
 use crate::{Call, Lz4Blocks, StreamHandle};
 
-cases! { Transfers "decompression":
+cases! { Transfers "transfers":
     blocks_are_decoded_and_nothing_else_is_written needs DATA | DECOMPRESSION,
     blocks_are_decoded_in_stream_order needs DATA | DECOMPRESSION,
     a_damaged_block_is_told_and_touches_no_other needs DATA | DECOMPRESSION,

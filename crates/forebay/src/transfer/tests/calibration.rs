@@ -1,6 +1,7 @@
 //! What calibrating finds, keeps and gives back.
 
 use super::*;
+use crate::Settings;
 
 fn with_memory(memory: Bytes) -> (SimMachine, Arc<SimDevice>) {
     let machine = own_memory().capacity(memory).build().unwrap();
@@ -39,9 +40,14 @@ fn a_device_without_room_for_the_measurement_says_so_and_loses_nothing() {
 }
 
 #[test]
-fn the_simulated_device_is_not_measured() {
-    let (_machine, device) = with_memory(Bytes::mib(32));
-    let (options, plain) = (TransferOptions::for_device(&device).unwrap(), TransferOptions::new());
-    assert_eq!((options.threads, options.chunk), (plain.threads, plain.chunk));
-    TransferEngine::new(&device).unwrap();
+fn engines_go_by_what_was_found_and_by_the_settings_above_it() {
+    let (_machine, device) = with_memory(Bytes::gib(1));
+    let found = Calibration::of(&device).unwrap();
+    let options = TransferOptions::for_device(&device).unwrap();
+    assert_eq!((options.threads, options.chunk), (found.threads, found.chunk));
+    let settings = Settings::parse_conf("transfer_threads:5, transfer_chunk:3MiB").unwrap();
+    Pool::set_process_settings(Some(settings));
+    let engine = TransferEngine::new(&device).unwrap();
+    Pool::set_process_settings(None);
+    assert_eq!((engine.options().threads, engine.options().chunk), (5, Bytes::mib(3)));
 }
