@@ -50,8 +50,8 @@ pub(crate) fn address(pointer: *const c_void) -> Address {
 }
 
 /// Calls `hit` with a pool and a stream of its device; where that is not possible or `hit` does not succeed, calls
-/// `otherwise`. A hit calls no function, and `otherwise` is called last of all: so the functions of C that consist of
-/// this save no registers, and what they were called with stays in its own.
+/// `otherwise`. A hit calls no function, and `otherwise` is called last of all: so a function of C that consists of this
+/// keeps nothing across a call.
 #[inline(always)]
 fn hit_or(
     pool: forebay_pool,

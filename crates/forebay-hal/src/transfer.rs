@@ -432,7 +432,8 @@ impl Iterator for Rows {
 /// * Nothing to do is a success, once the stream was found live.
 /// * A device address that is not memory of this device is refused with
 ///   [`Error::Invalid`](crate::Error::Invalid) where the device can tell when the call is made.
-/// * A call that fails, but for [`copy_all`](Self::copy_all), has finished with the host's memory when it returns: nothing that it enqueued
+/// * A call that fails, but for [`copy_all`](Self::copy_all), has finished with the host's memory
+///   when it returns: nothing that it enqueued
 ///   reads or writes there any more. What it had written there by then stays. It may have waited for
 ///   a part that was on its way.
 /// * A call that fails leaves the device's memory as if it had succeeded, but for the bytes: in the

@@ -133,8 +133,8 @@ impl Pool {
     }
 }
 
-/// The hits that need no call of a function, for bindings: where nothing else is called before the slow path is, a
-/// function of C need not save a register.
+/// The hits that need no call of a function, for bindings: a function of C keeps nothing across a call then, and takes
+/// fewer instructions.
 #[doc(hidden)]
 impl Pool {
     /// Allocates a small block from this thread's cache. `None` where that is not possible, and nothing has changed.

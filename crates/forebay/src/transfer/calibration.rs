@@ -53,13 +53,13 @@ type Which = (DeviceKind, DeviceOrdinal, String);
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Calibration {
-    /// What the device copies of pinned memory, to itself: the limit of an upload.
+    /// Pinned memory to the device: the limit of an upload.
     pub upload_limit: f64,
-    /// As [`upload_limit`](Self::upload_limit), of a download.
+    /// Pinned memory from the device: the limit of a download.
     pub download_limit: f64,
-    /// What the engine copied of ordinary memory to the device, with the options found.
+    /// Ordinary memory to the device through the engine, with the options found.
     pub upload: f64,
-    /// As [`upload`](Self::upload), from the device.
+    /// Ordinary memory from the device through the engine, with the options found for uploads.
     pub download: f64,
     /// The threads that copy on the host.
     pub threads: usize,
@@ -72,8 +72,8 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Measures a device, or returns what this process has measured before. Choices are tried for half a second at most;
-    /// the first of each kind always is. Takes about 200 MiB of host memory, 132 MiB of it pinned, and 64 MiB of the device
+    /// Measures a device, or returns what this process has measured before. Begins no further choice after half a
+    /// second, and measures the first one in any case. Takes about 200 MiB of host memory, 132 MiB of it pinned, and 64 MiB of the device
     /// meanwhile.
     ///
     /// A machine that is busy meanwhile gives lower figures. Threads that measure at the same time disturb each other;
