@@ -14,9 +14,10 @@ use crate::workplace::Workplace;
 /// The most that a pair may take, the loop around it left out.
 pub(crate) const MOST: u64 = 150;
 
-/// How many pairs the shorter run makes, and how many more the longer.
+/// How many pairs the shorter run makes, and how many more the longer: so many that what threads of the library do
+/// meanwhile is no instruction a pair, on a machine that is slow too.
 const FEW: u64 = 1000;
-const MORE: u64 = 10_000;
+const MORE: u64 = 200_000;
 
 /// How long building the probe may take, and running it once.
 const BUILD: Duration = Duration::from_secs(900);

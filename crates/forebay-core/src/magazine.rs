@@ -38,9 +38,11 @@ struct Bin<B> {
     size: u64,
     /// How many blocks there are.
     count: usize,
-    /// How often a block was taken and kept since the size was last another.
+    /// How often a block was taken since the size was last another.
     taken: u64,
-    kept: u64,
+    /// How many blocks left in other ways since then, less those that came in other ways; wraps. With it, how often one
+    /// was kept follows, and keeping one counts nothing.
+    left: u64,
     blocks: [Option<B>; DEPTH],
 }
 
@@ -111,7 +113,7 @@ impl<B: Copy> Magazine<B> {
     /// last block may exceed the bound. Sizes above `small` are large: one such block is kept whatever
     /// its size, and does not count towards the bound.
     pub fn new(bound: u64, small: u64) -> Self {
-        let empty = Bin { size: 0, count: 0, taken: 0, kept: 0, blocks: [None; DEPTH] };
+        let empty = Bin { size: 0, count: 0, taken: 0, left: 0, blocks: [None; DEPTH] };
         Self {
             held: 0,
             bound,
@@ -206,7 +208,7 @@ impl<B: Copy> Magazine<B> {
         if size > self.small {
             self.keep_large_if(size, block, allow)
         } else {
-            self.keep_small_if::<true>(size, block, allow)
+            self.keep_small_if(size, block, allow)
         }
     }
 
@@ -227,15 +229,9 @@ impl<B: Copy> Magazine<B> {
         true
     }
 
-    /// As [`keep_if`](Self::keep_if), for a size that the caller knows not to be large. `COUNTED` is false
-    /// only in benchmarks that measure the cost of the tallies.
+    /// As [`keep_if`](Self::keep_if), for a size that the caller knows not to be large.
     #[inline(always)]
-    pub fn keep_small_if<const COUNTED: bool>(
-        &mut self,
-        size: u64,
-        block: B,
-        allow: impl FnOnce() -> bool,
-    ) -> bool {
+    pub fn keep_small_if(&mut self, size: u64, block: B, allow: impl FnOnce() -> bool) -> bool {
         if self.held >= self.bound {
             return false;
         }
@@ -250,9 +246,6 @@ impl<B: Copy> Magazine<B> {
         }
         *place = Some(block);
         bin.count = count + 1;
-        if COUNTED {
-            bin.kept = bin.kept.wrapping_add(1);
-        }
         self.held = self.held.wrapping_add(size);
         true
     }
@@ -308,11 +301,12 @@ impl<B: Copy> Magazine<B> {
     /// Assigns a bin to `size`, with the blocks of `batch`. Its former blocks are elsewhere already.
     fn assign_bin(&mut self, index: usize, size: u64, batch: Option<Batch<B>>) {
         let bin = &mut self.bins[index % BINS];
+        bin.set_count(0);
         if bin.size != size {
-            add(&mut self.tallies, bin.size, bin.taken, bin.kept);
-            (bin.size, bin.taken, bin.kept) = (size, 0, 0);
+            add(&mut self.tallies, bin.size, bin.taken, bin.kept());
+            (bin.size, bin.taken, bin.left) = (size, 0, 0);
         }
-        bin.count = batch.map_or(0, |batch| batch.count);
+        bin.set_count(batch.map_or(0, |batch| batch.count));
         if let Some(batch) = batch {
             bin.blocks = batch.blocks;
         }
@@ -345,7 +339,7 @@ impl<B: Copy> Magazine<B> {
             sum.add(tally);
         }
         for bin in &self.bins {
-            sums[class_of(bin.size)].add(Tally::of(bin.size, bin.taken, bin.kept));
+            sums[class_of(bin.size)].add(Tally::of(bin.size, bin.taken, bin.kept()));
         }
         let large = &self.large;
         sums[class_of(large.size)].add(Tally::of(large.size, large.taken, large.kept));
@@ -378,7 +372,7 @@ impl<B: Copy> Magazine<B> {
         for bin in &mut self.bins {
             if bin.count > 0 && which(bin.size) {
                 self.held = self.held.wrapping_sub(bin.evict(&mut out));
-                bin.count = 0;
+                bin.set_count(0);
             }
         }
         let mut number = 0;
@@ -434,6 +428,17 @@ const fn class_of(size: u64) -> usize {
 impl<B: Copy> Bin<B> {
     fn batch(&self) -> Batch<B> {
         Batch { count: self.count, blocks: self.blocks }
+    }
+
+    /// How often a block was kept since the size was last another.
+    fn kept(&self) -> u64 {
+        self.taken.wrapping_add(self.count as u64).wrapping_add(self.left)
+    }
+
+    /// Notes that blocks left or came in other ways than by being taken or kept.
+    fn set_count(&mut self, count: usize) {
+        self.left = self.left.wrapping_add(self.count as u64).wrapping_sub(count as u64);
+        self.count = count;
     }
 
     /// Evicts all its blocks, the one freed first first; returns the sum of their sizes.

@@ -255,7 +255,7 @@ impl Shared {
                 claimed.matches_requested(known, BlockState::requested_small)
                     && slot.claim_plain(known)
             };
-            let kept = cache.magazine.keep_small_if::<COUNTED>(units, block, claim);
+            let kept = cache.magazine.keep_small_if(units, block, claim);
             (kept, known.requested_small())
         };
         if COUNTED && kept {
