@@ -15,5 +15,5 @@ pub use backoff::Backoff;
 pub use lz4::{BlockStatus, CompressedError, Lz4Layout};
 pub use pack::{Item, Load, Packing, Run};
 pub use queue::TransferQueue;
-pub use shape::{CopyEnd, CopyShape, Piece, Pieces};
+pub use shape::{CopyEnd, CopyShape, Pace, Piece, Pieces};
 pub use sparse::ranges_to_send;

@@ -42,7 +42,7 @@ struct Row {
     workload: &'static str,
     /// "up" to the device, "down" from it, or "both" at once.
     direction: &'static str,
-    /// "pinned", "pinned_driver", "engine", "contract" or "driver"; of a workload also a way of its own.
+    /// "pinned", "pinned_driver", "pinned_engine", "engine", "contract" or "driver"; of a workload also a way of its own.
     way: &'static str,
     #[serde(skip)]
     words: &'static str,
@@ -129,13 +129,20 @@ pub(crate) fn run(
         &[4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB]
     };
     let rounds = if options.quick { 2 } else { 10 };
-    let all = [Way::Pinned, Way::PinnedDriver, Way::Engine, Way::Contract, Way::Driver];
+    let all = [
+        Way::Pinned,
+        Way::PinnedDriver,
+        Way::PinnedEngine,
+        Way::Engine,
+        Way::Contract,
+        Way::Driver,
+    ];
     let largest = sizes.last().copied().unwrap_or(0);
     let mut cases: Vec<(Direction, u64, &[Way])> = Vec::new();
     for direction in [Direction::Up, Direction::Down] {
         cases.extend(sizes.iter().map(|&size| (direction, size, &all[..])));
     }
-    cases.push((Direction::Both, largest, &all[..3]));
+    cases.push((Direction::Both, largest, &all[..4]));
     let progress = Progress::of("bandwidth", cases.len() as u64);
     let mut rows = Vec::new();
     let measured = Bench::open(options.device, to_usize(largest), options.threads);

@@ -19,6 +19,8 @@ pub(super) enum Way {
     Pinned,
     /// As [`Pinned`](Self::Pinned), by the driver's own call.
     PinnedDriver,
+    /// Pinned memory through the transfer engine, which leaves it to the device.
+    PinnedEngine,
     /// Ordinary memory through the transfer engine.
     Engine,
     /// Ordinary memory by the device's own copy, in stream order.
@@ -33,6 +35,7 @@ impl Way {
         match self {
             Self::Pinned => "pinned",
             Self::PinnedDriver => "pinned_driver",
+            Self::PinnedEngine => "pinned_engine",
             Self::Engine => "engine",
             Self::Contract => "contract",
             Self::Driver => "driver",
@@ -44,6 +47,7 @@ impl Way {
         match self {
             Self::Pinned => "pinned",
             Self::PinnedDriver => "pinned, driver",
+            Self::PinnedEngine => "pinned, engine",
             Self::Engine => "ordinary, engine",
             Self::Contract => "ordinary, device's copy",
             Self::Driver => "ordinary, driver",
@@ -138,6 +142,7 @@ impl Bench {
         match way {
             Way::Pinned => self.pinned(direction, size),
             Way::PinnedDriver => self.pinned_by_driver(direction, size),
+            Way::PinnedEngine => self.pinned_by_engine(direction, size),
             Way::Engine => self.by_engine(direction, size),
             Way::Contract => self.contract(direction, size),
             Way::Driver => self.by_driver(direction, size),
@@ -185,28 +190,41 @@ impl Bench {
         unsafe { raw.copy_on(&copies) }
     }
 
-    fn pinned(&mut self, direction: Direction, size: usize) -> Result<(), Fault> {
-        let [up, down] = &self.arrays;
-        let [source, sink] = &mut self.pinned;
+    /// The copies of pinned memory of a round, and their streams.
+    fn pinned_copies(
+        &self,
+        direction: Direction,
+        size: usize,
+    ) -> Result<Vec<(Copy, StreamHandle)>, Fault> {
+        let ([up, down], [source, sink]) = (&self.arrays, &self.pinned);
         let size = Bytes::new(size as u64);
+        let mut copies = Vec::new();
         if direction.goes_up() {
-            let copy =
-                Copy::linear(Place::Device(up.address()), Place::Host(source.address()), size)?;
-            // SAFETY: as above; a pinned array notes the use, and is not freed before it is done.
-            unsafe { self.device.copy(&copy, stream(up)) }?;
-            source.read_on(stream(up))?;
+            let (to, from) = (Place::Device(up.address()), Place::Host(source.address()));
+            copies.push((Copy::linear(to, from, size)?, stream(up)));
         }
         if direction.goes_down() {
-            let copy =
-                Copy::linear(Place::Host(sink.address()), Place::Device(down.address()), size)?;
-            // SAFETY: as above.
-            unsafe { self.device.copy(&copy, stream(down)) }?;
-            sink.written_on(stream(down))?;
+            let (to, from) = (Place::Host(sink.address()), Place::Device(down.address()));
+            copies.push((Copy::linear(to, from, size)?, stream(down)));
         }
-        for array in [up, down] {
-            self.device.synchronize_stream(stream(array))?;
-        }
-        Ok(())
+        Ok(copies)
+    }
+
+    fn pinned(&mut self, direction: Direction, size: usize) -> Result<(), Fault> {
+        let copies = self.pinned_copies(direction, size)?;
+        // SAFETY: all are as large as the largest case; both are waited for, and the program ends if that fails.
+        let enqueue = |(copy, on): &(Copy, StreamHandle)| unsafe { self.device.copy(copy, *on) };
+        let enqueued = copies.iter().try_for_each(enqueue);
+        copies.iter().for_each(|&(_, on)| wait_or_abort(&*self.device, on));
+        Ok(enqueued?)
+    }
+
+    fn pinned_by_engine(&mut self, direction: Direction, size: usize) -> Result<(), Fault> {
+        let copies = self.pinned_copies(direction, size)?;
+        // SAFETY: as above; a ticket that is dropped waits.
+        let submit = |(copy, on)| unsafe { self.engine.copy_raw(copy, on) }.submit();
+        let tickets: Result<Vec<_>, _> = copies.into_iter().map(submit).collect();
+        Ok(tickets?.iter().try_for_each(|ticket| ticket.wait())?)
     }
 
     fn by_engine(&mut self, direction: Direction, size: usize) -> Result<(), Fault> {

@@ -27,6 +27,9 @@ const TEN_MB: usize = 10_000_000;
 const LOOP_SIZE: usize = 1 << 20;
 const LOOPS: u64 = 100;
 
+/// So many fills tell how long one takes.
+const SAMPLE: u32 = 8;
+
 type Workload = fn(&mut Run<'_>) -> Result<(), Fault>;
 
 struct Run<'a> {
@@ -142,12 +145,16 @@ impl Run<'_> {
             |way| About { way, ..About::of("OVERLAP", Direction::Up, Way::Engine, size as u64) };
         let engine = (Way::Engine.name(), Way::Engine.words());
         let alone = self.row(about(engine), |bench| bench.go(Direction::Up, Way::Engine, size))?;
-        let began = Instant::now();
-        fills(&mut self.bench, beside, 1)?;
-        wait_or_abort(&*self.bench.device, beside);
-        let once = began.elapsed().as_secs_f64().max(1e-6);
+        // Of several, after a first one: how long one takes where others come after it.
+        let mut once = 0.0;
+        for count in [1, SAMPLE] {
+            let began = Instant::now();
+            fills(&mut self.bench, beside, count)?;
+            wait_or_abort(&*self.bench.device, beside);
+            once = (began.elapsed().as_secs_f64() / f64::from(count)).max(1e-6);
+        }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // some thousands at most
-        let count = (alone.as_secs_f64() / once).ceil() as u32;
+        let count = (alone.as_secs_f64() / once).round().max(1.0) as u32;
         self.row(about(("fills", "fills alone")), |bench| {
             fills(bench, beside, count)?;
             wait_or_abort(&*bench.device, beside);

@@ -314,7 +314,7 @@ fn on_a_gpu_the_drivers_own_copies_stand_beside() {
         .map(|row| (row["direction"].as_str().unwrap().into(), row["way"].as_str().unwrap().into()))
         .collect();
     for direction in ["up", "down"] {
-        for way in ["pinned", "pinned_driver", "engine", "contract", "driver"] {
+        for way in ["pinned", "pinned_driver", "pinned_engine", "engine", "contract", "driver"] {
             assert!(found.contains(&(direction.into(), way.into())), "{direction}, {way}");
         }
     }

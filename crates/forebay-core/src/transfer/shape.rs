@@ -89,7 +89,29 @@ impl CopyShape {
         let narrow = shape.to.row <= max_pitch && shape.from.row <= max_pitch;
         let at_once =
             if narrow { (room / shape.width.max(1)).clamp(1, shape.rows.max(1)) } else { 1 };
-        Pieces { shape, at_once, width: shape.width.min(room), next: (0, 0, 0) }
+        let pace = Pace { least: room, threads: 1 };
+        Pieces { shape, at_once, width: shape.width.min(room), pace, next: (0, 0, 0) }
+    }
+}
+
+/// How large the pieces of a row are, that some threads copy side by side: small ones first, so that the device has
+/// something to do soon, and small ones last, so that all threads end at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The smallest piece; others are multiples of it.
+    pub least: u64,
+    /// How many threads there are.
+    pub threads: u64,
+}
+
+impl Pace {
+    /// The size of the piece that begins after `done` of `total` bytes, `most` at most, the tail aside.
+    pub fn size(self, done: u64, total: u64, most: u64) -> u64 {
+        let (least, threads) = (self.least.clamp(1, most.max(1)), self.threads.max(1));
+        // Pieces double with each round of the threads; then each has two of what is left to do.
+        let grown = 1 + done / least.saturating_mul(threads);
+        let fair = (total.saturating_sub(done) / threads.saturating_mul(2)).div_ceil(least).max(1);
+        least.saturating_mul(grown.min(fair)).min(most.max(1))
     }
 }
 
@@ -99,10 +121,19 @@ pub struct Pieces {
     shape: CopyShape,
     /// How many rows a piece has, unless the slice ends.
     at_once: u64,
-    /// How much of a row a piece has, unless the row ends.
+    /// How much of a row a piece has at most.
     width: u64,
+    pace: Pace,
     /// The slice, row and column where the next piece begins.
     next: (u64, u64, u64),
+}
+
+impl Pieces {
+    /// The same copy, a single row of which is cut at this pace. Rows are not.
+    #[must_use]
+    pub fn paced(self, pace: Pace) -> Self {
+        Self { pace, ..self }
+    }
 }
 
 impl Iterator for Pieces {
@@ -114,7 +145,12 @@ impl Iterator for Pieces {
             return None;
         }
         let rows = self.at_once.min(shape.rows - row);
-        let width = self.width.min(shape.width - column);
+        let most = if shape.rows == 1 && shape.slices == 1 {
+            self.pace.size(column, shape.width, self.width)
+        } else {
+            self.width
+        };
+        let width = most.min(shape.width - column);
         let place = |side: CopyEnd| {
             let start = side.start.wrapping_add(slice.wrapping_mul(side.slice));
             CopyEnd { start, ..side }.on(row, column)

@@ -25,6 +25,7 @@ proptest! {
         gaps in [0_u64..3, 0..3, 0..3, 0..3],
         room in 1_u64..200,
         max_pitch in prop_oneof![Just(4_u64), Just(1 << 30)],
+        (least, threads) in (0_u64..50, 0_u64..5),
     ) {
         let end = |start, row_gap, slice_gap: u64| {
             let row = width + row_gap;
@@ -34,7 +35,8 @@ proptest! {
         let shape = CopyShape::new(to, from, (width, rows, slices));
         prop_assert_eq!(shape.bytes().get(), width * rows * slices);
         let mut found = Vec::new();
-        for piece in shape.pieces(Bytes::new(room), max_pitch) {
+        let pieces = shape.pieces(Bytes::new(room), max_pitch).paced(Pace { least, threads });
+        for piece in pieces {
             prop_assert!(piece.bytes().get() <= room && piece.bytes().get() > 0, "{piece:?}");
             prop_assert!(piece.rows == 1 || piece.to.row.max(piece.from.row) <= max_pitch);
             let end = |end: CopyEnd| CopyEnd { slice: 0, ..end };
@@ -42,6 +44,30 @@ proptest! {
         }
         found.sort_unstable();
         prop_assert_eq!(found, pairs_of(to, from, (width, rows, slices)));
+    }
+
+    #[test]
+    fn pieces_are_few_and_within_bounds(
+        total in 1_u64..1 << 40,
+        least in 1_u64..1 << 20,
+        (times, threads) in (1_u64..64, 1_u64..64),
+    ) {
+        let (pace, most) = (Pace { least, threads }, least * times);
+        let (mut done, mut count) = (0, 0);
+        // Not all pieces of a terabyte: those at both ends.
+        let skip = total.saturating_sub(4 * most * threads);
+        while done < total {
+            let size = pace.size(done, total, most);
+            prop_assert!(size >= least && size <= most && size.is_multiple_of(least), "{size}");
+            done += size;
+            count += 1;
+            if done > 2 * most * threads && done < skip {
+                done = skip;
+            }
+        }
+        // Each doubling of the pieces takes a round of all threads, and so does each halving of the rest.
+        let rounds = 8 + 4 * u64::from(times.ilog2() + 1);
+        prop_assert!(count <= 2 * threads * rounds, "{count} pieces for {threads} threads");
     }
 
     #[test]

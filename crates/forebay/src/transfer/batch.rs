@@ -165,7 +165,7 @@ impl<'scope> BatchTicket<'scope> {
         let total = items.iter().map(|item| item.size).sum();
         let streams: BTreeSet<u64> = self.small.iter().map(|one| one.stream.0).collect();
         let streams: Vec<StreamHandle> = streams.into_iter().map(StreamHandle).collect();
-        let packing = Packing::new(self.engine.options.chunk.get());
+        let packing = Packing::new(self.engine.options.load(total));
         let supply = Supply::Items(items, packing);
         let order = Choices::default().order_of(direction, HostEnd::Memory, supply, total);
         // SAFETY: as for one alone.

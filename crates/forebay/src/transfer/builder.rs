@@ -77,7 +77,8 @@ impl Choices {
         host: HostEnd,
         shape: &CopyShape,
     ) -> Order {
-        let supply = Supply::Rows(shape.pieces(engine.options.chunk, u64::MAX));
+        let pieces = shape.pieces(engine.options.chunk, u64::MAX);
+        let supply = Supply::Rows(pieces.paced(engine.options.pace()));
         self.order_of(direction, host, supply, shape.bytes().get())
     }
 

@@ -97,7 +97,8 @@ impl Calibration {
 impl TransferOptions {
     /// The threads, pieces and kind of copies that a calibration has found.
     pub fn calibrated(self, found: &Calibration) -> Self {
-        self.threads(found.threads).chunk(found.chunk).past_caches(found.past_caches)
+        let options = self.threads(found.threads).chunk(found.chunk);
+        if found.past_caches { options.past_caches(true) } else { options }
     }
 
     /// The options for a device: what the settings `transfer_threads` and `transfer_chunk` of the process fix; for the rest
@@ -181,7 +182,7 @@ impl Bench {
             download,
             threads: options.threads,
             chunk: options.chunk,
-            past_caches: options.past_caches,
+            past_caches: options.past_caches == Some(true),
             took: self.began.elapsed(),
         })
     }

@@ -60,7 +60,9 @@ pub(super) struct Engine {
     pinned: PinnedPool,
     streams: [Vec<Stream>; 2],
     state: Mutex<State>,
-    /// A part, a slot or a transfer has changed.
+    /// There is something to do for a thread of the engine.
+    pub(super) work: Condvar,
+    /// A part, a slot or a transfer has changed, for threads of the program that wait for one transfer.
     pub(super) changed: Condvar,
     pub(super) callbacks: Callbacks,
     /// Who decodes compressed data, once that was measured.
@@ -95,10 +97,17 @@ impl TransferOptions {
         let streams = || (0..STREAMS).map(stream).collect::<Result<Vec<_>>>();
         let streams = [streams()?, streams()?];
         let state = Mutex::new(State::new(self.at_once, self.slots_in_use()));
-        let (changed, callbacks) = (Condvar::new(), Callbacks::default());
-        let decoder = Mutex::default();
-        let engine =
-            Engine { device, options: self, pinned, streams, state, changed, callbacks, decoder };
+        let engine = Engine {
+            device,
+            options: self,
+            pinned,
+            streams,
+            state,
+            work: Condvar::new(),
+            changed: Condvar::new(),
+            callbacks: Callbacks::default(),
+            decoder: Mutex::default(),
+        };
         Ok(TransferEngine { engine: Arc::new(engine) })
     }
 }

@@ -52,7 +52,8 @@ impl Engine {
     /// * The host's side is readable, and the device's side is memory of the device, until the work on the stream of the
     ///   task that was enqueued by this call is done.
     pub(super) unsafe fn send(&self, task: &Task, slot: &mut PinnedArray<u8>) -> Result<u64> {
-        let (start, past_caches) = (slot.address().get(), self.options.past_caches);
+        let start = slot.address().get();
+        let past_caches = self.options.goes_past_caches(true, task.part.bytes());
         // Waits until the device has read what was in the slot before.
         let bytes = slot.host_mut()?;
         let outcome = match &task.part {
@@ -91,7 +92,8 @@ impl Engine {
     ///
     /// * The host's side is readable.
     unsafe fn stage(&self, piece: &Piece, host: &HostEnd, bytes: &mut [u8]) -> Result<Sending> {
-        let (size, past_caches) = (piece.width, self.options.past_caches);
+        let size = piece.width;
+        let past_caches = self.options.goes_past_caches(true, size);
         let Some(bytes) = bytes.get_mut(..to_usize(size)) else { return Err(too_large(size)) };
         if let HostEnd::File(file) = host {
             read_at(file, bytes, piece.from.start)?;
@@ -203,7 +205,8 @@ impl Engine {
     ///
     /// * The host's side is writable, or readable if it is compared, and used by nobody else.
     pub(super) unsafe fn land(&self, task: &Task, slot: &PinnedArray<u8>) -> Result<()> {
-        let (bytes, past_caches) = (slot.host()?, self.options.past_caches);
+        let bytes = slot.host()?;
+        let past_caches = self.options.goes_past_caches(false, task.part.bytes());
         match &task.part {
             Part::Rows(piece) => {
                 let size = usize::try_from(piece.bytes().get()).unwrap_or(usize::MAX);

@@ -11,6 +11,10 @@ use super::figures::DirectionFigures;
 use super::job::{Direction, HostEnd, Job, JobId, Part};
 use crate::pinned::PinnedArray;
 
+/// How many threads of a direction may wait for the device at first. One would do; the second bridges the time that
+/// waking a thread takes. More would only disturb the driver and each other.
+const SEEKERS: usize = 2;
+
 /// A part, and where it goes.
 #[derive(Debug)]
 pub(super) struct Task {
@@ -43,8 +47,9 @@ impl Step {
 /// One direction.
 pub(super) struct Lane {
     pub(super) queue: TransferQueue<Priority, JobId>,
-    /// Slots that no thread has, the one used longest ago first. The device may still read them.
+    /// Slots that no thread has, the one used longest ago first. The device may still read those of uploads.
     pub(super) slots: VecDeque<PinnedArray<u8>>,
+    is_up: bool,
     /// The slots that exist, and how many may.
     pub(super) made: usize,
     pub(super) most: usize,
@@ -52,6 +57,8 @@ pub(super) struct Lane {
     pub(super) landings: VecDeque<(Task, PinnedArray<u8>)>,
     /// Threads at work.
     pub(super) workers: usize,
+    /// Threads, of the program too, that have begun to wait for the device.
+    pub(super) seekers: usize,
     pub(super) figures: DirectionFigures,
     /// Transfers that are running, and since when there is one.
     pub(super) running: u64,
@@ -59,18 +66,40 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    fn new(at_once: usize, most: usize) -> Self {
+    fn new(is_up: bool, at_once: usize, most: usize) -> Self {
         Self {
+            is_up,
             queue: TransferQueue::new(at_once),
             slots: VecDeque::new(),
             made: 0,
             most,
             landings: VecDeque::new(),
             workers: 0,
+            seekers: 0,
             figures: DirectionFigures::default(),
             running: 0,
             since: None,
         }
+    }
+
+    /// Whether a part can be begun: a slot can be made, or there is one and the thread may wait for it.
+    fn has_slot(&self) -> bool {
+        self.made < self.most || !self.slots.is_empty() && self.may_take()
+    }
+
+    /// Whether a thread may take a slot there is.
+    fn may_take(&self) -> bool {
+        !self.is_up || self.may_seek()
+    }
+
+    /// Whether one more thread may wait for the device.
+    fn may_seek(&self) -> bool {
+        self.seekers < SEEKERS
+    }
+
+    /// Whether a thread would find a step.
+    fn has_step(&self) -> bool {
+        self.has_slot() && !self.queue.is_empty() || !self.landings.is_empty() && self.may_seek()
     }
 
     pub(super) fn figures(&self) -> DirectionFigures {
@@ -111,6 +140,9 @@ pub(super) struct State {
     /// The slots that each direction may have.
     slots: usize,
     pub(super) threads: usize,
+    /// Threads of the engine without anything to do, and threads of the program that wait.
+    pub(super) idle: usize,
+    pub(super) waiting: usize,
     /// The direction that is looked at first.
     turn: Direction,
     pub(super) random: Random,
@@ -119,13 +151,15 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(at_once: usize, slots: usize) -> Self {
         Self {
-            up: Lane::new(at_once, slots),
-            down: Lane::new(at_once, slots),
+            up: Lane::new(true, at_once, slots),
+            down: Lane::new(false, at_once, slots),
             jobs: BTreeMap::new(),
             kept: VecDeque::new(),
             next_id: 0,
             slots,
             threads: 0,
+            idle: 0,
+            waiting: 0,
             turn: Direction::Up,
             random: Random::new(0),
         }
@@ -180,12 +214,8 @@ impl State {
     pub(super) fn step_in(&mut self, direction: Direction) -> Option<Step> {
         loop {
             let lane = self.lane(direction);
-            let has_slot = !lane.slots.is_empty() || lane.made < lane.most;
-            let turn = if has_slot { lane.queue.turn().copied() } else { None };
-            let Some(id) = turn else {
-                let (task, slot) = lane.landings.pop_front()?;
-                return Some(Step::Land(task, slot));
-            };
+            let turn = if lane.has_slot() { lane.queue.turn().copied() } else { None };
+            let Some(id) = turn else { return self.land(direction, 0) };
             if let Some(step) = self.begin(direction, id) {
                 return Some(step);
             }
@@ -197,14 +227,24 @@ impl State {
     /// The next step of one transfer.
     pub(super) fn step_of(&mut self, id: JobId) -> Option<Step> {
         let direction = self.jobs.get(&id)?.direction;
-        let lane = self.lane(direction);
-        let has_slot = !lane.slots.is_empty() || lane.made < lane.most;
-        if has_slot && let Some(step) = self.begin(direction, id) {
+        if self.lane(direction).has_slot()
+            && let Some(step) = self.begin(direction, id)
+        {
             return Some(step);
         }
+        let at = self.lane(direction).landings.iter().position(|(task, _)| task.id == id)?;
+        self.land(direction, at)
+    }
+
+    /// Empties a slot, if one more thread may wait for the copy into it.
+    fn land(&mut self, direction: Direction, at: usize) -> Option<Step> {
         let lane = self.lane(direction);
-        let at = lane.landings.iter().position(|(task, _)| task.id == id)?;
-        lane.landings.remove(at).map(|(task, slot)| Step::Land(task, slot))
+        if !lane.may_seek() {
+            return None;
+        }
+        let (task, slot) = lane.landings.remove(at)?;
+        lane.seekers += 1;
+        Some(Step::Land(task, slot))
     }
 
     /// Begins a part of a transfer, for which there is a slot. `None` if there is no part.
@@ -218,13 +258,19 @@ impl State {
             self.retire(direction, id);
         }
         let lane = self.lane(direction);
-        let is_new = lane.made < lane.most && (is_one_of_several || lane.slots.is_empty());
-        let slot = if is_new { None } else { lane.slots.pop_front() };
+        let is_needed = is_one_of_several || lane.slots.is_empty() || !lane.may_take();
+        let slot = if lane.made < lane.most && is_needed { None } else { lane.slots.pop_front() };
         lane.made += usize::from(slot.is_none());
+        lane.seekers += usize::from(lane.is_up && slot.is_some());
         Some(match direction {
             Direction::Up => Step::Send(task, slot),
             Direction::Down => Step::Fetch(task, slot),
         })
+    }
+
+    /// Whether a thread would find a step.
+    pub(super) fn has_step(&self) -> bool {
+        self.up.has_step() || self.down.has_step()
     }
 
     /// Whether no transfer is running.
