@@ -113,7 +113,7 @@ if python3 -c "import torch" 2> /dev/null; then
   part torch-graph 180 python3 graph_check.py "${ours[@]}"
   part torch-parity 400 python3 parity_check.py
   part torch-pinned 120 python3 pinned_check.py
-  part torch-transfer 120 python3 transfer_check.py
+  part torch-transfer 120 env PYTHONPATH="$here/python" python3 transfer_check.py
   # Where the machine has none and they came with the bundle.
   if ! python3 -c "import transformers" 2> /dev/null && ls wheels/transformers-*.whl > /dev/null 2>&1; then
     site=$(mktemp -d)

@@ -24,6 +24,9 @@ const ZERO_BLOCK: u64 = 4 << 10;
 /// device some microseconds; which length is best was not measured.
 const ZERO_RUN: u64 = 64 << 10;
 
+/// How many bytes a first look has: a line of the caches.
+const LOOK: usize = 64;
+
 /// What a part becomes on the device.
 #[derive(Default)]
 struct Sending {
@@ -99,14 +102,14 @@ impl Engine {
             read_at(file, bytes, piece.from.start)?;
             return Ok(Sending::whole(piece));
         }
-        if !self.options.fill_zeros || size < ZERO_RUN {
+        // SAFETY: readable, as the caller promised, and nobody writes to it meanwhile.
+        let source =
+            unsafe { slice::from_raw_parts(pointer(piece.from.start).cast_const(), bytes.len()) };
+        if !self.options.fill_zeros || !may_have_run(source) {
             // SAFETY: as the caller promised; a slot is not the program's.
             unsafe { copy_in(piece.from.start, bytes, past_caches) };
             return Ok(Sending::whole(piece));
         }
-        // SAFETY: readable, as the caller promised, and nobody writes to it meanwhile.
-        let source =
-            unsafe { slice::from_raw_parts(pointer(piece.from.start).cast_const(), bytes.len()) };
         let blocks = source.chunks(to_usize(ZERO_BLOCK)).map(is_zero);
         let ranges = ranges_to_send(blocks, ZERO_BLOCK, size, ZERO_RUN);
         let mut sending = Sending { skipped: size, ..Sending::default() };
@@ -298,10 +301,18 @@ unsafe fn gather_rows(piece: &Piece, bytes: &mut [u8], past_caches: bool) {
     }
 }
 
+/// Whether there may be a run of zeros that is long enough not to be sent. Such a run has a whole half of its shortest
+/// length in it, so one look into each half tells; a look costs as much as copying some hundred bytes.
+fn may_have_run(bytes: &[u8]) -> bool {
+    let half = to_usize(ZERO_RUN / 2);
+    let has_room = bytes.len() >= 2 * half;
+    has_room && bytes.chunks_exact(half).any(|half| half.get(..LOOK).is_some_and(is_zero))
+}
+
 /// Whether all bytes are zero.
 fn is_zero(bytes: &[u8]) -> bool {
     // Few first, which tell of most data; then as many at a time as vectors are good for.
-    let (first, rest) = bytes.split_at(bytes.len().min(64));
+    let (first, rest) = bytes.split_at(bytes.len().min(LOOK));
     let none = |bytes: &[u8]| bytes.iter().fold(0, |all, byte| all | byte) == 0;
     none(first) && rest.chunks(1024).all(none)
 }

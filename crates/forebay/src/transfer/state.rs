@@ -11,9 +11,11 @@ use super::figures::DirectionFigures;
 use super::job::{Direction, HostEnd, Job, JobId, Part};
 use crate::pinned::PinnedArray;
 
-/// How many threads of a direction may wait for the device at first. One would do; the second bridges the time that
-/// waking a thread takes. More would only disturb the driver and each other.
-const SEEKERS: usize = 2;
+/// How many threads of a direction may wait for the device at first. One would do, if waking another took no time; many
+/// would only disturb the driver and each other. To the device copies are made one after the other, from it several may
+/// have ended.
+const SEEKERS_UP: usize = 2;
+const SEEKERS_DOWN: usize = 4;
 
 /// A part, and where it goes.
 #[derive(Debug)]
@@ -94,7 +96,7 @@ impl Lane {
 
     /// Whether one more thread may wait for the device.
     fn may_seek(&self) -> bool {
-        self.seekers < SEEKERS
+        self.seekers < if self.is_up { SEEKERS_UP } else { SEEKERS_DOWN }
     }
 
     /// Whether a thread would find a step.
