@@ -9,17 +9,19 @@ use std::process::Command;
 use crate::screen::{BAD, Screen, styled};
 use crate::workplace::Workplace;
 
-/// Source and text, from the root of the repository.
-const SOURCE: &str = "crates/forebay-cuda/kernels/lz4.c";
-const TEXT: &str = "crates/forebay-cuda/kernels/lz4.ptx";
+/// Where the sources and their texts are, from the root of the repository.
+const FOLDER: &str = "crates/forebay-cuda/kernels";
+
+/// The kernels: each is `NAME.c`, and its text `NAME.ptx`.
+const NAMES: [&str; 2] = ["copy", "lz4"];
 
 /// What clang is told. 7.0 is the first architecture whose lanes are synchronised by name, and PTX 6.3 came with CUDA 10.
 const WORDS: &str = "-x cuda --cuda-device-only --cuda-gpu-arch=sm_70 -nocudainc -nocudalib \
                      -Xclang -target-feature -Xclang +ptx63 -O3 -S -o -";
 
-/// Writes the text anew with the clang that `CLANG` names, or "clang". Whether it could.
+/// Writes the texts anew with the clang that `CLANG` names, or "clang". Whether it could.
 pub(crate) fn write(place: &Workplace, screen: &Screen) -> bool {
-    match built(place) {
+    NAMES.iter().all(|name| match built(place, name) {
         Ok(note) => {
             screen.line(note);
             true
@@ -28,23 +30,29 @@ pub(crate) fn write(place: &Workplace, screen: &Screen) -> bool {
             screen.line(styled(BAD, reason));
             false
         }
-    }
+    })
 }
 
-fn built(place: &Workplace) -> Result<String, String> {
-    let source = read(place, SOURCE)?;
+/// The paths of a kernel's source and text.
+fn paths(name: &str) -> (String, String) {
+    (format!("{FOLDER}/{name}.c"), format!("{FOLDER}/{name}.ptx"))
+}
+
+fn built(place: &Workplace, name: &str) -> Result<String, String> {
+    let (path, to) = paths(name);
+    let source = read(place, &path)?;
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let mut command = Command::new(&clang);
-    command.current_dir(place.root()).args(WORDS.split_whitespace()).arg(SOURCE);
+    command.current_dir(place.root()).args(WORDS.split_whitespace()).arg(&path);
     let output = command.output().map_err(|error| format!("{clang} does not run: {error}"))?;
     if !output.status.success() {
         return Err(format!("{command:?}\n{}", String::from_utf8_lossy(&output.stderr)));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let text: String = text.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
-    let text = format!("// By \"cargo xtask kernels\" from lz4.c.\n{}\n{text}", stamp(&source));
-    fs::write(place.root().join(TEXT), &text).map_err(|error| format!("{TEXT}: {error}"))?;
-    Ok(format!("{TEXT}: {} lines", text.lines().count()))
+    let text = format!("// By \"cargo xtask kernels\" from {name}.c.\n{}\n{text}", stamp(&source));
+    fs::write(place.root().join(&to), &text).map_err(|error| format!("{to}: {error}"))?;
+    Ok(format!("{to}: {} lines", text.lines().count()))
 }
 
 fn read(place: &Workplace, path: &str) -> Result<String, String> {
@@ -62,13 +70,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_is_of_the_source() {
+    fn the_texts_are_of_the_sources() {
         let place = Workplace::here();
-        let (source, text) = (read(&place, SOURCE).unwrap(), read(&place, TEXT).unwrap());
-        assert_eq!(
-            text.lines().nth(1),
-            Some(&*stamp(&source)),
-            "{TEXT} is of another {SOURCE}; \"cargo xtask kernels\" writes it anew"
-        );
+        for (path, to) in NAMES.map(paths) {
+            let (source, text) = (read(&place, &path).unwrap(), read(&place, &to).unwrap());
+            assert_eq!(
+                text.lines().nth(1),
+                Some(&*stamp(&source)),
+                "{to} is of another {path}; \"cargo xtask kernels\" writes it anew"
+            );
+        }
     }
 }

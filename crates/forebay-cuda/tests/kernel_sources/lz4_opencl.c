@@ -1,4 +1,4 @@
-/* As harness.c, with the kernel built and run by an OpenCL implementation: LANES work items for each block. */
+/* As lz4.c, with the kernel built and run by an OpenCL implementation: LANES work items for each block. */
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
 #include <stdio.h>

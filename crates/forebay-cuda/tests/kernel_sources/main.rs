@@ -1,11 +1,12 @@
-//! The kernel that decodes LZ4 blocks, compiled as plain C and run under sanitizers and as OpenCL C,
-//! against `lz4_flex`.
+//! The kernels, compiled as plain C and run under sanitizers and as OpenCL C: the one that decodes LZ4 blocks against
+//! `lz4_flex`, and the one that copies against a loop.
 //!
 //! ```text
-//!   address   one lane, under AddressSanitizer: no access is out of bounds, whatever the input
-//!   lanes     four lanes, each a thread, likewise
-//!   thread    four lanes under ThreadSanitizer: no lane reads a byte that another is writing
-//!   opencl    a work group of 32 lanes, by whatever OpenCL there is
+//!   address      one lane, under AddressSanitizer: no access is out of bounds, whatever the input
+//!   lanes        four lanes, each a thread, likewise
+//!   thread       four lanes under ThreadSanitizer: no lane reads a byte that another is writing
+//!   opencl       a work group of 32 lanes, by whatever OpenCL there is
+//!   copy, warp   one lane and 32 of the kernel that copies, under AddressSanitizer
 //! ```
 //!
 //! Where there is no C compiler, no sanitizer or no OpenCL, the cases are skipped and say so.
@@ -37,16 +38,27 @@ const PLATFORM: &str = "#define CL_TARGET_OPENCL_VERSION 120\n#include <CL/cl.h>
      cl_uint count = 0; return clGetPlatformIDs(0, NULL, &count) != CL_SUCCESS || count == 0; }\n";
 
 const BUILDS: [Build; 4] = [
-    Build { name: "address", source: "harness.c", probe: EMPTY, words: ADDRESS, lanes: 1 },
-    Build { name: "lanes", source: "harness.c", probe: EMPTY, words: ADDRESS, lanes: 4 },
+    Build { name: "address", source: "lz4.c", probe: EMPTY, words: ADDRESS, lanes: 1 },
+    Build { name: "lanes", source: "lz4.c", probe: EMPTY, words: ADDRESS, lanes: 4 },
     Build {
         name: "thread",
-        source: "harness.c",
+        source: "lz4.c",
         probe: EMPTY,
         words: &["-fsanitize=thread"],
         lanes: 4,
     },
-    Build { name: "opencl", source: "opencl.c", probe: PLATFORM, words: &["-lOpenCL"], lanes: 32 },
+    Build {
+        name: "opencl",
+        source: "lz4_opencl.c",
+        probe: PLATFORM,
+        words: &["-lOpenCL"],
+        lanes: 32,
+    },
+];
+
+const COPY_BUILDS: [Build; 2] = [
+    Build { name: "copy", source: "copy.c", probe: EMPTY, words: ADDRESS, lanes: 1 },
+    Build { name: "warp", source: "copy.c", probe: EMPTY, words: ADDRESS, lanes: 32 },
 ];
 
 /// What is tried, and whether the threads are few enough for it to be quick with several lanes.
@@ -112,26 +124,48 @@ fn run(program: &Path, launches: Vec<Launch>) -> Result<Completion, Failed> {
     }
 }
 
+/// Runs a harness that makes its own cases.
+fn run_alone(program: &Path) -> Result<Completion, Failed> {
+    let output = Command::new(program).output()?;
+    let said = || format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into();
+    output.status.success().then_some(Completion::Completed).ok_or_else(said)
+}
+
+/// Compiles a harness and adds trials with it.
+fn add_trials<Case: FnOnce(&Path) -> Result<Completion, Failed> + Send + 'static>(
+    trials: &mut Vec<Trial>,
+    build: Build,
+    folder: &Path,
+    cases: impl Iterator<Item = (&'static str, Case)>,
+) {
+    let missing = look_for(build, folder).err();
+    let program = folder.join(build.name);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel_sources");
+    let source = sources.join(build.source);
+    let compiled = if missing.is_some() { Ok(()) } else { compile(build, &source, &program) };
+    trials.extend(cases.map(|(subject, case)| {
+        let (missing, compiled, program) = (missing.clone(), compiled.clone(), program.clone());
+        Trial::ignorable_test(format!("{}: {subject}", build.name), move || match missing {
+            Some(reason) => Ok(Completion::ignored_with(format!("skipped: {reason}"))),
+            None => compiled.map_err(Failed::from).and_then(|()| case(&program)),
+        })
+    }));
+}
+
 fn main() -> ExitCode {
     let folder = tempfile::tempdir().unwrap();
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lz4_kernel");
     let mut trials = Vec::new();
     for build in BUILDS {
-        let missing = look_for(build, folder.path()).err();
-        let program = folder.path().join(build.name);
-        let source = sources.join(build.source);
-        let compiled = if missing.is_some() { Ok(()) } else { compile(build, &source, &program) };
-        for (subject, launches, is_short) in SUBJECTS {
-            if build.lanes > 1 && !is_short {
-                continue;
-            }
-            let (missing, compiled, program) = (missing.clone(), compiled.clone(), program.clone());
-            let name = format!("{}: {subject}", build.name);
-            trials.push(Trial::ignorable_test(name, move || match missing {
-                Some(reason) => Ok(Completion::ignored_with(format!("skipped: {reason}"))),
-                None => compiled.map_err(Failed::from).and_then(|()| run(&program, launches())),
-            }));
-        }
+        let subjects =
+            SUBJECTS.into_iter().filter(|(_, _, is_short)| build.lanes == 1 || *is_short);
+        let cases = subjects.map(|(subject, launches, _)| {
+            (subject, move |program: &Path| run(program, launches()))
+        });
+        add_trials(&mut trials, build, folder.path(), cases);
+    }
+    for build in COPY_BUILDS {
+        let case = ("pieces of every size and alignment are copied", run_alone);
+        add_trials(&mut trials, build, folder.path(), [case].into_iter());
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
