@@ -21,7 +21,8 @@ use cudarc::driver::sys::{
 
 use crate::answer::{Answer, exports, put};
 use crate::context::{handle, number};
-use crate::streams::stream;
+use crate::machine::LegacySync;
+use crate::streams::{blocking_streams, stream};
 
 thread_local! {
     /// How strict the driver is to this thread while a stream is captured: 0 is global, 2 relaxed.
@@ -84,14 +85,11 @@ fn captures() -> MutexGuard<'static, Captures> {
     CAPTURES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets how strict the driver is to this thread, and gives the mode before.
-pub(crate) fn exchange_mode(mode: c_int) -> c_int {
-    MODE.replace(mode)
-}
-
 /// Calls that a driver refuses while a stream is captured, unless the thread's mode allows them. Asked of an
-/// H200 with CUDA 13.0, which lets every call for addresses and pages through.
-const UNSAFE: [&str; 8] = [
+/// H200 with CUDA 13.0, which lets every call for addresses and pages through; but for `cuModuleLoadData`, of which
+/// others report it.
+const UNSAFE: [&str; 9] = [
+    "cuModuleLoadData",
     "cuMemAlloc",
     "cuMemFree",
     "cuMemHostAlloc",
@@ -238,12 +236,31 @@ exports! {
         }
     }
 
+    "cuThreadExchangeStreamCaptureMode" 10010 fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) {
+        // SAFETY: a place of the caller's, or null.
+        match unsafe { mode.as_mut() } {
+            Some(mode) if (0..=RELAXED).contains(mode) => {
+                *mode = MODE.replace(*mode);
+                Ok(())
+            }
+            _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
     "cuStreamIsCapturing" 10000 fn cuStreamIsCapturing(
         on: CUstream,
         status: *mut CUstreamCaptureStatus,
     ) {
-        stream(on)?;
+        let entry = stream(on)?;
+        let blocking = match entry.tie {
+            LegacySync::Legacy => blocking_streams(entry)?,
+            _ => Vec::new(),
+        };
         let captures = captures();
+        // Work there would wait for theirs. The captures stay as they are.
+        if blocking.iter().any(|(other, _)| captures.streams.contains_key(other)) {
+            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+        }
         let id = captures.streams.get(&number(on)).copied();
         // SAFETY: a place of the caller's.
         unsafe { put(status, captures.status_of(id)) }

@@ -1,6 +1,7 @@
 //! What tests set: the version, what is missing, which call fails and how.
 
 use core::ffi::{CStr, c_char, c_int};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::CUresult;
@@ -22,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) missing: Vec<String>,
     faults: Vec<Fault>,
     calls: u64,
+    /// How often each function was called.
+    calls_of: BTreeMap<String, u64>,
     /// Whether a test claims that a stream is being captured, as far as calls for memory are concerned.
     capturing: bool,
 }
@@ -43,6 +46,7 @@ static SETTINGS: Mutex<Settings> = Mutex::new(Settings {
     missing: Vec::new(),
     faults: Vec::new(),
     calls: 0,
+    calls_of: BTreeMap::new(),
     capturing: false,
 });
 
@@ -54,6 +58,7 @@ pub(crate) fn settings() -> MutexGuard<'static, Settings> {
 pub(crate) fn before(name: &str) -> Answer {
     let mut settings = settings();
     settings.calls += 1;
+    *settings.calls_of.entry(name.to_owned()).or_default() += 1;
     captures::refuse_unsafe_call(name, settings.capturing)?;
     let due = settings.faults.iter_mut().position(|fault| {
         let meant = fault.name.as_deref().is_none_or(|wanted| wanted == name);
@@ -135,27 +140,22 @@ extern "C" fn forebay_fake_capture(capturing: bool) {
     settings().capturing = capturing;
 }
 
-/// How strict the driver is to this thread: gives the mode before in place of the one that is set.
-///
-/// # Safety
-///
-/// * `mode` can be read and written.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> CUresult {
-    // SAFETY: as the caller promised.
-    match unsafe { mode.as_mut() } {
-        Some(mode) if (0..=2).contains(mode) => {
-            *mode = captures::exchange_mode(*mode);
-            CUresult::CUDA_SUCCESS
-        }
-        _ => CUresult::CUDA_ERROR_INVALID_VALUE,
-    }
-}
-
 /// How many calls there were.
 #[unsafe(no_mangle)]
 extern "C" fn forebay_fake_calls() -> u64 {
     settings().calls
+}
+
+/// How many calls of a function there were.
+///
+/// # Safety
+///
+/// * `name` ends with a zero.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn forebay_fake_calls_of(name: *const c_char) -> u64 {
+    // SAFETY: as the caller promised.
+    let name = unsafe { text(name) };
+    settings().calls_of.get(&name).copied().unwrap_or(0)
 }
 
 /// Loses a device, as a kernel does that writes where it must not.

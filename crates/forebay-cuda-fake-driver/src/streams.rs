@@ -85,14 +85,7 @@ pub(crate) fn ordered(handle: CUstream) -> Answer<StreamEntry> {
         LegacySync::NonBlocking => {}
         LegacySync::Blocking => wait_for(entry, StreamHandle::DEFAULT)?,
         LegacySync::Legacy => {
-            let tables = machine()?.tables();
-            let blocking = tables.streams.iter().filter(|(_, other)| {
-                other.tie == LegacySync::Blocking
-                    && (other.context, other.device) == (entry.context, entry.device)
-            });
-            let blocking: Vec<_> = blocking.map(|(&value, other)| (value, other.stream)).collect();
-            drop(tables);
-            for (value, other) in blocking {
+            for (value, other) in blocking_streams(entry)? {
                 let implicit = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
                 captures::refuse_captured_stream(value, implicit)?;
                 wait_for(entry, other)?;
@@ -100,6 +93,16 @@ pub(crate) fn ordered(handle: CUstream) -> Answer<StreamEntry> {
         }
     }
     Ok(entry)
+}
+
+/// The blocking streams of the context of a legacy default stream, by the driver's name and by the device's.
+pub(crate) fn blocking_streams(legacy: StreamEntry) -> Answer<Vec<(u64, StreamHandle)>> {
+    let tables = machine()?.tables();
+    let blocking = tables.streams.iter().filter(|(_, other)| {
+        other.tie == LegacySync::Blocking
+            && (other.context, other.device) == (legacy.context, legacy.device)
+    });
+    Ok(blocking.map(|(&value, other)| (value, other.stream)).collect())
 }
 
 /// Makes later work of a stream wait for what another has. One that is gone has nothing.

@@ -7,16 +7,17 @@
 use core::ffi::c_int;
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
 
-use crate::decompression::Kernel;
 use crate::driver::{CudaDriver, DriverPointer};
 use crate::event::EventPool;
+use crate::kernel::Kernel;
 use crate::space::Space;
 use crate::staging::StagingBuffers;
 use crate::stream::{StreamCore, StreamPool, lock};
+use crate::sys::values::capture_mode;
 use crate::sys::{RawContext, RawStream, Refusal, Table};
 use crate::task::{Signals, Workers};
 
@@ -39,6 +40,9 @@ pub(crate) struct Context {
     pub(crate) stages: StagingBuffers,
     pub(crate) workers: Workers,
     pub(crate) lz4: Kernel,
+    pub(crate) copy: Kernel,
+    /// Whether kernels use registered memory by the host's address, once it was asked.
+    pub(crate) registered_for_kernels: OnceLock<bool>,
     /// The legacy default stream, which is one for all devices opened in the context.
     pub(crate) default_stream: Arc<StreamCore>,
     /// Peers made reachable from here, and by how many devices.
@@ -77,7 +81,9 @@ impl Context {
             signals: Signals::default(),
             stages: StagingBuffers::default(),
             workers: Workers::default(),
-            lz4: Kernel::default(),
+            lz4: Kernel::lz4(),
+            copy: Kernel::copy(),
+            registered_for_kernels: OnceLock::new(),
             default_stream: Arc::new(StreamCore::lent(RawStream::NULL)),
             peers: Mutex::default(),
             spaces: Mutex::default(),
@@ -150,6 +156,36 @@ impl Context {
     pub(crate) fn pointer(&self, address: Address) -> Option<DriverPointer> {
         let _current = self.enter().ok()?;
         self.driver.pointer(address)
+    }
+}
+
+/// Relaxed capture mode of this thread while the value lives.
+///
+/// While any thread captures a stream in the driver's strictest mode, which is the default, the driver refuses calls such
+/// as `cuMemHostAlloc` and `cuEventQuery` to all threads, and the refusal invalidates the capture. Calls of ours that have
+/// nothing to do with it are made in this mode, which permits them.
+#[derive(Debug)]
+pub(crate) struct RelaxedCapture {
+    table: &'static Table,
+    /// The mode before.
+    mode: c_int,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl RelaxedCapture {
+    /// Begins; `None` for a driver that knows no such mode.
+    pub(crate) fn begin(context: &Context) -> Option<Self> {
+        let (table, mut mode) = (context.table(), capture_mode::RELAXED);
+        // SAFETY: a place of our own.
+        unsafe { table.thread_exchange_capture_mode(&raw mut mode) }.ok()?;
+        Some(Self { table, mode, _of_this_thread: PhantomData })
+    }
+}
+
+impl Drop for RelaxedCapture {
+    fn drop(&mut self) {
+        // SAFETY: a place of our own.
+        let _ = unsafe { self.table.thread_exchange_capture_mode(&raw mut self.mode) };
     }
 }
 

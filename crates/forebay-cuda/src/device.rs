@@ -15,8 +15,8 @@ use forebay_hal::{
 use forebay_sync::fork::PerProcess;
 
 use crate::context::Context;
-use crate::decompression::can_launch;
 use crate::driver::{CudaDriver, DriverPointer};
+use crate::kernel::can_launch;
 use crate::memory::ALIGNMENT;
 use crate::refusal::{self, CallInfo};
 use crate::space::Space;

@@ -43,6 +43,7 @@ mod deferred_cleanup;
 mod device;
 mod driver;
 mod event;
+mod kernel;
 mod managed;
 mod memory;
 mod missing;

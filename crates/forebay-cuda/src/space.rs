@@ -37,6 +37,44 @@ pub(crate) struct Entry {
     pub(crate) occupant: Occupant,
 }
 
+impl Entry {
+    /// Whether `span` of it is memory the device copies to and from on its own, as a host's side.
+    pub(crate) fn is_pinned(&self, span: Span) -> bool {
+        match &self.occupant {
+            Occupant::Pinned(_) | Occupant::Registered(_) | Occupant::Managed => {
+                self.span.contains_span(span)
+            }
+            Occupant::Region(mappings) => {
+                first_not_matching(mappings, span, |mapping| mapping.pinned).is_none()
+            }
+            Occupant::Plain => false,
+        }
+    }
+
+    /// The first address of `span` that work on the device is not to use so, and why.
+    pub(crate) fn first_unusable(&self, span: Span, usage: Use) -> Option<(Address, &'static str)> {
+        match &self.occupant {
+            Occupant::Region(mappings) => {
+                let usable = |mapping: &Mapping| usage.allowed_by(mapping.access);
+                first_not_matching(mappings, span, usable).map(|at| (at, " and not accessible"))
+            }
+            _ if self.span.contains_span(span) => None,
+            _ => Some((self.span.end(), ", past the end of the allocation")),
+        }
+    }
+
+    /// Whether kernels use it by the very address that it has here. The driver promises that of all pinned memory but
+    /// write-combined, and of registered memory if the device has an attribute. Managed memory they would move.
+    pub(crate) const fn is_for_kernels(&self, registered: bool) -> bool {
+        match &self.occupant {
+            Occupant::Plain | Occupant::Region(_) => true,
+            Occupant::Pinned(flags) => !flags.contains(PinnedFlags::WRITE_COMBINED),
+            Occupant::Registered(_) => registered,
+            Occupant::Managed => false,
+        }
+    }
+}
+
 /// What lies at a stretch of addresses.
 #[derive(Clone, Debug)]
 pub(crate) enum Occupant {
@@ -153,6 +191,18 @@ impl Space {
         entry.span.contains(address).then_some(entry)
     }
 
+    /// The same for many addresses in few entries: `near` is the entry found last.
+    pub(crate) fn find_near<'a>(
+        &'a self,
+        near: &mut Option<&'a Entry>,
+        address: Address,
+    ) -> Option<&'a Entry> {
+        if near.is_none_or(|entry| !entry.span.contains(address)) {
+            *near = self.find(address);
+        }
+        *near
+    }
+
     /// An entry that shares a byte with `span`.
     pub(crate) fn overlapping(&self, span: Span) -> Option<&Entry> {
         let (_, entry) = self.entries.range(..span.end()).next_back()?;
@@ -265,15 +315,7 @@ impl Space {
 
     /// Whether `span` is memory the device copies to and from on its own, as a host's side.
     pub(crate) fn is_pinned(&self, span: Span) -> bool {
-        self.find(span.start()).is_some_and(|entry| match &entry.occupant {
-            Occupant::Pinned(_) | Occupant::Registered(_) | Occupant::Managed => {
-                entry.span.contains_span(span)
-            }
-            Occupant::Region(mappings) => {
-                first_not_matching(mappings, span, |mapping| mapping.pinned).is_none()
-            }
-            Occupant::Plain => false,
-        })
+        self.find(span.start()).is_some_and(|entry| entry.is_pinned(span))
     }
 
     /// What the books say of a span that work on the device is to use.
@@ -284,22 +326,10 @@ impl Space {
         span: Span,
         usage: Use,
     ) -> SpanCheck {
-        let refuse = |at: Address, why: &str| {
-            let given = format!("{span}, of which {at} is {}{why}", self.describe(at));
-            SpanCheck::Refused(invalid(call, argument, given, USABLE))
-        };
         let Some(entry) = self.find(span.start()) else { return SpanCheck::Unknown };
-        match &entry.occupant {
-            Occupant::Region(mappings) => {
-                match first_not_matching(mappings, span, |mapping| usage.allowed_by(mapping.access))
-                {
-                    None => SpanCheck::Usable,
-                    Some(at) => refuse(at, " and not accessible"),
-                }
-            }
-            _ if entry.span.contains_span(span) => SpanCheck::Usable,
-            _ => refuse(entry.span.end(), ", past the end of the allocation"),
-        }
+        let Some((at, why)) = entry.first_unusable(span, usage) else { return SpanCheck::Usable };
+        let given = format!("{span}, of which {at} is {}{why}", self.describe(at));
+        SpanCheck::Refused(invalid(call, argument, given, USABLE))
     }
 }
 

@@ -22,6 +22,9 @@ const LEAST: Bytes = Bytes::new(64 << 10);
 /// together, so more would only cost memory.
 pub(crate) const MOST: Bytes = Bytes::mib(2);
 
+/// Buffers that streams may be using, from which on [`StagingBuffers::take_if_few`] gives none.
+const FEW: usize = 64;
+
 /// A piece of pinned memory.
 #[derive(Debug)]
 pub(crate) struct StagingBuffer {
@@ -45,6 +48,21 @@ impl StagingBuffers {
         size: Bytes,
     ) -> core::result::Result<StagingBuffer, Refusal> {
         self.collect();
+        self.take_collected(context, size)
+    }
+
+    /// The same for who has another way: so that a program that enqueues without ever waiting does not pin more and more.
+    pub(crate) fn take_if_few(&self, context: &Context, size: Bytes) -> Option<StagingBuffer> {
+        self.collect();
+        let are_few = lock(&self.retired).len() < FEW;
+        are_few.then(|| self.take_collected(context, size).ok()).flatten()
+    }
+
+    fn take_collected(
+        &self,
+        context: &Context,
+        size: Bytes,
+    ) -> core::result::Result<StagingBuffer, Refusal> {
         let size = size.min(MOST);
         let mut spare = lock(&self.spare);
         let fits = spare.iter().enumerate().filter(|(_, stage)| stage.size >= size);

@@ -150,6 +150,8 @@ fn constants_are_the_drivers() {
         values::attribute::MANAGED_MEMORY => CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
         values::attribute::CONCURRENT_MANAGED_ACCESS =>
             CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+        values::attribute::HOST_POINTER_FOR_REGISTERED =>
+            CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
         values::attribute::HOST_REGISTER => CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED,
         values::attribute::VIRTUAL_MEMORY =>
             CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
@@ -214,6 +216,12 @@ fn constants_are_the_drivers() {
     });
     same_values!(CUmemAttach_flags { values::attach::GLOBAL => CU_MEM_ATTACH_GLOBAL });
     same_values!(CUstream_flags { values::stream::NON_BLOCKING => CU_STREAM_NON_BLOCKING });
+    same_values!(CUstreamCaptureStatus {
+        values::capture_status::NONE => CU_STREAM_CAPTURE_STATUS_NONE,
+    });
+    same_values!(CUstreamCaptureMode {
+        values::capture_mode::RELAXED.unsigned_abs() => CU_STREAM_CAPTURE_MODE_RELAXED,
+    });
     same_values!(CUevent_flags {
         values::event::DEFAULT => CU_EVENT_DEFAULT,
         values::event::DISABLE_TIMING => CU_EVENT_DISABLE_TIMING,

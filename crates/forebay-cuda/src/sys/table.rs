@@ -264,6 +264,13 @@ functions! {
     /// The context a stream belongs to.
     Optional stream_get_context = "cuStreamGetCtx" "cuStreamGetCtx" 9020
         (stream: RawStream, context: *mut RawContext);
+    /// Whether a stream is being captured into a graph.
+    Optional stream_is_capturing = "cuStreamIsCapturing" "cuStreamIsCapturing" 10000
+        (stream: RawStream, status: *mut u32);
+    /// How strict the driver is to this thread while streams are captured; gives the mode before.
+    Optional thread_exchange_capture_mode =
+        "cuThreadExchangeStreamCaptureMode" "cuThreadExchangeStreamCaptureMode" 10010
+        (mode: *mut c_int);
     /// Calls a function in stream order.
     Optional launch_host_function = "cuLaunchHostFunc" "cuLaunchHostFunc" 10000
         (stream: RawStream, function: HostFunction, data: *mut c_void);

@@ -20,6 +20,8 @@ pub mod attribute {
     pub const MANAGED_MEMORY: u32 = 83;
     /// `CONCURRENT_MANAGED_ACCESS`.
     pub const CONCURRENT_MANAGED_ACCESS: u32 = 89;
+    /// `CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`.
+    pub const HOST_POINTER_FOR_REGISTERED: u32 = 91;
     /// `HOST_REGISTER_SUPPORTED`.
     pub const HOST_REGISTER: u32 = 99;
     /// `VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
@@ -173,6 +175,18 @@ pub mod host_register {
     pub const PORTABLE: u32 = 1;
     /// `DEVICEMAP`.
     pub const DEVICE_MAP: u32 = 2;
+}
+
+/// `CUstreamCaptureStatus`.
+pub mod capture_status {
+    /// `NONE`: the stream is not captured.
+    pub const NONE: u32 = 0;
+}
+
+/// `CUstreamCaptureMode`.
+pub mod capture_mode {
+    /// `RELAXED`: the thread may make any call while a stream is captured.
+    pub const RELAXED: core::ffi::c_int = 2;
 }
 
 /// `CUstream_flags`.

@@ -118,6 +118,29 @@ impl FakeDriver {
         calls()
     }
 
+    /// How many calls of a function there were.
+    pub(crate) fn calls_of(&self, name: &str) -> u64 {
+        let name = CString::new(name).unwrap();
+        let calls: unsafe extern "C" fn(*const c_char) -> u64 = self.call("forebay_fake_calls_of");
+        // SAFETY: a string that outlives the call.
+        unsafe { calls(name.as_ptr()) }
+    }
+
+    /// Begins to capture a stream, in the strictest mode.
+    pub(crate) fn begin_capture(&self, stream: u64) {
+        let begin: unsafe extern "C" fn(u64, u32) -> Code = self.call("cuStreamBeginCapture_v2");
+        // SAFETY: the driver looks the stream up.
+        assert_eq!(unsafe { begin(stream, 0) }, Code::SUCCESS);
+    }
+
+    /// Ends the capture of a stream.
+    pub(crate) fn end_capture(&self, stream: u64) -> Code {
+        let end: unsafe extern "C" fn(u64, *mut u64) -> Code = self.call("cuStreamEndCapture");
+        let mut graph = 0;
+        // SAFETY: the driver looks the stream up, and the place is our own.
+        unsafe { end(stream, &raw mut graph) }
+    }
+
     /// Sets the largest pitch of copies, for devices that are opened from now on.
     pub(crate) fn max_pitch(&self, pitch: i32) {
         let set: extern "C" fn(i32) = self.call("forebay_fake_max_pitch");
