@@ -23,6 +23,7 @@
 //!   streams, events         pooled for the whole process, never destroyed
 //!   ordinary host memory    copied through pinned memory by tasks in stream order, so that no copy
 //!                           makes its caller wait or reads before its turn
+//!   many small copies       a kernel of our own, which reads and writes pinned memory itself
 //!   host functions          threads of our own, which the stream waits for on the device
 //! ```
 //!

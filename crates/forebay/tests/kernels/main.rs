@@ -22,6 +22,7 @@ mod order;
 mod own;
 mod prompt;
 mod room;
+mod scattered;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -112,7 +113,7 @@ fn main() -> ExitCode {
     match find() {
         Ok(found) => {
             let table = found.driver.table();
-            // The fake driver knows no kernel but forebay's own.
+            // The fake driver knows no kernels but forebay's own.
             let runs_kernels = found.real
                 && table.module_load.is_some()
                 && table.module_get_function.is_some()
@@ -134,6 +135,14 @@ fn main() -> ExitCode {
                     compressed::damaged(found.driver)
                 }),
             ]);
+            trials.push(Trial::test("many small copies at once arrive", move || {
+                scattered::arrives(found.driver)
+            }));
+            if found.real {
+                trials.push(Trial::test("how fast many small copies are", move || {
+                    scattered::figures(found.driver)
+                }));
+            }
             trials.push(if found.real {
                 Trial::test("how fast compressed data is decoded", move || {
                     compressed::figures(found.driver)
