@@ -14,8 +14,9 @@ use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::{Code, RawContext, RawStream};
 use forebay_hal::{
-    Call, Copy, Error, Fill, ForeignStreams, ManagedMemory, Memory, Pattern, PinnedFlags,
-    PinnedMemory, Place, Priority, Progress, StreamHandle, Streams, Transfers, valid_span,
+    Access, Call, Copy, Device, Error, Fill, ForeignStreams, ManagedMemory, Memory, PageOptions,
+    Pattern, PinnedFlags, PinnedMemory, Place, Priority, Progress, StreamHandle, Streams,
+    Transfers, VirtualMemory, valid_span,
 };
 
 /// What the memory of both sides is filled with before.
@@ -412,6 +413,38 @@ fn memory_that_kernels_may_not_use_by_its_address_is_left_to_the_driver() {
         bench.host = host;
         assert_eq!(bench.try_uploads(50, 300, bench.stream), way, "{host}");
     }
+}
+
+/// Pages side by side with access for the device.
+fn mapped(device: &CudaDevice, pages: u64, options: PageOptions) -> Address {
+    let page = Bytes::mib(2);
+    let region = device.reserve(Bytes::new(page.get() * pages), Alignment::ONE).unwrap();
+    for number in 0..pages {
+        let made = device.create_page(page, options).unwrap();
+        device.map(Address::new(region.start().get() + number * page.get()), made).unwrap();
+    }
+    // SAFETY: nobody uses the region yet.
+    unsafe { device.set_access(region, Access::ReadWrite, device.descriptor().ordinal) }.unwrap();
+    region.start()
+}
+
+#[test]
+fn mapped_pages_are_copied_across_their_borders() {
+    let mut bench = Bench::new("batch-pages", 4 << 20);
+    bench.memory = mapped(&bench.device, 2, PageOptions::default());
+    // Copy 409 lies across the border of the pages.
+    assert_eq!(bench.try_uploads(800, 5119, bench.stream), KERNEL);
+    bench.host = mapped(&bench.device, 2, PageOptions::pinned());
+    assert_eq!(bench.try_uploads(800, 5119, bench.stream), KERNEL);
+    // Where a part has no access, the copies are refused as ever.
+    let second = Address::new(bench.memory.get() + (2 << 20));
+    let span = valid_span(Call::SetAccess, "span", second, Bytes::mib(2)).unwrap();
+    let ordinal = bench.device.descriptor().ordinal;
+    // SAFETY: all work is done.
+    unsafe { bench.device.set_access(span, Access::Read, ordinal) }.unwrap();
+    let copies: Vec<_> = (0..800).map(|at| bench.up(at * 5120, at * 5120, 5119)).collect();
+    let error = bench.copy_all(&copies, bench.stream).unwrap_err();
+    assert!(matches!(error, Error::Invalid { call: Call::Copy, .. }), "{error}");
 }
 
 #[test]
