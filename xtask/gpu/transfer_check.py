@@ -52,7 +52,7 @@ def main() -> int:
             seconds, processor = best(options.rounds, work)
             right = direction == "up" or bool(torch.equal(back, source))
             wrong += not right
-            row = {"bytes": size, "direction": direction, "way": way, "seconds": seconds}
+            row = {"case": "a copy of a tensor", "bytes": size, "direction": direction, "way": way, "seconds": seconds}
             row |= {"gb_per_s": size / seconds / 1e9, "cpu_seconds": processor, "right": right}
             print("record:", json.dumps(row))
         wrong += not torch.equal(torch.from_dlpack(view).cpu(), source)

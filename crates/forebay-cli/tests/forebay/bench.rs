@@ -295,8 +295,8 @@ fn bandwidth_has_every_direction_and_way() {
             assert!(row["gb_per_s"].as_f64().unwrap() > 0.0, "{row}");
             ways.insert((row["direction"].to_string(), row["way"].to_string()));
         }
-        // Three ways up and down, and two at once.
-        assert_eq!((rows.len(), ways.len()), (3 * 3 * 2 + 2, 8));
+        // Four ways up and down, and three at once.
+        assert_eq!((rows.len(), ways.len()), (3 * 4 * 2 + 3, 11));
     }
     let told = forebay(&["bandwidth", "--device", "sim", "--quick"]);
     assert!(text(&told.stdout).contains("ordinary, engine"), "{}", text(&told.stdout));
