@@ -43,6 +43,11 @@ pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
+/// Marks the branch that calls it as unlikely. (The standard library has this from Rust 1.95 on.)
+#[cold]
+#[inline(always)]
+pub(crate) fn cold_path() {}
+
 /// Atomics, the machine's or the model checker's.
 pub(crate) mod atomic {
     #[cfg(not(loom))]

@@ -33,8 +33,8 @@ use std::sync::{Arc, Mutex};
 use forebay_core::{Address, Alignment, Bytes, Span};
 
 use crate::atomic::Ordering;
-use crate::lock;
 use crate::zeroed::ZeroedSlice;
+use crate::{cold_path, lock};
 
 mod slot;
 #[cfg(test)]
@@ -112,11 +112,6 @@ struct Table {
     /// Each is null or points to a table in the map's list.
     chunks: Box<[AtomicPtr<Table>]>,
 }
-
-/// Marks the branch that calls it as unlikely. (The standard library has this from Rust 1.95 on.)
-#[cold]
-#[inline(always)]
-fn cold_path() {}
 
 impl Table {
     /// Slots for `size` bytes from `start`.

@@ -7,6 +7,7 @@
 //! handle (the pool gives the default stream of each thread a handle of its own). A magazine of a stream
 //! that only the previous thread used is not used again; it is drained with the others and evicted first.
 
+use super::cold_path;
 use super::fork::ForkSafeMutex;
 use core::cell::Cell;
 use core::ptr::NonNull;
@@ -31,9 +32,12 @@ struct ThreadLocals {
     tag: Cell<u8>,
     /// How many calls it made without a slot since it last requested one.
     without_slot: Cell<u32>,
-    /// The pool this thread used last, and the address of its data there.
+    /// The pool this thread cached last, and the address of its data there.
     pool: Cell<u64>,
     pool_data: Cell<NonNull<()>>,
+    /// The one before it: a program often uses two by turns, of device and of pinned memory.
+    second_pool: Cell<u64>,
+    second_data: Cell<NonNull<()>>,
 }
 
 thread_local! {
@@ -44,6 +48,8 @@ thread_local! {
             without_slot: Cell::new(0),
             pool: Cell::new(0),
             pool_data: Cell::new(NonNull::dangling()),
+            second_pool: Cell::new(0),
+            second_data: Cell::new(NonNull::dangling()),
         }
     };
     /// Returns the thread slot when the thread ends.
@@ -99,6 +105,7 @@ impl Drop for SlotLease {
         LOCAL.with(|local| {
             local.slot.set(NONE);
             local.pool.set(0);
+            local.second_pool.set(0);
         });
         if let Some(slot) = self.0.get() {
             SLOTS.lock().free.insert(slot);
@@ -137,17 +144,26 @@ fn request_slot(slot: usize) -> Option<usize> {
     given
 }
 
-/// The pointer that this thread last passed to [`cache_pool`], if it was for `pool`.
+/// The pointer that this thread passed to [`cache_pool`] for `pool`, if that was one of the last two.
 #[inline(always)]
 pub fn cached_pool(pool: u64) -> Option<NonNull<()>> {
-    read(|local| (local.pool.get() == pool).then(|| local.pool_data.get()), None)
+    let find = |local: &ThreadLocals| {
+        if local.pool.get() == pool {
+            return Some(local.pool_data.get());
+        }
+        cold_path();
+        if local.second_pool.get() == pool { Some(local.second_data.get()) } else { None }
+    };
+    read(find, None)
 }
 
-/// Caches the address of this thread's data in a pool, until it uses another pool. Does nothing for a thread
+/// Caches the address of this thread's data in a pool, until it uses two other pools. Does nothing for a thread
 /// without a slot. Pools have numbers from 1 on.
 pub fn cache_pool(pool: u64, pool_data: NonNull<()>) {
     if cached_pool(pool).is_none() && current().is_some() {
         LOCAL.with(|local| {
+            local.second_data.set(local.pool_data.get());
+            local.second_pool.set(local.pool.get());
             local.pool_data.set(pool_data);
             local.pool.set(pool);
         });
@@ -238,6 +254,11 @@ mod tests {
             assert_eq!([current(), LEASE.with(|lease| lease.0.get())], [Some(last); 2]);
             cache_pool(u64::MAX, NonNull::dangling());
             assert_eq!(cached_pool(u64::MAX), Some(NonNull::dangling()));
+            cache_pool(8, NonNull::<u64>::dangling().cast());
+            assert_eq!(cached_pool(u64::MAX), Some(NonNull::dangling()), "the last two are cached");
+            assert_eq!(cached_pool(8), Some(NonNull::<u64>::dangling().cast()));
+            cache_pool(9, NonNull::dangling());
+            assert_eq!(cached_pool(u64::MAX), None);
         })
         .join();
         let mut slots = SLOTS.lock();
