@@ -146,6 +146,26 @@ pub unsafe trait Allocate: Send + Sync {
         let _ = block;
     }
 
+    /// Allocates a block that the caller owns: [`allocate_request`](Self::allocate_request) and [`own`](Self::own) in
+    /// one call, which a pool serves from its cache.
+    fn allocate_owned(&self, request: Request) -> Result<Block> {
+        let block = self.allocate_request(request)?;
+        self.own(block)?;
+        Ok(block)
+    }
+
+    /// Frees a block that the caller owns: [`disown`](Self::disown) and [`free_block`](Self::free_block) in one call.
+    /// After an error the block has no owner.
+    ///
+    /// # Safety
+    ///
+    /// * As for [`disown`](Self::disown).
+    unsafe fn free_owned(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        // SAFETY: as the caller promised.
+        unsafe { self.disown(block) };
+        self.free_block(block, stream)
+    }
+
     /// The pool that requests reach in the end, if there is one.
     /// [`allocate_async`](crate::handle::allocate_async) serves the requests of one pool in order, without waiting for
     /// those of another.
@@ -224,6 +244,15 @@ macro_rules! behind {
 
             fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
                 (**self).free_block(block, stream)
+            }
+
+            fn allocate_owned(&self, request: Request) -> Result<Block> {
+                (**self).allocate_owned(request)
+            }
+
+            unsafe fn free_owned(&self, block: Block, stream: StreamHandle) -> Result<()> {
+                // SAFETY: as the caller promised.
+                unsafe { (**self).free_owned(block, stream) }
             }
 
             leave_to!(self => (**self));

@@ -226,6 +226,14 @@ impl Slot {
         self.publish(word, narrow(size, asked))
     }
 
+    /// As [`mark_live_again`](Self::mark_live_again), with a handle as the owner of the block.
+    #[inline(always)]
+    pub fn mark_owned_again(&self, size: Bytes, asked: RequestInfo) -> u64 {
+        let before = self.word.load(Ordering::Relaxed);
+        let word = before.wrapping_add((1 << GENERATION_SHIFT) + (OWNED - FREE));
+        self.publish(word, narrow(size, asked))
+    }
+
     #[inline(always)]
     fn publish(&self, word: u64, more: u64) -> u64 {
         // Both release: a thread that sees this `more` also sees that the block before it was freed.
@@ -263,15 +271,26 @@ impl Slot {
         }
     }
 
-    /// The state of the block at `address`, if it is live, was used on no further stream and is not wide.
-    /// Until the block is claimed, all but the generation may be that of a later block.
+    /// The state of the block at `address`, if it is live, has no owner, was used on no further stream and is not
+    /// wide. Until the block is claimed, all but the generation may be that of a later block.
     #[inline(always)]
     pub fn plain(&self, address: Address) -> Option<BlockState> {
+        self.plain_in(LIVE, address)
+    }
+
+    /// As [`plain`](Self::plain), for a block that a handle owns.
+    #[inline(always)]
+    pub fn plain_owned(&self, address: Address) -> Option<BlockState> {
+        self.plain_in(OWNED, address)
+    }
+
+    #[inline(always)]
+    fn plain_in(&self, state: u64, address: Address) -> Option<BlockState> {
         let word = self.word.load(Ordering::Acquire);
         let known = BlockState::narrow(word, self.more.load(Ordering::Relaxed));
         // The address is a multiple of 512, so that shifted to where the start is it has nothing below.
         let differs = word ^ address.get() >> (UNIT_SHIFT - START_SHIFT);
-        (differs & (STATE | USED | WIDE | START) == LIVE).then_some(known)
+        (differs & (STATE | USED | WIDE | START) == state).then_some(known)
     }
 
     /// The state that block `generation` at `address` should have, to be verified by the claim. The caller
@@ -282,11 +301,24 @@ impl Slot {
         BlockState::narrow(word, self.more.load(Ordering::Relaxed))
     }
 
+    /// As [`expected`](Self::expected), for a block that a handle owns.
+    #[inline(always)]
+    pub fn expected_owned(&self, address: Address, generation: u64) -> BlockState {
+        let word = generation << GENERATION_SHIFT | start_of(address) | OWNED;
+        BlockState::narrow(word, self.more.load(Ordering::Relaxed))
+    }
+
     /// Changes a block that was found [`plain`](Self::plain) from live to free, unless its state changed
     /// since.
     #[inline(always)]
     pub fn claim_plain(&self, known: BlockState) -> bool {
         self.exchange(known, known.word.wrapping_add(FREE - LIVE))
+    }
+
+    /// As [`claim_plain`](Self::claim_plain), for a block that was found [owned](Self::plain_owned).
+    #[inline(always)]
+    pub fn claim_owned(&self, known: BlockState) -> bool {
+        self.exchange(known, known.word.wrapping_sub(OWNED - FREE))
     }
 
     /// Changes a block from live to free, unless its state changed since it was read.

@@ -50,8 +50,7 @@ impl<A: Allocate> OwnedBlock<A> {
     where
         A: Clone,
     {
-        let block = allocator.allocate_request(request)?;
-        allocator.own(block)?;
+        let block = allocator.allocate_owned(request)?;
         Ok(Self::of(allocator.clone(), block, request.size(), request.stream()))
     }
 
@@ -211,8 +210,15 @@ impl<A: Allocate> OwnedBlock<A> {
             return Ok(());
         }
         self.allocator.device().descriptor().check_process(Call::Free)?;
+        self.give_back_here()
+    }
+
+    /// As [`give_back`](Self::give_back), of a block of this process.
+    fn give_back_here(&mut self) -> Result<()> {
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !uses.is_empty() && self.allocator.is_capturing() {
+        if uses.is_empty() {
+            // Nothing to order.
+        } else if self.allocator.is_capturing() {
             // An event would be part of the graph. The allocator keeps the block until it knows by itself
             // that these streams are done.
             for &other in uses.iter().filter(|&&other| other != self.stream) {
@@ -223,8 +229,7 @@ impl<A: Allocate> OwnedBlock<A> {
         }
         // SAFETY: this handle owns it. While it does not, nobody can touch the memory by it: it is borrowed
         // here until it owns the block again, or has none.
-        unsafe { self.allocator.disown(self.block) };
-        let Err(error) = self.allocator.free_block(self.block, self.stream) else {
+        let Err(error) = (unsafe { self.allocator.free_owned(self.block, self.stream) }) else {
             self.give_up();
             return Ok(());
         };
@@ -248,7 +253,10 @@ impl<A: Allocate> Drop for OwnedBlock<A> {
             core::mem::forget(core::mem::take(uses));
             return;
         }
-        let mut given = self.give_back();
+        if self.block.address().is_null() {
+            return;
+        }
+        let mut given = self.give_back_here();
         if given.as_ref().is_err_and(may_pass) {
             given = self.give_back();
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{self as hal, Call, Device, Place, StreamHandle, fresh_handle, invalid};
 
-use super::pool::PinnedPool;
+use super::pool::{Parts, PinnedPool};
 use crate::handle::Pod;
 use crate::pool::WorkEvent;
 use crate::sync::lock;
@@ -54,11 +54,10 @@ struct Use {
 #[must_use = "the array is freed when it is dropped"]
 pub struct PinnedArray<T: Pod> {
     /// Freed in the order of the host's stream, which says that no work uses it.
-    block: ManuallyDrop<OwnedBlock>,
+    block: ManuallyDrop<OwnedBlock<Arc<Parts>>>,
     length: usize,
     /// Uses that were not seen to be done. A use that writes is only added by an exclusive borrow.
     uses: Mutex<Vec<Use>>,
-    pool: PinnedPool,
     element: PhantomData<T>,
 }
 
@@ -88,8 +87,7 @@ impl<T: Pod> PinnedArray<T> {
         let alignment = Alignment::new(align_of::<T>() as u64).unwrap_or_default();
         let request = Request::new(size, pool.host()).aligned_to(alignment.max(Alignment::BLOCK));
         let block = ManuallyDrop::new(pool.owned(request)?);
-        let (uses, pool) = (Mutex::new(Vec::new()), pool.clone());
-        Ok(Self { block, length, uses, pool, element: PhantomData })
+        Ok(Self { block, length, uses: Mutex::new(Vec::new()), element: PhantomData })
     }
 
     /// The number of elements.
@@ -109,7 +107,7 @@ impl<T: Pod> PinnedArray<T> {
 
     /// The address of the first element on the device, for memory that is [mapped](super::PinnedOptions::mapped).
     pub fn device_address(&self) -> Result<Address> {
-        Ok(self.pool.view.device_address(self.address())?)
+        Ok(self.block.allocator().view.device_address(self.address())?)
     }
 
     /// The elements. Waits for work that writes to them.
@@ -175,7 +173,7 @@ impl<T: Pod> PinnedArray<T> {
         let copy = hal::Copy::linear(to, from, size)?;
         let stream = other.block().stream();
         // Made first: a copy without an event could not be waited for.
-        let event = self.pool.pool.work_event()?;
+        let event = self.block.allocator().pool.work_event()?;
         // The array may move to another stream before the copy is done.
         other.block().used_on(stream);
         // SAFETY: the host's side is this array's block, which returns to the pool only after the use that is recorded
@@ -207,7 +205,7 @@ impl<T: Pod> PinnedArray<T> {
 
     fn use_on(&self, access: Access, stream: StreamHandle) -> Result<()> {
         self.device().descriptor().check_process(Call::RecordEvent)?;
-        match self.pool.pool.work_event() {
+        match self.block.allocator().pool.work_event() {
             Ok(event) => self.record(access, event, stream),
             Err(error) => self.settle(access, stream, error),
         }
@@ -275,8 +273,15 @@ impl<T: Pod> PinnedArray<T> {
         Ok(())
     }
 
+    /// Makes the pool keep the memory until all these uses are done. `false` where one has no event.
+    fn record_pending(&self, uses: Vec<Use>) -> bool {
+        let (pool, address) = (&self.block.allocator().pool, self.block.address());
+        let mut pending = uses.into_iter().filter(Use::may_be_pending);
+        pending.all(|one| one.end.is_some_and(|end| pool.record_use_until(address, &end).is_ok()))
+    }
+
     fn device(&self) -> &Arc<dyn Device> {
-        self.pool.device()
+        self.block.allocator().view.device()
     }
 
     /// Whether `device` is the one that copies from and to the memory.
@@ -299,12 +304,7 @@ impl<T: Pod> Drop for PinnedArray<T> {
             core::mem::forget(uses);
             return;
         }
-        let pool = &self.pool.pool;
-        let mut pending = uses.into_iter().filter(Use::may_be_pending);
-        let known = pending.all(|one| {
-            one.end.is_some_and(|end| pool.record_use_until(self.block.address(), &end).is_ok())
-        });
-        if known {
+        if uses.is_empty() || self.record_pending(uses) {
             // SAFETY: it is dropped nowhere else, and not used after this.
             unsafe { ManuallyDrop::drop(&mut self.block) };
         }

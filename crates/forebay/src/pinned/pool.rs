@@ -7,6 +7,7 @@ use forebay_core::address_space::Growth;
 use forebay_core::{Address, Bytes, PageSize};
 use forebay_hal::{self as hal, Device, PinnedFlags, StreamHandle, ToDevice};
 
+use crate::block::leave_to;
 use crate::config::Fraction;
 use crate::memory_view::{MemoryView, Source};
 use crate::{Allocate, Block, Error, OwnedBlock, Pool, PoolOptions, Request, Result, Statistics};
@@ -73,7 +74,8 @@ impl PinnedOptions {
         });
         let growth = if view.is_in_pages() { growth_of_pages() } else { growth_of_segments() };
         let pool = options.growth(growth).segments_of(PageSize::HOST).build(&view)?;
-        Ok(PinnedPool { pool, view })
+        let host = view.host();
+        Ok(PinnedPool { parts: Arc::new(Parts { pool, view, host }) })
     }
 }
 
@@ -103,8 +105,42 @@ fn growth_of_segments() -> Growth {
 /// The [module's documentation](super) says when memory is reused.
 #[derive(Clone)]
 pub struct PinnedPool {
+    pub(super) parts: Arc<Parts>,
+}
+
+/// What the clones of a pool and its arrays share. One count for all, as an array is made and dropped in little more
+/// time than counting takes.
+pub(super) struct Parts {
     pub(super) pool: Pool,
     pub(super) view: Arc<MemoryView>,
+    /// The stream that stands for the host.
+    host: StreamHandle,
+}
+
+// SAFETY: every call is the pool's.
+unsafe impl Allocate for Parts {
+    fn allocate_request(&self, request: Request) -> Result<Block> {
+        self.pool.allocate_request(request)
+    }
+
+    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
+        self.pool.free(address, stream)
+    }
+
+    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        self.pool.free_block(block, stream)
+    }
+
+    fn allocate_owned(&self, request: Request) -> Result<Block> {
+        self.pool.allocate_owned(request)
+    }
+
+    unsafe fn free_owned(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        // SAFETY: as the caller promised.
+        unsafe { self.pool.free_owned(block, stream) }
+    }
+
+    leave_to!(self => self.pool);
 }
 
 impl PinnedPool {
@@ -114,19 +150,19 @@ impl PinnedPool {
         PinnedOptions::new().build(device)
     }
 
-    pub(super) fn owned(&self, request: Request) -> Result<OwnedBlock> {
-        OwnedBlock::new(&self.pool, request).map_err(|error| self.explain(error))
+    pub(super) fn owned(&self, request: Request) -> Result<OwnedBlock<Arc<Parts>>> {
+        OwnedBlock::new(&self.parts, request).map_err(|error| self.explain(error))
     }
 
     /// The error of the device if it has less than the pool knows of: the system limits how much memory a process locks.
     fn explain(&self, error: Error) -> Error {
         let refusal = match &error {
-            Error::OutOfMemory(_) => self.view.take_refusal(),
+            Error::OutOfMemory(_) => self.parts.view.take_refusal(),
             _ => None,
         };
         match refusal {
             Some(refusal @ hal::Error::OutOfMemory { total, .. })
-                if self.view.memory_info().is_ok_and(|info| total < info.total) =>
+                if self.parts.view.memory_info().is_ok_and(|info| total < info.total) =>
             {
                 Error::Device(refusal)
             }
@@ -136,33 +172,33 @@ impl PinnedPool {
 
     /// The device that copies from and to the memory.
     pub fn device(&self) -> &Arc<dyn Device> {
-        self.view.device()
+        self.parts.view.device()
     }
 
     /// The most that the pool pins.
     pub fn limit(&self) -> Bytes {
-        self.pool.limit()
+        self.parts.pool.limit()
     }
 
     /// How much the pool has pinned.
     pub fn held(&self) -> Bytes {
-        self.pool.held()
+        self.parts.pool.held()
     }
 
     /// The figures of the pool at one moment. All blocks are counted for one stream, which stands for the host.
     pub fn statistics(&self) -> Statistics {
-        self.pool.statistics()
+        self.parts.pool.statistics()
     }
 
     /// Unpins free memory until the pool holds `keep` bytes, and returns how much that was. Waits for work that uses
     /// freed memory.
     pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
-        self.pool.trim(keep)
+        self.parts.pool.trim(keep)
     }
 
     /// The stream that stands for the host.
     pub(super) fn host(&self) -> StreamHandle {
-        self.view.host()
+        self.parts.host
     }
 }
 
@@ -171,14 +207,20 @@ impl PinnedPool {
 impl PinnedPool {
     /// Allocates a block that only [`free_raw`](Self::free_raw) frees.
     pub fn allocate_raw(&self, size: Bytes) -> Result<Block> {
-        let block = self.pool.allocate(size, self.host()).map_err(|error| self.explain(error))?;
-        self.pool.own(block)?;
-        Ok(block)
+        let request = Request::new(size, self.host());
+        self.parts.pool.allocate_owned(request).map_err(|error| self.explain(error))
+    }
+
+    /// Allocates a small block as [`allocate_raw`](Self::allocate_raw) does, without the call of a function. `None`
+    /// where that is not possible, and nothing has changed.
+    #[inline(always)]
+    pub fn allocate_raw_hit(&self, size: Bytes) -> Option<Address> {
+        self.parts.pool.allocate_owned_hit(size, self.parts.host)
     }
 
     /// The size that was requested for a live block of [`allocate_raw`](Self::allocate_raw).
     pub fn requested_raw(&self, address: Address) -> Option<Bytes> {
-        self.pool.requested_at(address)
+        self.parts.pool.requested_at(address)
     }
 
     /// Records that work enqueued so far on `stream`, of the device of `of`, uses the block. Where no event can be
@@ -187,7 +229,7 @@ impl PinnedPool {
         let record = || {
             let event = of.work_event()?;
             event.record(stream)?;
-            self.pool.record_use_until(address, &event)
+            self.parts.pool.record_use_until(address, &event)
         };
         match record() {
             Err(_) if of.device().synchronize_stream(stream).is_ok() => Ok(()),
@@ -197,7 +239,7 @@ impl PinnedPool {
 
     /// The pool of the blocks, for its figures.
     pub fn raw(&self) -> &Pool {
-        &self.pool
+        &self.parts.pool
     }
 
     /// Frees a block of [`allocate_raw`](Self::allocate_raw), whose memory may be allocated again at once.
@@ -206,16 +248,25 @@ impl PinnedPool {
     ///
     /// * All work that uses the block is done or recorded, and nobody uses it from now on.
     pub unsafe fn free_raw(&self, address: Address) -> Result<()> {
-        if let Some(block) = self.pool.block_at(address) {
-            // SAFETY: the caller gives the block up. Of two threads that free it at once, one is refused below.
-            unsafe { self.pool.disown(block) };
-        }
-        self.pool.free(address, self.host())
+        // SAFETY: the caller gives the block up.
+        unsafe { self.parts.pool.free_owned_at(address, self.parts.host) }
+    }
+
+    /// Frees a small block as [`free_raw`](Self::free_raw) does, without the call of a function. `false` where that is
+    /// not possible, and nothing has changed.
+    ///
+    /// # Safety
+    ///
+    /// * As for [`free_raw`](Self::free_raw).
+    #[inline(always)]
+    pub unsafe fn free_raw_hit(&self, address: Address) -> bool {
+        // SAFETY: the caller gives the block up.
+        unsafe { self.parts.pool.free_owned_hit(address, self.parts.host) }
     }
 }
 
 impl fmt::Debug for PinnedPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PinnedPool({:?} on {})", self.pool, self.view.device().descriptor())
+        write!(f, "PinnedPool({:?} on {})", self.parts.pool, self.parts.view.device().descriptor())
     }
 }

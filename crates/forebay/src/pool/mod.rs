@@ -29,7 +29,7 @@ mod work_event;
 use core::fmt;
 use std::sync::Arc;
 
-use forebay_core::{Address, Bytes, DeviceOrdinal};
+use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
 use forebay_hal::{Device, StreamHandle};
 
 use self::front::claimed_as::ClaimedAs;
@@ -140,7 +140,7 @@ impl Pool {
     /// Allocates a small block from this thread's cache. `None` where that is not possible, and nothing has changed.
     #[inline(always)]
     pub fn allocate_hit(&self, size: Bytes, stream: StreamHandle) -> Option<Address> {
-        self.shared.allocate_small(size, stream).map(|block| block.address())
+        self.shared.allocate_small::<false>(size, stream).map(|block| block.address())
     }
 
     /// Frees a small block into this thread's cache, its size checked where one is named. `false` where that is not
@@ -149,6 +149,47 @@ impl Pool {
     pub fn free_hit(&self, address: Address, size: Option<Bytes>, stream: StreamHandle) -> bool {
         let claimed = size.map_or(ClaimedAs::Any, ClaimedAs::Sized);
         self.shared.free_small(address, stream, claimed)
+    }
+}
+
+/// Blocks that are owned without a handle, for pinned memory of bindings.
+#[cfg(feature = "host")]
+impl Pool {
+    /// As [`allocate_hit`](Self::allocate_hit), with the caller as the [owner](Allocate::own) of the block.
+    #[inline(always)]
+    pub(crate) fn allocate_owned_hit(&self, size: Bytes, stream: StreamHandle) -> Option<Address> {
+        self.shared.allocate_small::<true>(size, stream).map(|block| block.address())
+    }
+
+    /// As [`free_hit`](Self::free_hit), for a block that has an owner.
+    ///
+    /// # Safety
+    ///
+    /// * The caller owns the block, or acts for its owner.
+    #[inline(always)]
+    pub(crate) unsafe fn free_owned_hit(&self, address: Address, stream: StreamHandle) -> bool {
+        self.shared.free_small(address, stream, ClaimedAs::Owned)
+    }
+
+    /// Frees the block at `address`, which may have an owner.
+    ///
+    /// # Safety
+    ///
+    /// * The caller owns the block, or acts for its owner.
+    #[inline]
+    pub(crate) unsafe fn free_owned_at(
+        &self,
+        address: Address,
+        stream: StreamHandle,
+    ) -> Result<()> {
+        if self.shared.free_cached::<true>(address, stream, ClaimedAs::Owned) {
+            return Ok(());
+        }
+        if let Some(block) = self.block_at(address) {
+            self.shared.disown(block);
+        }
+        // Of two threads that free it at once, one is refused here.
+        self.free(address, stream)
     }
 }
 
@@ -196,6 +237,32 @@ unsafe impl Allocate for Pool {
 
     unsafe fn disown(&self, block: Block) {
         self.shared.disown(block);
+    }
+
+    #[inline]
+    fn allocate_owned(&self, request: Request) -> Result<Block> {
+        // A forked child owns nothing, not even what its thread had cached.
+        if !self.shared.is_inherited()
+            && request.alignment() <= Alignment::BLOCK
+            && self.class().contains(request.class())
+            && let Some(block) = self.shared.allocate_cached_owned(request.size(), request.stream())
+        {
+            return Ok(block);
+        }
+        let block = Self::allocate_request(self, request)?;
+        self.shared.own(block)?;
+        Ok(block)
+    }
+
+    #[inline]
+    unsafe fn free_owned(&self, block: Block, stream: StreamHandle) -> Result<()> {
+        let Block { address, pool: owner, generation, .. } = block;
+        let claimed = ClaimedAs::ExactOwned(generation);
+        if owner == self.shared.id && self.shared.free_cached::<true>(address, stream, claimed) {
+            return Ok(());
+        }
+        self.shared.disown(block);
+        Self::free_block(self, block, stream)
     }
 
     fn device(&self) -> &Arc<dyn Device> {

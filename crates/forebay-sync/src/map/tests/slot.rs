@@ -30,6 +30,34 @@ fn generations_go_on_for_years() {
 }
 
 #[test]
+fn an_owned_block_is_freed_as_owned_alone() {
+    let slot = Slot::counting_from(7);
+    slot.mark_live(AT, SIZE, tagged(SIZE, 3));
+    assert!(slot.plain_owned(AT).is_none(), "nobody owns it");
+    assert!(slot.claim_plain(slot.plain(AT).unwrap()));
+    for count in 9..12 {
+        let generation = slot.mark_owned_again(SIZE, tagged(SIZE, 3));
+        assert_eq!(generation, count);
+        let known = slot.plain_owned(AT).unwrap();
+        assert!(
+            known.owned()
+                && slot.plain(AT).is_none()
+                && slot.plain_owned(Address::new(512)).is_none()
+        );
+        assert_eq!(slot.expected_owned(AT, generation), known);
+        assert!(!slot.claim_plain(slot.expected(AT, generation)), "freed without its owner");
+        assert!(
+            !slot.claim_owned(slot.expected_owned(AT, generation - 1)),
+            "freed as an earlier one"
+        );
+        assert!(slot.claim_owned(known) && !slot.claim_owned(known), "freed once");
+        assert!(slot.state_at(AT).is_some_and(|known| !known.live()));
+    }
+    slot.mark_live_again(SIZE, tagged(SIZE, 3));
+    assert!(slot.claim_plain(slot.plain(AT).unwrap()), "the next owner is nobody");
+}
+
+#[test]
 fn what_was_requested_is_kept_to_the_byte() {
     let slot = Slot::counting_from(0);
     let largest = LARGEST.get();

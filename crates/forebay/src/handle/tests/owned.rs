@@ -84,21 +84,33 @@ fn a_raw_block_is_the_callers_until_it_is_owned_again() {
 #[test]
 fn what_a_handle_owns_is_freed_by_nobody_else() {
     let bench = Bench::new();
-    let array = bench.pool.array::<u64>(9, DEFAULT).unwrap();
-    let (block, size) = (array.block().block(), array.block().size());
-    let address = block.address();
-    let refused = Error::Owned { address };
-    assert_eq!(bench.pool.free(address, DEFAULT).unwrap_err(), refused);
-    assert_eq!(bench.pool.free_sized(address, size, DEFAULT).unwrap_err(), refused);
-    assert_eq!(bench.pool.free_block(block, DEFAULT).unwrap_err(), refused);
-    assert_eq!(crate::process::free(address, DEFAULT).unwrap_err(), refused);
-    // Nor does a second handle come to own it.
-    assert_eq!(bench.pool.own(block).unwrap_err(), refused);
-    assert_eq!(bench.pool.block_at(address), Some(block), "it is live all the same");
-    bench.pool.record_use(address, bench.stream()).unwrap();
-    array.free().unwrap();
-    let error = bench.pool.free(address, DEFAULT).unwrap_err();
-    assert!(matches!(error, Error::DoubleFree { .. }), "{error}");
+    // Those after the first come from the cache; the last waits for another stream when it is freed.
+    for (length, used) in [9, 1 << 20]
+        .into_iter()
+        .flat_map(|length| [(length, false); 3].into_iter().chain([(length, true)]))
+    {
+        let array = bench.pool.array::<u64>(length, DEFAULT).unwrap();
+        let (block, size) = (array.block().block(), array.block().size());
+        let address = block.address();
+        let refused = Error::Owned { address };
+        assert_eq!(bench.pool.free(address, DEFAULT).unwrap_err(), refused);
+        assert_eq!(bench.pool.free_sized(address, size, DEFAULT).unwrap_err(), refused);
+        assert_eq!(bench.pool.free_block(block, DEFAULT).unwrap_err(), refused);
+        assert_eq!(crate::process::free(address, DEFAULT).unwrap_err(), refused);
+        // Nor does a second handle come to own it.
+        assert_eq!(bench.pool.own(block).unwrap_err(), refused);
+        assert_eq!(bench.pool.block_at(address), Some(block), "it is live all the same");
+        assert_eq!((bench.live(), bench.pool.statistics().blocks), (size, 1));
+        if used {
+            bench.pool.record_use(address, bench.stream()).unwrap();
+        }
+        array.free().unwrap();
+        let error = bench.pool.free(address, DEFAULT).unwrap_err();
+        assert!(matches!(error, Error::DoubleFree { .. }), "{error}");
+        assert_eq!((bench.live(), bench.pool.statistics().blocks), (Bytes::ZERO, 0));
+    }
+    let figures = bench.pool.statistics();
+    assert_eq!((figures.allocations, figures.frees), (8, 8));
 }
 
 /// What is freed behind a handle's back, by an allocator that lets that happen, is told when the handle

@@ -33,7 +33,7 @@ fn a_free_while_a_copy_reads_is_not_reused_before_it_is_done() {
     assert_ne!(second.address(), address);
     drop(gate);
     assert_eq!(contents(&array), vec![1; LENGTH], "what was there when the copy was enqueued");
-    bench.pinned.pool.process_deferred().unwrap();
+    bench.pinned.raw().process_deferred().unwrap();
     assert_eq!(bench.filled(LENGTH, 3).address(), address, "its memory has come back");
     bench.assert_no_race();
 }
@@ -133,7 +133,7 @@ fn work_that_the_program_enqueued_itself_is_recorded() {
     drop(gate);
     assert_eq!(first.host().unwrap(), vec![9; LENGTH]);
     drop(first);
-    bench.pinned.pool.process_deferred().unwrap();
+    bench.pinned.raw().process_deferred().unwrap();
     assert_eq!(bench.filled(LENGTH, 2).address(), address);
     bench.assert_no_race();
 }

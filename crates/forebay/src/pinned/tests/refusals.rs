@@ -98,7 +98,7 @@ fn no_other_call_frees_the_block_of_an_array() {
 fn memory_of_another_stream_reaches_the_host_when_that_stream_is_idle() {
     for machine in both_kinds() {
         let bench = Bench::with(machine, PinnedOptions::new().max_bytes(Bytes::mib(4)));
-        let pool = bench.pinned.pool.clone();
+        let pool = bench.pinned.raw().clone();
         let gate = bench.close(DEFAULT);
         let block = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
         pool.free_block(block, DEFAULT).unwrap();

@@ -33,7 +33,7 @@ impl Shared {
         self.round(requested)
     }
 
-    /// This thread's gate of this pool, if it is the one the thread cached last.
+    /// This thread's gate of this pool, if it is one of the two that the thread cached last.
     #[inline(always)]
     fn remembered_gate(&self) -> Option<&Gate<ThreadCaches>> {
         let place = thread_slot::cached_pool(self.fast_epoch.load(Ordering::Relaxed))?;
@@ -79,13 +79,25 @@ impl Shared {
         stream: StreamHandle,
         tag: Tag,
     ) -> Option<Block> {
-        self.allocate_rounded::<COUNTED>(requested, self.round_fast(requested)?, stream, tag)
+        let size = self.round_fast(requested)?;
+        self.allocate_rounded::<COUNTED, false>(requested, size, stream, tag)
+    }
+
+    /// As [`allocate_cached`](Self::allocate_cached), with the caller as the owner of the block.
+    #[inline(always)]
+    pub(in crate::pool) fn allocate_cached_owned(
+        &self,
+        requested: Bytes,
+        stream: StreamHandle,
+    ) -> Option<Block> {
+        let size = self.round_fast(requested)?;
+        self.allocate_rounded::<true, true>(requested, size, stream, Tag::NONE)
     }
 
     /// As [`allocate_cached`](Self::allocate_cached), for what needs no call of a function: a small block of a size
-    /// that rounds in place.
+    /// that rounds in place. With `OWNED` the caller owns it.
     #[inline(always)]
-    pub(in crate::pool) fn allocate_small(
+    pub(in crate::pool) fn allocate_small<const OWNED: bool>(
         &self,
         requested: Bytes,
         stream: StreamHandle,
@@ -97,11 +109,11 @@ impl Shared {
         if size.get() >> UNIT_SHIFT > SMALL_UNITS {
             return None;
         }
-        self.allocate_rounded::<true>(requested, size, stream, Tag::NONE)
+        self.allocate_rounded::<true, OWNED>(requested, size, stream, Tag::NONE)
     }
 
     #[inline(always)]
-    fn allocate_rounded<const COUNTED: bool>(
+    fn allocate_rounded<const COUNTED: bool, const OWNED: bool>(
         &self,
         requested: Bytes,
         size: Bytes,
@@ -112,7 +124,7 @@ impl Shared {
         // SAFETY: the gate belongs to this thread by its thread slot, and nothing up to `leave` enters a gate.
         let mut passed = unsafe { gate.pass() }?;
         let block = match passed.data().front(stream) {
-            Some(cache) => self.take_cached_for::<COUNTED>(cache, requested, size, tag),
+            Some(cache) => self.take_cached_for::<COUNTED, OWNED>(cache, requested, size, tag),
             None => None,
         };
         passed.leave();
@@ -127,12 +139,12 @@ impl Shared {
         requested: Bytes,
         size: Bytes,
     ) -> Option<Block> {
-        self.take_cached_for::<COUNTED>(cache, requested, size, Tag::NONE)
+        self.take_cached_for::<COUNTED, false>(cache, requested, size, Tag::NONE)
     }
 
     /// Allocates from a magazine, under `tag` unless the thread has entered one.
     #[inline(always)]
-    fn take_cached_for<const COUNTED: bool>(
+    fn take_cached_for<const COUNTED: bool, const OWNED: bool>(
         &self,
         cache: &mut ThreadCache,
         requested: Bytes,
@@ -150,7 +162,12 @@ impl Shared {
             cache.counts.count_live(units, requested.get(), tag);
         }
         // SAFETY: the slot was found in this pool's map, which lives as long as the pool.
-        let generation = unsafe { slot.get() }.mark_live_again(size, tagged(requested, tag));
+        let slot = unsafe { slot.get() };
+        let generation = if OWNED {
+            slot.mark_owned_again(size, tagged(requested, tag))
+        } else {
+            slot.mark_live_again(size, tagged(requested, tag))
+        };
         Some(Block { address, size, pool: self.id, generation })
     }
 
@@ -241,7 +258,8 @@ impl Shared {
         let units = known.units();
         let (kept, requested) = if LARGE && units > SMALL_UNITS {
             let claim = || {
-                claimed.matches_requested(known, BlockState::requested) && slot.claim_plain(known)
+                claimed.matches_requested(known, BlockState::requested)
+                    && claimed.claim(slot, known)
             };
             // Any other large block goes to the heap.
             let kept =
@@ -253,7 +271,7 @@ impl Shared {
         } else {
             let claim = || {
                 claimed.matches_requested(known, BlockState::requested_small)
-                    && slot.claim_plain(known)
+                    && claimed.claim(slot, known)
             };
             let kept = cache.magazine.keep_small_if(units, block, claim);
             (kept, known.requested_small())

@@ -14,6 +14,10 @@ pub(in crate::pool) enum ClaimedAs {
     Sized(Bytes),
     /// Its generation: this very block, not a later one at its address.
     Exact(u64),
+    /// That the caller owns it, as a handle or for one: any owned block at the address.
+    Owned,
+    /// That the caller owns it, and its generation.
+    ExactOwned(u64),
 }
 
 impl ClaimedAs {
@@ -25,7 +29,18 @@ impl ClaimedAs {
         match self {
             // The claim is a compare-and-exchange with this very state, so it fails for any other block.
             Self::Exact(generation) => Some(slot.expected(address, generation)),
+            Self::ExactOwned(generation) => Some(slot.expected_owned(address, generation)),
             Self::Any | Self::Sized(_) => slot.plain(address),
+            Self::Owned => slot.plain_owned(address),
+        }
+    }
+
+    /// Claims a block that was found [`plain`](Self::plain), unless its state changed since.
+    #[inline(always)]
+    pub(in crate::pool) fn claim(self, slot: &Slot, known: BlockState) -> bool {
+        match self {
+            Self::Any | Self::Sized(_) | Self::Exact(_) => slot.claim_plain(known),
+            Self::Owned | Self::ExactOwned(_) => slot.claim_owned(known),
         }
     }
 
@@ -40,7 +55,7 @@ impl ClaimedAs {
     ) -> bool {
         match self {
             Self::Sized(size) => requested(known) == size.get(),
-            Self::Any | Self::Exact(_) => true,
+            _ => true,
         }
     }
 
@@ -53,7 +68,9 @@ impl ClaimedAs {
     /// Fails if the claim does not agree with the block at `address`.
     pub(in crate::pool) fn check(self, known: BlockState, address: Address) -> Result<()> {
         match self {
-            Self::Exact(generation) if known.generation() != generation => {
+            Self::Exact(generation) | Self::ExactOwned(generation)
+                if known.generation() != generation =>
+            {
                 Err(Error::StaleBlock { address, size: known.size() })
             }
             Self::Sized(claimed) if !self.matches(known) => {
