@@ -12,7 +12,7 @@ use crate::pool::{PoolEntry, forebay_pool};
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
-use crate::table;
+use crate::table::{self, FastEntry};
 use crate::text::{Out, array, check_array};
 
 /// The description of a live block.
@@ -49,29 +49,34 @@ pub(crate) fn address(pointer: *const c_void) -> Address {
     Address::new(pointer.addr() as u64)
 }
 
-/// Calls `hit` with a pool and a stream of its device; where that is not possible or `hit` does not succeed, calls
-/// `otherwise`. A hit calls no function, and `otherwise` is called last of all: so a function of C that consists of this
-/// keeps nothing across a call.
+/// Calls `hit` with the object of a handle; where that is not possible or `hit` does not succeed, calls `otherwise`. A hit
+/// calls no function, and `otherwise` is called last of all: so a function of C that consists of this keeps nothing
+/// across a call.
 #[inline(always)]
-fn hit_or(
-    pool: forebay_pool,
-    stream: forebay_stream,
-    hit: impl FnOnce(&Pool, StreamHandle) -> bool,
+pub(crate) fn hit_or<E: FastEntry>(
+    id: u64,
+    hit: impl FnOnce(&E) -> bool,
     otherwise: impl FnOnce() -> forebay_status,
 ) -> forebay_status {
-    let done = catch_panic(false, || {
-        table::visit_pool(pool.id, |entry| match stream::fast_lookup(stream, entry.device()) {
-            Some(stream) => hit(entry.pool(), stream),
-            None => false,
-        })
-    });
-    if !done {
+    if !catch_panic(false, || table::visit(id, hit)) {
         return otherwise();
     }
     if table::any_retired() {
         return reclaim();
     }
     forebay_status::Ok
+}
+
+/// A hit with a pool and a stream of its device.
+#[inline(always)]
+fn on_stream(
+    stream: forebay_stream,
+    hit: impl FnOnce(&Pool, StreamHandle) -> bool,
+) -> impl FnOnce(&PoolEntry) -> bool {
+    move |entry| match stream::fast_lookup(stream, entry.device()) {
+        Some(stream) => hit(entry.pool(), stream),
+        None => false,
+    }
 }
 
 #[cold]
@@ -92,7 +97,7 @@ fn with_pool(
 ) -> forebay_status {
     catch_panic(forebay_status::Defect, || {
         table::reclaim_if_any();
-        let done = table::with_pool(pool.id, |entry| {
+        let done = table::with(pool.id, |entry: &PoolEntry| {
             Some(work(entry.pool(), stream::fast_lookup(stream, entry.device())?))
         });
         match done.flatten() {
@@ -167,9 +172,8 @@ pub unsafe extern "C" fn forebay_alloc(
     block: *mut *mut c_void,
 ) -> forebay_status {
     hit_or(
-        pool,
-        stream,
-        |pool, stream| {
+        pool.id,
+        on_stream(stream, |pool, stream| {
             if block.is_null() {
                 return false;
             }
@@ -178,7 +182,7 @@ pub unsafe extern "C" fn forebay_alloc(
             // that is not aligned for it.
             unsafe { block.write_unaligned(pointer(hit)) };
             true
-        },
+        }),
         || allocate_missed(pool, size, stream, block),
     )
 }
@@ -252,12 +256,9 @@ pub unsafe extern "C" fn forebay_free(
     stream: forebay_stream,
 ) -> forebay_status {
     let block = address(block);
-    hit_or(
-        pool,
-        stream,
-        |pool, stream| pool.free_hit(block, None, stream),
-        || free_missed(pool, block, stream),
-    )
+    hit_or(pool.id, on_stream(stream, |pool, stream| pool.free_hit(block, None, stream)), || {
+        free_missed(pool, block, stream)
+    })
 }
 
 /// As `forebay_free`, with the requested size or the size of the block as a check: any other size is refused.
@@ -274,9 +275,8 @@ pub unsafe extern "C" fn forebay_free_sized(
 ) -> forebay_status {
     let (block, size) = (address(block), Bytes::new(size));
     hit_or(
-        pool,
-        stream,
-        |pool, stream| pool.free_hit(block, Some(size), stream),
+        pool.id,
+        on_stream(stream, |pool, stream| pool.free_hit(block, Some(size), stream)),
         || free_sized_missed(pool, block, size, stream),
     )
 }

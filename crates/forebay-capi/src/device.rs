@@ -3,17 +3,18 @@
 use core::ffi::c_char;
 use core::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use forebay::cuda::CudaDriver;
 use forebay::hal::{Descriptor, DeviceKind};
 use forebay::sim::{MemoryModel, SimMachine};
 use forebay::transfer::TransferEngine;
-use forebay::{Bytes, CudaDevice, Device, HostDevice, PinnedPool, Pool};
+use forebay::{Bytes, CudaDevice, Device, HostDevice, Pool};
 use forebay_sync::lock;
 
 use crate::error::status_of;
 use crate::fork;
+use crate::pinned::PagePool;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::table::{self, Object};
@@ -158,7 +159,9 @@ pub(crate) struct DeviceEntry {
     /// The process's pool of the device, once it was asked for.
     process_pool: Mutex<Option<Pool>>,
     /// The device's pool of pinned memory, once it was asked for.
-    pinned_pool: Mutex<Option<PinnedPool>>,
+    pinned: OnceLock<PagePool>,
+    /// Held while that is made, so that there is one.
+    making_pinned: Mutex<()>,
     /// The device's transfer engine, once it was asked for.
     transfers: Mutex<Option<TransferEngine>>,
 }
@@ -176,8 +179,20 @@ impl DeviceEntry {
         self.device.descriptor()
     }
 
-    pub(crate) fn pinned_pool(&self) -> MutexGuard<'_, Option<PinnedPool>> {
-        lock(&self.pinned_pool)
+    /// The device's pool of pinned memory, if it was asked for.
+    #[inline(always)]
+    pub(crate) fn pinned(&self) -> Option<&PagePool> {
+        self.pinned.get()
+    }
+
+    /// The device's pool of pinned memory, made by the first call.
+    pub(crate) fn pinned_or_new(&self) -> Result<&PagePool, Failure> {
+        let _making = lock(&self.making_pinned);
+        if let Some(pool) = self.pinned.get() {
+            return Ok(pool);
+        }
+        let made = PagePool::new(&self.device)?;
+        Ok(self.pinned.get_or_init(|| made))
     }
 
     pub(crate) fn transfers(&self) -> MutexGuard<'_, Option<TransferEngine>> {
@@ -227,7 +242,8 @@ fn open_shared(name: DeviceName) -> Result<Arc<DeviceEntry>, Failure> {
         device,
         number,
         process_pool: Mutex::new(None),
-        pinned_pool: Mutex::new(None),
+        pinned: OnceLock::new(),
+        making_pinned: Mutex::new(()),
         transfers: Mutex::new(None),
     });
     known.push(KnownDevice { name, entry: Arc::downgrade(&entry), kept_open: None });

@@ -1,23 +1,58 @@
 //! Pinned host memory, which the device copies to and from directly. It comes from one pool for each open device.
 
 use core::ffi::c_void;
+use std::sync::Arc;
 
 use forebay::host::mapping::system_page;
-use forebay::{Address, Bytes, Error, PinnedPool};
+use forebay::{Address, Alignment, Bytes, Device, Error, PinnedPool};
 
-use crate::block::{address, pointer};
+use crate::block::{address, hit_or, pointer};
 use crate::device::{DeviceEntry, forebay_device};
-use crate::error::status_of;
+use crate::error::{catch_panic, fail, status_of};
 use crate::status::{Failure, forebay_status};
 use crate::table;
 use crate::text::Out;
 
-/// The device's pool, made by the first call. Not locked while the pool is used.
-fn pinned_pool(entry: &DeviceEntry) -> Result<PinnedPool, Failure> {
-    let mut pool = entry.pinned_pool();
-    match &*pool {
-        Some(pool) => Ok(pool.clone()),
-        None => Ok(pool.insert(PinnedPool::new(entry.device())?).clone()),
+/// A pool whose blocks are whole pages of the system: its segments begin at one, and where all blocks are whole pages
+/// all begin at one.
+pub(crate) struct PagePool {
+    pool: PinnedPool,
+    page: Alignment,
+}
+
+impl PagePool {
+    pub(crate) fn new(device: &Arc<dyn Device>) -> Result<Self, Failure> {
+        Ok(Self { pool: PinnedPool::new(device)?, page: system_page() })
+    }
+
+    /// Allocates a block from this thread's cache, without the call of a function.
+    #[inline(always)]
+    fn allocate_hit(&self, size: u64) -> Option<Address> {
+        let below = self.page.get() - 1;
+        // What overflows becomes a size that no cache has.
+        self.pool.allocate_raw_hit(Bytes::new(size.wrapping_add(below) & !below))
+    }
+
+    fn allocate(&self, size: u64) -> Result<Address, Failure> {
+        let pages = Bytes::new(size).checked_align_up(self.page).ok_or_else(|| {
+            Failure::argument("size", size, "a size that can be rounded up to whole pages")
+        })?;
+        let block = self.pool.allocate_raw(pages)?;
+        debug_assert!(block.address().is_aligned_to(self.page), "{block:?}");
+        Ok(block.address())
+    }
+
+    /// # Safety
+    ///
+    /// * As for [`PinnedPool::free_raw`].
+    unsafe fn free(&self, memory: Address) -> Result<(), Failure> {
+        // SAFETY: as the caller promises; the pool refuses what it did not give.
+        match unsafe { self.pool.free_raw(memory) } {
+            Err(Error::NotABlock { .. } | Error::DoubleFree { .. } | Error::WrongPool { .. }) => {
+                Err(not_pinned(memory))
+            }
+            freed => Ok(freed?),
+        }
     }
 }
 
@@ -25,6 +60,54 @@ fn pinned_pool(entry: &DeviceEntry) -> Result<PinnedPool, Failure> {
 fn not_pinned(memory: Address) -> Failure {
     let allowed = "memory of forebay_pinned_alloc of this device that was not freed";
     Failure::argument("memory", memory, allowed)
+}
+
+/// Calls `work` with the pool of a device, without a lock where there is one; else calls `otherwise`.
+fn with_pool(
+    device: forebay_device,
+    work: impl Fn(&PagePool) -> Result<(), Failure>,
+    otherwise: impl FnOnce(&DeviceEntry) -> Result<(), Failure>,
+) -> forebay_status {
+    catch_panic(forebay_status::Defect, || {
+        table::reclaim_if_any();
+        let done = table::with(device.id, |entry: &DeviceEntry| entry.pinned().map(&work));
+        match done.flatten() {
+            Some(Ok(())) => forebay_status::Ok,
+            Some(Err(failure)) => fail(&failure),
+            // Finds out what is wrong, if anything is.
+            None => status_of(|| {
+                let entry = table::find::<DeviceEntry>(device.id)?;
+                entry.pinned().map_or_else(|| otherwise(&entry), &work)
+            }),
+        }
+    })
+}
+
+#[inline(never)]
+fn allocate_missed(device: forebay_device, size: u64, memory: *mut *mut c_void) -> forebay_status {
+    // The hit before this one may have been the last that kept a closed device.
+    table::reclaim_if_any();
+    // SAFETY: as the caller of `forebay_pinned_alloc` promises.
+    let to = match unsafe { Out::new(memory, "memory") } {
+        Ok(to) => to,
+        Err(failure) => return fail(&failure),
+    };
+    to.set(core::ptr::null_mut());
+    let allocate = |pool: &PagePool| {
+        to.set(pointer(pool.allocate(size)?));
+        Ok(())
+    };
+    with_pool(device, allocate, |entry| allocate(entry.pinned_or_new()?))
+}
+
+#[inline(never)]
+fn free_missed(device: forebay_device, memory: Address) -> forebay_status {
+    if memory.is_null() {
+        return status_of(|| table::find::<DeviceEntry>(device.id).map(drop));
+    }
+    // SAFETY: as the caller of `forebay_pinned_free` promises.
+    let free = |pool: &PagePool| unsafe { pool.free(memory) };
+    with_pool(device, free, |_| Err(not_pinned(memory)))
 }
 
 /// Allocates `size` bytes of pinned host memory, aligned to a page of the system. `memory` gets the address,
@@ -43,20 +126,21 @@ pub unsafe extern "C" fn forebay_pinned_alloc(
     size: u64,
     memory: *mut *mut c_void,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(memory, "memory") }?;
-        to.set(core::ptr::null_mut());
-        let entry = table::find::<DeviceEntry>(device.id)?;
-        // Segments begin at whole pages of the system, and where all blocks are whole pages all begin at one.
-        let pages = Bytes::new(size).checked_align_up(system_page()).ok_or_else(|| {
-            Failure::argument("size", size, "a size that can be rounded up to whole pages")
-        })?;
-        let block = pinned_pool(&entry)?.allocate_raw(pages)?;
-        debug_assert!(block.address().is_aligned_to(system_page()), "{block:?}");
-        to.set(pointer(block.address()));
-        Ok(())
-    })
+    hit_or(
+        device.id,
+        |entry: &DeviceEntry| {
+            let hit = match entry.pinned() {
+                Some(pool) if !memory.is_null() => pool.allocate_hit(size),
+                _ => None,
+            };
+            let Some(hit) = hit else { return false };
+            // SAFETY: it is not null, so the caller promises that a pointer can be written there. C may pass memory
+            // that is not aligned for it.
+            unsafe { memory.write_unaligned(pointer(hit)) };
+            true
+        },
+        || allocate_missed(device, size, memory),
+    )
 }
 
 /// Frees memory of `forebay_pinned_alloc` of the same device, for later calls of that. Null is ignored; any other
@@ -70,21 +154,15 @@ pub unsafe extern "C" fn forebay_pinned_free(
     device: forebay_device,
     memory: *mut c_void,
 ) -> forebay_status {
-    status_of(|| {
-        let entry = table::find::<DeviceEntry>(device.id)?;
-        let memory = address(memory);
-        if memory.is_null() {
-            return Ok(());
-        }
-        let pool = entry.pinned_pool().clone().ok_or_else(|| not_pinned(memory))?;
-        // SAFETY: the caller promises that no work uses the memory; the pool refuses what it did not give.
-        match unsafe { pool.free_raw(memory) } {
-            Err(Error::NotABlock { .. } | Error::DoubleFree { .. } | Error::WrongPool { .. }) => {
-                Err(not_pinned(memory))
-            }
-            freed => Ok(freed?),
-        }
-    })
+    let memory = address(memory);
+    hit_or(
+        device.id,
+        |entry: &DeviceEntry| {
+            // SAFETY: the caller promises that no work uses the memory; the pool refuses what it did not give.
+            entry.pinned().is_some_and(|pool| unsafe { pool.pool.free_raw_hit(memory) })
+        },
+        || free_missed(device, memory),
+    )
 }
 
 #[cfg(test)]
@@ -128,9 +206,42 @@ mod tests {
             }
         }
         let entry = table::find::<DeviceEntry>(device.id).unwrap();
-        let driver = pinned_pool(&entry).unwrap().statistics().driver;
+        let driver = entry.pinned().unwrap().pool.statistics().driver;
         let pins = driver.of(Call::Allocate) + driver.of(Call::CreatePage);
         assert!(pins <= 6, "{pins} calls of the driver");
         assert_eq!(crate::device::forebay_device_close(device), forebay_status::Ok);
+    }
+
+    /// The first comes from the driver, the second from the cache.
+    #[test]
+    fn pinned_memory_is_freed_once_and_by_its_own_call_alone() {
+        let (device, other) = (open(c"sim:78"), open(c"sim:79"));
+        let stream = crate::stream::forebay_stream { id: 0 };
+        for size in [4096, 4096, 4096, 3 << 20, 3 << 20] {
+            let mut memory = core::ptr::null_mut();
+            // SAFETY: a place of our own.
+            let allocated = unsafe { forebay_pinned_alloc(device, size, &raw mut memory) };
+            assert_eq!(allocated, forebay_status::Ok);
+            // SAFETY: nobody uses the memory.
+            let wrong = unsafe {
+                [
+                    crate::block::forebay_free_anywhere(memory, stream),
+                    forebay_pinned_free(other, memory),
+                    forebay_pinned_free(device, memory.byte_add(512)),
+                ]
+            };
+            assert!(wrong.iter().all(|&status| status != forebay_status::Ok), "{wrong:?}");
+            // SAFETY: likewise.
+            let freed = unsafe {
+                [forebay_pinned_free(device, memory), forebay_pinned_free(device, memory)]
+            };
+            assert_eq!(freed, [forebay_status::Ok, forebay_status::InvalidArgument]);
+        }
+        let entry = table::find::<DeviceEntry>(device.id).unwrap();
+        let figures = entry.pinned().unwrap().pool.statistics();
+        assert_eq!((figures.allocations, figures.frees, figures.live), (5, 5, Bytes::ZERO));
+        for device in [device, other] {
+            assert_eq!(crate::device::forebay_device_close(device), forebay_status::Ok);
+        }
     }
 }

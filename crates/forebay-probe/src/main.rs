@@ -1,7 +1,8 @@
 //! One hot pair again and again, for an instruction counter to look at.
 //!
 //! `hot_pair PAIRS WAY`: WAY is `address` (free by address alone), `sized`, `block`, `uncounted` (as
-//! `address`, with no statistics) or `none` (the loop without the pair). `cargo xtask instructions` runs it under callgrind.
+//! `address`, with no statistics), `array` (a handle that frees itself), `pinned` (the same in pinned memory) or `none`
+//! (the loop without the pair). `cargo xtask instructions` runs it under callgrind.
 #![allow(clippy::unwrap_used, reason = "a probe that cannot go on has nothing to say")]
 
 use std::hint::black_box;
@@ -9,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::sim::{CostModel, MemoryModel, SimMachine};
-use forebay::{Address, Bytes, Device, Pool, PoolOptions, StreamHandle};
+use forebay::{Address, Bytes, Device, PinnedPool, Pool, PoolOptions, StreamHandle};
 
-const SIZE: Bytes = Bytes::new(64 << 10);
+const LENGTH: usize = 64 << 10;
+const SIZE: Bytes = Bytes::new(LENGTH as u64);
 const SETTLED: Duration = Duration::from_millis(500);
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
 
@@ -40,6 +42,8 @@ fn main() {
         "sized" => by_size(&pool, pairs),
         "block" => by_block(&pool, pairs),
         "uncounted" => uncounted(&pool, pairs),
+        "array" => array(&pool, pairs),
+        "pinned" => pinned(&PinnedPool::new(&device).unwrap(), pairs),
         _ => nothing(pairs),
     }
 }
@@ -73,6 +77,20 @@ fn uncounted(pool: &Pool, pairs: u64) {
     for _ in 0..pairs {
         let block = pool.allocate_uncounted(black_box(SIZE), black_box(STREAM)).unwrap();
         pool.free_uncounted(black_box(block.address()), black_box(STREAM)).unwrap();
+    }
+}
+
+#[inline(never)]
+fn array(pool: &Pool, pairs: u64) {
+    for _ in 0..pairs {
+        drop(black_box(pool.array::<u8>(black_box(LENGTH), black_box(STREAM)).unwrap()));
+    }
+}
+
+#[inline(never)]
+fn pinned(pool: &PinnedPool, pairs: u64) {
+    for _ in 0..pairs {
+        drop(black_box(pool.array::<u8>(black_box(LENGTH)).unwrap()));
     }
 }
 

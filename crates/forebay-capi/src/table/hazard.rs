@@ -1,6 +1,6 @@
-//! Hazard records: each thread publishes the handle of the pool that it is using.
+//! Hazard records: each thread publishes the handle of the object that it is using.
 //!
-//! A record is written by its thread alone and read by threads that close pools. Records are never freed: the
+//! A record is written by its thread alone and read by threads that close handles. Records are never freed: the
 //! record of a thread that ended serves the next thread, so reading one is always safe.
 
 use core::cell::Cell;
@@ -100,7 +100,7 @@ impl HazardRecord {
 }
 
 impl HazardGuard {
-    /// Ends the protection. The caller reclaims retired pools next, where there are any: this thread may have been
+    /// Ends the protection. The caller reclaims retired objects next, where there are any: this thread may have been
     /// the last that kept one.
     #[inline(always)]
     pub(super) fn end(self) {
@@ -110,7 +110,7 @@ impl HazardGuard {
 
     #[inline(always)]
     fn unprotect(&self) {
-        // Release: a thread that sees this store and drops the pool sees all that was done with it.
+        // Release: a thread that sees this store and drops the object sees all that was done with it.
         self.0.protected.store(0, Ordering::Release);
         barrier::light();
     }

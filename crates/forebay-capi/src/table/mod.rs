@@ -1,8 +1,8 @@
 //! The handle table. A handle is a number that tells whether its object is still open.
 //!
 //! ```text
-//!   63          28 27   20 19 18       5 4       0
-//!   | generation  | kind  | 0 | slot     | 0       |        0 is no handle
+//!   63          28 27   20 19       6 5       0
+//!   | generation  | kind  | slot     | 0       |        0 is no handle
 //! ```
 //!
 //! Slots are reused, but a generation of a slot is not: a closed handle never names the next object in its
@@ -10,21 +10,21 @@
 //!
 //! * **Slow path, the registry**: takes a lock and a reference count. For all calls but a few.
 //! * **Fast path, the slots**: takes no lock and writes nothing that other threads write. For allocating and
-//!   freeing, where the system has one-sided barriers.
+//!   freeing, which name a pool, or a device for pinned memory, where the system has one-sided barriers.
 //!
 //! The fast path is a hazard-pointer scheme. Its invariants, each with who keeps it:
 //!
 //! 1. A slot's `id` is the handle of its object, or 0. It is written under the registry's lock. The other words
-//!    of a slot are written while `id` is 0: the pointer is null unless the object is a pool, the device 0
-//!    unless it is a stream. The first slot is never used, so no handle matches an empty slot.
+//!    of a slot are written while `id` is 0: each pointer is null unless the object is of its kind, the device
+//!    number 0 unless it is a stream. The first slot is never used, so no handle matches an empty slot.
 //! 2. A thread that follows a slot's pointer has published the handle in its hazard record before it read the
 //!    slot's `id` (`hazard.rs`), and clears the record when it is done.
-//! 3. Closing a pool sets `id` to 0, passes a heavy barrier, and then reads all hazard records. So a thread on
-//!    the fast path has seen the 0, or its record is seen. A pool that is in a record is retired: it stays
-//!    alive, and its slot unused.
-//! 4. A thread that clears its record passes a light barrier and checks for retired pools. A thread that
-//!    retires a pool sets [`ANY_RETIRED`] and passes a heavy barrier before it reads records. So one of the two
-//!    sees the other, and no retired pool is left behind.
+//! 3. Closing a pool or a device sets `id` to 0, passes a heavy barrier, and then reads all hazard records. So a
+//!    thread on the fast path has seen the 0, or its record is seen. An object that is in a record is retired:
+//!    it stays alive, and its slot unused.
+//! 4. A thread that clears its record passes a light barrier and checks for retired objects. A thread that
+//!    retires one sets [`ANY_RETIRED`] and passes a heavy barrier before it reads records. So one of the two
+//!    sees the other, and no retired object is left behind.
 //!
 //! No thread waits for another, so a callback of a pool may close the pool.
 
@@ -191,11 +191,34 @@ entry!(DeviceEntry: Device, PoolEntry: Pool, StreamEntry: Stream, ArenaEntry: Ar
     MemoryEntry: Memory, BufferEntry: Buffer, SharedEntry: Shared,
     TransferEntry: Transfer);
 
-/// What the fast path reads.
-struct Slot {
+/// A type of object that the fast path finds.
+pub(crate) trait FastEntry: Entry {
+    /// The pointer to it in a slot.
+    fn pointer(slot: &Slot) -> &AtomicPtr<Self>;
+}
+
+impl FastEntry for PoolEntry {
+    #[inline(always)]
+    fn pointer(slot: &Slot) -> &AtomicPtr<Self> {
+        &slot.pool
+    }
+}
+
+impl FastEntry for DeviceEntry {
+    #[inline(always)]
+    fn pointer(slot: &Slot) -> &AtomicPtr<Self> {
+        &slot.entry
+    }
+}
+
+/// What the fast path reads. A line of the cache, since finding a slot needs a power of two.
+#[repr(align(64))]
+pub(crate) struct Slot {
     id: AtomicU64,
     /// A pool.
     pool: AtomicPtr<PoolEntry>,
+    /// A device.
+    entry: AtomicPtr<DeviceEntry>,
     /// A stream, as its device knows it.
     stream: AtomicU64,
     /// The number of the stream's device.
@@ -206,6 +229,7 @@ static SLOTS: [Slot; MAX_SLOTS] = [const {
     Slot {
         id: AtomicU64::new(0),
         pool: AtomicPtr::new(core::ptr::null_mut()),
+        entry: AtomicPtr::new(core::ptr::null_mut()),
         stream: AtomicU64::new(0),
         device: AtomicU64::new(0),
     }
@@ -214,7 +238,7 @@ static SLOTS: [Slot; MAX_SLOTS] = [const {
 /// How many slots were ever in use.
 static SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// A pool that was closed while a thread used it.
+/// A pool or device that was closed while a thread used it.
 struct Retired {
     id: u64,
     /// Kept alive until no hazard record has its handle.
@@ -238,7 +262,7 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     retired: Vec::new(),
 });
 
-/// Whether any pool is retired.
+/// Whether any object is retired.
 static ANY_RETIRED: AtomicBool = AtomicBool::new(false);
 
 fn registry() -> MutexGuard<'static, Registry> {
@@ -278,14 +302,12 @@ pub(crate) fn open(object: Object) -> Result<u64, Failure> {
     let id = (slot as u64) << SLOT_SHIFT
         | (object.kind() as u64) << KIND_SHIFT
         | *generation << GENERATION_SHIFT;
-    let (pool, stream, device) = match &object {
-        Object::Pool(pool) => (Arc::as_ptr(pool).cast_mut(), 0, 0),
-        Object::Stream(stream) => {
-            (core::ptr::null_mut(), stream.handle().0, stream.device().number())
-        }
-        _ => (core::ptr::null_mut(), 0, 0),
+    let (stream, device) = match &object {
+        Object::Stream(stream) => (stream.handle().0, stream.device().number()),
+        _ => (0, 0),
     };
-    words.pool.store(pool, Ordering::Release);
+    words.pool.store(pointer_to(&object), Ordering::Release);
+    words.entry.store(pointer_to(&object), Ordering::Release);
     words.stream.store(stream, Ordering::Release);
     words.device.store(device, Ordering::Release);
     *place = Some(object);
@@ -293,6 +315,11 @@ pub(crate) fn open(object: Object) -> Result<u64, Failure> {
     // Last: a thread that sees the id sees the other words.
     words.id.store(id, Ordering::Release);
     Ok(id)
+}
+
+/// The entry of this type in an object, or null.
+fn pointer_to<E: Entry>(object: &Object) -> *mut E {
+    E::of(object).map_or(core::ptr::null_mut(), |entry| Arc::as_ptr(entry).cast_mut())
 }
 
 /// The object of a handle.
@@ -305,7 +332,8 @@ pub(crate) fn find<E: Entry>(id: u64) -> Result<Arc<E>, Failure> {
     object.cloned().ok_or_else(|| Failure::new(Status::Defect, "a handle without its object"))
 }
 
-/// Closes a handle; returns its object. A pool that another thread uses is dropped when that thread is done.
+/// Closes a handle; returns its object. A pool or device that another thread uses is dropped when that thread is
+/// done.
 pub(crate) fn close<E: Entry>(id: u64) -> Result<Arc<E>, Failure> {
     fork::check()?;
     let mut registry = registry();
@@ -317,7 +345,7 @@ pub(crate) fn close<E: Entry>(id: u64) -> Result<Arc<E>, Failure> {
     }
     let named = object.as_ref().and_then(E::of).cloned();
     match object {
-        Some(object @ Object::Pool(_)) => {
+        Some(object @ (Object::Pool(_) | Object::Device(_))) => {
             registry.retired.push(Retired { id, _object: object });
             ANY_RETIRED.store(true, Ordering::Relaxed);
         }
@@ -369,7 +397,7 @@ impl Registry {
     }
 }
 
-/// Drops the retired pools that no thread uses any more.
+/// Drops the retired objects that no thread uses any more.
 #[cold]
 #[inline(never)]
 fn reclaim() {
@@ -392,7 +420,7 @@ fn reclaim() {
     drop(gone);
 }
 
-/// Reclaims retired pools, where there are any.
+/// Reclaims retired objects, where there are any.
 #[inline(always)]
 pub(crate) fn reclaim_if_any() {
     if any_retired() {
@@ -400,49 +428,49 @@ pub(crate) fn reclaim_if_any() {
     }
 }
 
-/// Whether there are retired pools, to be reclaimed.
+/// Whether there are retired objects, to be reclaimed.
 #[inline(always)]
 pub(crate) fn any_retired() -> bool {
     ANY_RETIRED.load(Ordering::Relaxed)
 }
 
-/// Calls `work` with the pool of a handle, by the fast path. `None` where that is not possible: the pool is not
-/// open, or the thread uses a pool already, or it has no hazard record.
+/// Calls `work` with the object of a handle, by the fast path. `None` where that is not possible: the object is not
+/// open, or the thread uses one already, or it has no hazard record.
 #[inline(always)]
-pub(crate) fn with_pool<R>(id: u64, work: impl FnOnce(&PoolEntry) -> R) -> Option<R> {
+pub(crate) fn with<E: FastEntry, R>(id: u64, work: impl FnOnce(&E) -> R) -> Option<R> {
     let record = hazard::current()?;
     let _guard = record.protect(id);
     // SAFETY: the guard lives until the function ends.
-    Some(work(unsafe { protected_pool(id) }?))
+    Some(work(unsafe { protected(id) }?))
 }
 
-/// As [`with_pool`], and leaves it to the caller to [reclaim](reclaim_if_any) what was retired meanwhile: so nothing
+/// As [`with`], and leaves it to the caller to [reclaim](reclaim_if_any) what was retired meanwhile: so nothing
 /// is called here that `work` does not call. Whether `work` was called and says so.
 #[inline(always)]
-pub(crate) fn visit_pool(id: u64, work: impl FnOnce(&PoolEntry) -> bool) -> bool {
+pub(crate) fn visit<E: FastEntry>(id: u64, work: impl FnOnce(&E) -> bool) -> bool {
     let Some(record) = hazard::current() else { return false };
     let guard = record.protect(id);
     // SAFETY: the guard ends below.
-    let done = unsafe { protected_pool(id) }.is_some_and(work);
+    let done = unsafe { protected(id) }.is_some_and(work);
     guard.end();
     done
 }
 
-/// The pool of a handle.
+/// The object of a handle.
 ///
 /// # Safety
 ///
 /// * This thread's hazard record protects `id` for as long as the reference is used.
 #[inline(always)]
-unsafe fn protected_pool<'a>(id: u64) -> Option<&'a PoolEntry> {
+unsafe fn protected<'a, E: FastEntry>(id: u64) -> Option<&'a E> {
     let slot = SLOTS.get(slot_of(id))?;
     if slot.id.load(Ordering::Acquire) != id {
         return None;
     }
-    // SAFETY: the pointer is null, or the slot had this id after the hazard record was published, so the pool
-    // lives as long as it is protected: invariants 2 and 3. The pointer is that pool's: it was written before the
+    // SAFETY: the pointer is null, or the slot had this id after the hazard record was published, so the object
+    // lives as long as it is protected: invariants 2 and 3. The pointer is that object's: it was written before the
     // id, and it changes only when the slot is reused, which invariant 3 delays as well.
-    unsafe { slot.pool.load(Ordering::Relaxed).as_ref() }
+    unsafe { E::pointer(slot).load(Ordering::Relaxed).as_ref() }
 }
 
 /// The device's handle of a stream, and the number of its device, which is 0 where the object is no stream;

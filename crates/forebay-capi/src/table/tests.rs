@@ -32,14 +32,14 @@ fn words<T>(result: Result<T, Failure>) -> String {
     result.err().map(|failure| failure.to_string()).unwrap_or_default()
 }
 
-/// Whether a pool goes. Tests share one table: it may be another's thread that is just ending it, and
+/// Whether an object goes. Tests share one table: it may be another's thread that is just ending it, and
 /// nobody waits for that but here.
-fn goes(pool: &std::sync::Weak<PoolEntry>) -> bool {
+fn goes<E>(object: &std::sync::Weak<E>) -> bool {
     let begun = std::time::Instant::now();
-    while pool.upgrade().is_some() && begun.elapsed() < std::time::Duration::from_secs(30) {
+    while object.upgrade().is_some() && begun.elapsed() < std::time::Duration::from_secs(30) {
         std::thread::yield_now();
     }
-    pool.upgrade().is_none()
+    object.upgrade().is_none()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn what_is_wrong_with_a_handle_is_told() {
         let said = words(find::<PoolEntry>(made_up));
         assert!(said.contains("not a handle") || said.contains("is the handle of"), "{said}");
     }
-    let none = |id| with_pool(id, |_| ());
+    let none = |id| with(id, |_: &PoolEntry| ());
     for wrong in [0, 1, u64::MAX, device, closed] {
         assert!(none(wrong).is_none(), "{wrong:#x}");
         assert!(stream(wrong).is_none_or(|(_, device)| device == 0), "{wrong:#x}");
@@ -88,7 +88,7 @@ fn a_pool_that_someone_is_inside_goes_when_they_leave() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _ = find::<PoolEntry>(id);
-            let visited = with_pool(id, |entry| {
+            let visited = with(id, |entry: &PoolEntry| {
                 inside.wait();
                 closed.wait();
                 // Closed meanwhile, and whole.
@@ -102,7 +102,7 @@ fn a_pool_that_someone_is_inside_goes_when_they_leave() {
         inside.wait();
         assert_eq!(close_pool(id), forebay_status::Ok);
         assert!(weak.upgrade().is_some(), "someone is inside");
-        assert!(with_pool(id, |_| ()).is_none(), "nobody else gets in");
+        assert!(with(id, |_: &PoolEntry| ()).is_none(), "nobody else gets in");
         closed.wait();
     });
     assert!(goes(&weak), "whoever left last has ended it");
@@ -114,10 +114,10 @@ fn a_pool_can_be_closed_from_inside_itself() {
     let device = device();
     let id = pool(device);
     let weak = Arc::downgrade(&find::<PoolEntry>(id).unwrap());
-    let visited = with_pool(id, |entry| {
+    let visited = with(id, |entry: &PoolEntry| {
         assert_eq!(close_pool(id), forebay_status::Ok);
         // Inside something already: nobody gets in, by either way.
-        assert!(with_pool(id, |_| ()).is_none() && find::<PoolEntry>(id).is_err());
+        assert!(with(id, |_: &PoolEntry| ()).is_none() && find::<PoolEntry>(id).is_err());
         entry.pool().statistics().blocks
     });
     assert_eq!(visited.unwrap(), 0);
@@ -139,7 +139,7 @@ fn threads_that_use_a_pool_while_it_is_closed_get_errors_alone() {
                     let _ = find::<PoolEntry>(id);
                     let mut done = 0_u64;
                     let stream = StreamHandle::DEFAULT;
-                    while with_pool(id, |entry| {
+                    while with(id, |entry: &PoolEntry| {
                         let block = entry.pool().allocate(Bytes::new(4096), stream).unwrap();
                         entry.pool().free(block.address(), stream).unwrap();
                     })
@@ -157,4 +157,68 @@ fn threads_that_use_a_pool_while_it_is_closed_get_errors_alone() {
         assert!(goes(&weak), "nothing is left of it");
     }
     assert!(close::<DeviceEntry>(device).is_ok());
+}
+
+#[test]
+fn a_device_that_someone_is_inside_goes_when_they_leave() {
+    let mut device = crate::device::forebay_device { id: 0 };
+    // SAFETY: a text and a place for a handle.
+    let status = unsafe { forebay_device_open(c"sim:9190".as_ptr(), &raw mut device) };
+    assert_eq!(status, forebay_status::Ok);
+    let weak = Arc::downgrade(&find::<DeviceEntry>(device.id).unwrap());
+    let visited = with(device.id, |entry: &DeviceEntry| {
+        assert!(close::<DeviceEntry>(device.id).is_ok());
+        assert!(weak.upgrade().is_some(), "someone is inside");
+        entry.number()
+    });
+    assert_ne!(visited, None);
+    assert!(goes(&weak));
+}
+
+/// Pinned memory is allocated by the handle of its device, which may be closed meanwhile.
+#[test]
+fn threads_that_pin_memory_of_a_device_while_it_is_closed_get_errors_alone() {
+    use crate::device::forebay_device;
+    use crate::pinned::{forebay_pinned_alloc, forebay_pinned_free};
+
+    for _ in 0..20 {
+        let mut device = forebay_device { id: 0 };
+        // SAFETY: a text and a place for a handle.
+        let status = unsafe { forebay_device_open(c"sim:9191".as_ptr(), &raw mut device) };
+        assert_eq!(status, forebay_status::Ok);
+        let weak = Arc::downgrade(&find::<DeviceEntry>(device.id).unwrap());
+        let (start, pinned) = (Barrier::new(3), Barrier::new(3));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut memory = core::ptr::null_mut();
+                    start.wait();
+                    for round in 0.. {
+                        // SAFETY: a place of our own; and what was allocated there, which nobody uses.
+                        let (allocated, freed) = unsafe {
+                            let allocated = forebay_pinned_alloc(device, 4096, &raw mut memory);
+                            (allocated, forebay_pinned_free(device, memory))
+                        };
+                        if allocated != forebay_status::Ok {
+                            assert_eq!(allocated, forebay_status::InvalidHandle);
+                            assert!(memory.is_null() && round > 2);
+                            break;
+                        }
+                        if freed != forebay_status::Ok {
+                            // The memory went with the device.
+                            assert_eq!(freed, forebay_status::InvalidHandle);
+                            break;
+                        }
+                        if round == 2 {
+                            pinned.wait();
+                        }
+                    }
+                });
+            }
+            start.wait();
+            pinned.wait();
+            assert!(close::<DeviceEntry>(device.id).is_ok());
+        });
+        assert!(goes(&weak), "nothing is left of it");
+    }
 }

@@ -1,7 +1,7 @@
 /* One hot pair again and again through the C edge, for an instruction counter to look at.
  *
- * hot_pair PAIRS WAY: WAY is "default" (on the default stream), "stream" (on a stream of its own), "sized", or "none"
- * (the loop without the pair). "cargo xtask instructions" runs it under callgrind.
+ * hot_pair PAIRS WAY: WAY is "default" (on the default stream), "stream" (on a stream of its own), "sized", "pinned"
+ * (pinned memory, after a pair of device memory), or "none" (the loop without the pair). "cargo xtask instructions" runs it under callgrind.
  */
 
 #include "expect.h"
@@ -33,8 +33,15 @@ int main(int count, char **words) {
         OK(forebay_alloc(pool, SIZE, stream, &block));
         OK(forebay_free(pool, block, stream));
     }
+    for (int warm = 0; warm < 2 && strcmp(way, "pinned") == 0; warm++) {
+        void *memory = NULL;
+        OK(forebay_pinned_alloc(device, SIZE, &memory));
+        OK(forebay_pinned_free(device, memory));
+    }
     if (strcmp(way, "none") == 0) {
         REPEAT((void)pool)
+    } else if (strcmp(way, "pinned") == 0) {
+        REPEAT(forebay_pinned_alloc(device, SIZE, &block); forebay_pinned_free(device, block))
     } else if (strcmp(way, "sized") == 0) {
         REPEAT(forebay_alloc(pool, SIZE, stream, &block); forebay_free_sized(pool, block, SIZE, stream))
     } else {
