@@ -12,7 +12,7 @@ use forebay_hal::{Call, EventKind};
 use crate::CudaDevice;
 use crate::context::Context;
 use crate::event::EventCore;
-use crate::space::{Entry, Occupant, PageState, Space};
+use crate::space::{Entry, Occupant, PageState, PinnedBy, Space};
 use crate::stream::{StreamTable, lock};
 use crate::sys::{Outcome, Table};
 
@@ -43,7 +43,9 @@ impl DeferredCleanup {
         // One at a time, and off the books only when the driver has it back: until then it is ours,
         // and the lock is not held while the driver waits.
         while let Some(entry) = self.first() {
-            let _ = self.context.call(|table| give_back(table, &entry));
+            if self.context.call(|table| give_back(table, &entry)).is_err() {
+                entry.occupant.leak_pages();
+            }
             lock(&self.space).entries.remove(&entry.span.start());
         }
         for page in core::mem::take(&mut lock(&self.space).pages).into_values() {
@@ -68,8 +70,10 @@ fn give_back(table: &Table, entry: &Entry) -> Outcome {
     unsafe {
         match &entry.occupant {
             Occupant::Plain | Occupant::Managed => table.mem_free(start),
-            Occupant::Pinned(_) => table.mem_free_host(start),
-            Occupant::Registered(_) => table.mem_host_unregister(start),
+            Occupant::Pinned(_, PinnedBy::Driver) => table.mem_free_host(start),
+            Occupant::Pinned(_, PinnedBy::Process(_)) | Occupant::Registered(_) => {
+                table.mem_host_unregister(start)
+            }
             Occupant::Region(mappings) => {
                 for mapping in mappings.values() {
                     table.mem_unmap(mapping.span.start().get(), mapping.span.size().get())?;

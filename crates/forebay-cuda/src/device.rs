@@ -167,13 +167,19 @@ impl CudaDevice {
     }
 }
 
+/// An attribute of the context's device; 0 where the driver knows none.
 pub(crate) fn attribute_of(context: &Context, number: u32) -> c_int {
+    known_attribute_of(context, number).unwrap_or(0)
+}
+
+/// An attribute of the context's device, if the driver knows it.
+pub(crate) fn known_attribute_of(context: &Context, number: u32) -> Option<c_int> {
     let mut value = 0;
     // SAFETY: the value is written to a place of our own.
     let told = context.call(|table| unsafe {
         table.device_get_attribute(&raw mut value, number, context.device)
     });
-    told.map_or(0, |()| value)
+    told.ok().map(|()| value)
 }
 
 /// What the vendor calls the device.

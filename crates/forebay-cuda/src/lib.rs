@@ -19,7 +19,8 @@
 //! ```text
 //!   plain, managed memory   cuMemAlloc, cuMemAllocManaged; giving back waits for the device
 //!   regions, pages          cuMemAddressReserve, cuMemCreate, cuMemMap, ...; nothing waits
-//!   pinned memory           cuMemHostAlloc, cuMemHostRegister; giving back waits for the device
+//!   pinned memory           cuMemHostAlloc; from 4 MiB on pages of the process that several threads have
+//!                           touched, and cuMemHostRegister; giving back waits for the device
 //!   streams, events         pooled for the whole process, never destroyed
 //!   ordinary host memory    copied through pinned memory by tasks in stream order, so that no copy
 //!                           makes its caller wait or reads before its turn

@@ -90,6 +90,7 @@ impl CudaDevice {
                 let asked = CallInfo::of("address", entry.span.start(), "memory of this device");
                 if meaning(refusal.code) == ErrorClass::Lost {
                     // It went with the device.
+                    entry.occupant.leak_pages();
                     self.space().settle(&entry);
                 } else {
                     self.space().put_back(entry);

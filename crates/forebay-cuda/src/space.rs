@@ -9,11 +9,13 @@
 //! up here before the driver sees it. The lock is held for a moment only: never across a call.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{
     Access, Call, Error, PageHandle, PinnedFlags, PointerClass, PointerKind, Result, invalid,
 };
+use forebay_host::PrefaultedPages;
 
 use crate::sys::RawPage;
 
@@ -41,7 +43,7 @@ impl Entry {
     /// Whether `span` of it is memory the device copies to and from on its own, as a host's side.
     pub(crate) fn is_pinned(&self, span: Span) -> bool {
         match &self.occupant {
-            Occupant::Pinned(_) | Occupant::Registered(_) | Occupant::Managed => {
+            Occupant::Pinned(..) | Occupant::Registered(_) | Occupant::Managed => {
                 self.span.contains_span(span)
             }
             Occupant::Region(mappings) => {
@@ -68,7 +70,7 @@ impl Entry {
     pub(crate) const fn is_for_kernels(&self, registered: bool) -> bool {
         match &self.occupant {
             Occupant::Plain | Occupant::Region(_) => true,
-            Occupant::Pinned(flags) => !flags.contains(PinnedFlags::WRITE_COMBINED),
+            Occupant::Pinned(flags, _) => !flags.contains(PinnedFlags::WRITE_COMBINED),
             Occupant::Registered(_) => registered,
             Occupant::Managed => false,
         }
@@ -83,20 +85,36 @@ pub(crate) enum Occupant {
     /// Managed memory.
     Managed,
     /// Pinned memory the device made.
-    Pinned(PinnedFlags),
+    Pinned(PinnedFlags, PinnedBy),
     /// The caller's memory, pinned where it lies.
     Registered(PinnedFlags),
     /// A reserved range, and the pages mapped in it by their first address.
     Region(BTreeMap<Address, Mapping>),
 }
 
+/// Who made pinned memory. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) enum PinnedBy {
+    /// The driver.
+    Driver,
+    /// This process; the driver has registered it. The last clone unmaps it.
+    Process(Arc<PrefaultedPages>),
+}
+
 impl Occupant {
+    /// Leaves memory of this process mapped for good: the driver did not unregister it, and work may use it.
+    pub(crate) fn leak_pages(&self) {
+        if let Self::Pinned(_, PinnedBy::Process(pages)) = self {
+            core::mem::forget(Arc::clone(pages));
+        }
+    }
+
     /// In words, for errors.
     const fn name(&self) -> &'static str {
         match self {
             Self::Plain => "plain memory",
             Self::Managed => "managed memory",
-            Self::Pinned(_) => "pinned memory",
+            Self::Pinned(..) => "pinned memory",
             Self::Registered(_) => "registered memory",
             Self::Region(_) => "a region",
         }
@@ -303,7 +321,7 @@ impl Space {
         let (kind, span) = match &entry.occupant {
             Occupant::Plain => (PointerKind::Device, entry.span),
             Occupant::Managed => (PointerKind::Managed, entry.span),
-            Occupant::Pinned(_) | Occupant::Registered(_) => (PointerKind::Pinned, entry.span),
+            Occupant::Pinned(..) | Occupant::Registered(_) => (PointerKind::Pinned, entry.span),
             Occupant::Region(mappings) => match mapping_at(mappings, address) {
                 Some(mapping) if mapping.pinned => (PointerKind::Pinned, mapping.span),
                 Some(mapping) => (PointerKind::Mapped, mapping.span),

@@ -8,28 +8,21 @@
 //! One process-wide lock guards the list of live allocations. Each is a mapping of its own, which
 //! takes microseconds to make: take large memory from here, small memory from a pool or the heap.
 
-use core::hint::black_box;
 use core::panic::Location;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::thread::Builder;
 use std::time::Instant;
 
 use forebay_core::{Alignment, Bytes, Span};
 use forebay_hal::{Call, Error, MemoryInfo, Result, invalid};
 use forebay_sync::fork::ForkSafeMutex;
-use forebay_sync::lock;
 
 use crate::backing::{Backing, Refusal};
-use crate::mapping::{pointer, system_page};
+use crate::mapping::pointer;
+use crate::prefault::prefault;
 use crate::settings::Settings;
 use crate::system::{Reading, Residence, System};
 use crate::{HostOptions, NumaPolicy, errno, numa};
-
-/// What a thread touches at once: whole huge pages, so that no two threads wait for the same one, and
-/// few enough that all threads end together.
-const TOUCHED_AT_ONCE: usize = 8 << 20;
 
 /// Zeroed memory of the host, which is given back when this is dropped.
 ///
@@ -183,23 +176,7 @@ impl HostAllocation {
     /// Touches every page, so that the system makes all of them now: with up to `threads` threads at
     /// once, this one among them. What the memory holds does not change.
     pub fn touch(&mut self, threads: usize) {
-        let page = usize::try_from(system_page().get()).unwrap_or(4096);
-        let parts = Mutex::new(self.as_mut_slice().chunks_mut(TOUCHED_AT_ONCE));
-        let touch = || {
-            loop {
-                let Some(part) = lock(&parts).next() else { break };
-                part.iter_mut().step_by(page).for_each(|byte| *byte = black_box(*byte));
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                // Where the system has no further thread, the others do its part.
-                if Builder::new().spawn_scoped(scope, touch).is_err() {
-                    break;
-                }
-            }
-            touch();
-        });
+        prefault(self.as_mut_slice(), threads);
     }
 
     /// How much of it is there, and in which pages, as the system tells.

@@ -138,6 +138,14 @@ fn last_error() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
+/// The node of the processor that this thread runs on, as the system tells.
+pub(crate) fn current_node() -> Option<u32> {
+    let mut node = 0_u32;
+    // SAFETY: the system writes one number to a place of our own, and nothing to null.
+    let answer = unsafe { libc::syscall(libc::SYS_getcpu, 0_usize, &raw mut node, 0_usize) };
+    (answer == 0).then_some(node)
+}
+
 /// The policy in force at an address, as the system tells.
 pub(crate) fn policy_at(address: Address) -> core::result::Result<NumaPolicy, Errno> {
     let mut mode: c_int = -1;

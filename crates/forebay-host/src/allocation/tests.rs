@@ -1,6 +1,9 @@
 //! What memory was asked to be, read back from the kernel.
 
+use std::sync::Mutex;
+
 use forebay_hal::Error;
+use forebay_sync::lock;
 
 use super::*;
 use crate::HugePages;
