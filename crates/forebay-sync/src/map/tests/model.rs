@@ -36,6 +36,24 @@ fn loom_one_of_two_frees_succeeds() {
     }
 }
 
+/// Two frees of a block that a handle owns, and one by another that does not own it: one of the first two succeeds.
+#[test]
+fn loom_one_of_two_owners_frees_and_nobody_else() {
+    loom::model(|| {
+        let slot = live();
+        assert!(free(&slot, true));
+        let generation = slot.mark_owned_again(Bytes::new(512), tagged(Bytes::new(7), 1));
+        let (other, stranger) = (Arc::clone(&slot), Arc::clone(&slot));
+        let by_address = thread::spawn(move || {
+            other.plain_owned(AT).is_some_and(|known| other.claim_owned(known))
+        });
+        let by_stranger = thread::spawn(move || free(&stranger, true));
+        let by_generation = slot.claim_owned(slot.expected_owned(AT, generation));
+        assert!(by_generation != by_address.join().unwrap(), "both, or neither");
+        assert!(!by_stranger.join().unwrap());
+    });
+}
+
 /// A free that looked at a block before it was freed and given out again does not free the next.
 #[test]
 fn loom_a_late_free_does_not_touch_the_next_block() {
