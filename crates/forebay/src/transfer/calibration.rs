@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_core::{Bytes, DeviceOrdinal};
-use forebay_hal::{Copy, Device, DeviceKind, Place, Priority, Stream, ToDevice};
+use forebay_hal::{Capabilities, Copy, Device, DeviceKind, Place, Priority, Stream, ToDevice};
 
 use super::engine::TransferEngine;
 use super::options::TransferOptions;
@@ -16,17 +16,20 @@ use crate::pinned::{PinnedArray, PinnedOptions, PinnedPool};
 use crate::pool::Pool;
 use crate::sync::fork::PerProcess;
 
-/// What is moved for one measurement.
+/// What is moved for one measurement of the wire, and of the engine where the host does not see the device's memory: more
+/// than the caches of most processors hold, as a program's data is.
 const SAMPLE: Bytes = Bytes::mib(64);
+const LARGE_SAMPLE: Bytes = Bytes::mib(256);
 
 /// After so long no further choice is tried.
 const MOST_TIME: Duration = Duration::from_millis(500);
 
 /// Of each choice the best of so many counts.
-const ROUNDS: u32 = 3;
+const ROUNDS: u32 = 2;
 
-/// The threads and pieces that are tried.
-const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
+/// The threads and pieces that are tried. Few threads are not tried where there are many processors.
+const THREADS: [usize; 6] = [1, 2, 4, 8, 12, 16];
+const FEWEST: usize = 4;
 const CHUNKS: [Bytes; 3] = [Bytes::mib(1), Bytes::mib(2), Bytes::mib(8)];
 
 /// How many times as fast as the one before a choice must be to be taken: what takes more threads or memory must pay.
@@ -73,8 +76,8 @@ pub struct Calibration {
 
 impl Calibration {
     /// Measures a device, or returns what this process has measured before. Begins no further choice after half a
-    /// second, and measures the first one in any case. Takes about 200 MiB of host memory, 132 MiB of it pinned, and 64 MiB of the device
-    /// meanwhile.
+    /// second, and measures the first one in any case. Takes at most 580 MiB of host memory, 324 MiB of it pinned, and 256 MiB
+    /// of the device meanwhile.
     ///
     /// A machine that is busy meanwhile gives lower figures. Threads that measure at the same time disturb each other;
     /// what the first of them finds is kept.
@@ -147,25 +150,29 @@ struct Bench {
 impl Bench {
     fn new(device: &Arc<dyn Device>) -> Result<Self> {
         let began = Instant::now();
-        let size = usize::try_from(SAMPLE.get()).unwrap_or(0);
+        let size = |of: Bytes| usize::try_from(of.get()).unwrap_or(0);
+        let is_visible = device.descriptor().capabilities.contains(Capabilities::HOST_VISIBLE);
+        let large = if is_visible { SAMPLE } else { LARGE_SAMPLE };
         // What is sent from pinned memory, and as much in slots.
-        let most = SAMPLE.saturating_add(SAMPLE).saturating_add(Bytes::mib(4));
+        let most = SAMPLE.saturating_add(LARGE_SAMPLE).saturating_add(Bytes::mib(4));
         let slots = PinnedOptions::new().max_bytes(most).build(device)?;
         let stream = Stream::new(device, Priority::Normal)?;
-        let array = Pool::new(device)?.array(size, stream.handle())?;
-        let mut pinned = slots.array(size)?;
+        let array = Pool::new(device)?.array(size(large), stream.handle())?;
+        let mut pinned = slots.array(size(SAMPLE))?;
         // Not zero, so that nothing is left out.
         pinned.host_mut()?.fill(1);
-        let (device, ordinary) = (Arc::clone(device), vec![1; size]);
+        let (device, ordinary) = (Arc::clone(device), vec![1; size(large)]);
         Ok(Self { device, slots, array, pinned, ordinary, began, stream })
     }
 
     fn calibrate(mut self) -> Result<Calibration> {
-        let upload_limit = self.best(|bench| bench.copy_pinned(true))?;
-        let download_limit = self.best(|bench| bench.copy_pinned(false))?;
+        let large = Bytes::new(self.ordinary.len() as u64);
+        let upload_limit = self.best(SAMPLE, |bench| bench.copy_pinned(true))?;
+        let download_limit = self.best(SAMPLE, |bench| bench.copy_pinned(false))?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let fewest = (processors / FEWEST).min(FEWEST);
         let mut best = (TransferOptions::new().threads(1), 0.0);
-        for threads in THREADS.into_iter().filter(|&threads| threads <= processors) {
+        for threads in THREADS.into_iter().filter(|n| (fewest..=processors).contains(n)) {
             self.try_options(best.0.clone().threads(threads), &mut best)?;
         }
         for chunk in CHUNKS {
@@ -174,7 +181,7 @@ impl Bench {
         self.try_options(best.0.clone().past_caches(true), &mut best)?;
         let (options, upload) = best;
         let engine = self.engine(&options)?;
-        let download = self.best(|bench| bench.download(&engine))?;
+        let download = self.best(large, |bench| bench.download(&engine))?;
         Ok(Calibration {
             upload_limit,
             download_limit,
@@ -197,7 +204,8 @@ impl Bench {
             return Ok(());
         }
         let engine = self.engine(&options)?;
-        let speed = self.best(|bench| bench.upload(&engine))?;
+        let size = Bytes::new(self.ordinary.len() as u64);
+        let speed = self.best(size, |bench| bench.upload(&engine))?;
         end(engine);
         if speed > best.1 * GAIN {
             *best = (options, speed);
@@ -208,7 +216,7 @@ impl Bench {
     /// An engine over the same pinned memory as the others, which has no more slots than one measurement fills, and whose
     /// threads end at once.
     fn engine(&self, options: &TransferOptions) -> Result<TransferEngine> {
-        let parts = SAMPLE.get().div_ceil(options.chunk.get().max(1));
+        let parts = LARGE_SAMPLE.get().div_ceil(options.chunk.get().max(1));
         let slots = options.slots_in_use().min(usize::try_from(parts).unwrap_or(usize::MAX));
         let mut options = options.clone().slots(slots);
         options.linger = Duration::ZERO;
@@ -216,7 +224,7 @@ impl Bench {
     }
 
     /// Bytes a second, of the best of some rounds after a first one, which makes slots and threads.
-    fn best(&mut self, mut round: impl FnMut(&mut Self) -> Result<()>) -> Result<f64> {
+    fn best(&mut self, size: Bytes, mut round: impl FnMut(&mut Self) -> Result<()>) -> Result<f64> {
         round(self)?;
         let mut shortest = Duration::MAX;
         for _ in 0..ROUNDS {
@@ -225,7 +233,7 @@ impl Bench {
             shortest = shortest.min(began.elapsed());
         }
         #[allow(clippy::cast_precision_loss)] // a figure for people
-        let bytes = SAMPLE.get() as f64;
+        let bytes = size.get() as f64;
         Ok(bytes / shortest.as_secs_f64().max(1e-9))
     }
 
