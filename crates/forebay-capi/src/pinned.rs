@@ -103,6 +103,7 @@ fn allocate_missed(device: forebay_device, size: u64, memory: *mut *mut c_void) 
 #[inline(never)]
 fn free_missed(device: forebay_device, memory: Address) -> forebay_status {
     if memory.is_null() {
+        table::reclaim_if_any();
         return status_of(|| table::find::<DeviceEntry>(device.id).map(drop));
     }
     // SAFETY: as the caller of `forebay_pinned_free` promises.

@@ -258,7 +258,7 @@ pub struct BandwidthOptions {
     #[arg(long, value_name = "host|cuda:N|sim", default_value_t = DeviceName::Host)]
     pub device: DeviceName,
 
-    /// The threads of the transfer engine [default: what a short measurement finds on a GPU, else one for each processor up to eight].
+    /// The threads of the transfer engine [default: what a short measurement finds on a GPU, else one for each processor up to twelve].
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
 

@@ -31,13 +31,13 @@ impl DeferredCleanup {
     /// free stays allocated.
     fn clear(self) {
         if self.per_thread && self.context.synchronize().is_err() {
-            // The end of the work is unknown, so the memory stays allocated.
-            return;
+            // The end of the work is unknown, so the memory stays allocated, and mapped.
+            return core::mem::forget(self);
         }
         for end in &self.ends {
             if end.synchronize().is_err() {
                 // The context is broken: all in it goes with the process.
-                return;
+                return core::mem::forget(self);
             }
         }
         // One at a time, and off the books only when the driver has it back: until then it is ours,
@@ -142,14 +142,17 @@ impl Drop for CudaDevice {
                 .and_then(|event| event.record(core.raw).map(|()| event));
             match marked {
                 Ok(event) => ends.push(event),
-                // No way to know when the work is done: what is left stays with the process.
-                Err(_) => return,
+                // No way to know when the work is done: what is left stays with the process, and mapped.
+                Err(_) => return core::mem::forget(Arc::clone(&self.space)),
             }
         }
         let (context, space) = (self.context, Arc::clone(&self.space));
         let leftovers =
             DeferredCleanup { context, space, ends, per_thread: streams.has_per_thread() };
-        // Without a thread they stay with the process: nobody may be made to wait here.
-        let _ = forebay_sync::thread::spawn("forebay-cuda-leftovers", move || leftovers.clear());
+        // Without a thread they stay with the process, and mapped: nobody may be made to wait here.
+        let name = "forebay-cuda-leftovers";
+        if forebay_sync::thread::spawn(name, move || leftovers.clear()).is_err() {
+            core::mem::forget(Arc::clone(&self.space));
+        }
     }
 }

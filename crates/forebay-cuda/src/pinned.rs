@@ -40,7 +40,7 @@ impl CudaDevice {
         let taken = pages.span();
         let span = Span::new(taken.start(), size).ok()?;
         let bits = host_register::PORTABLE | host_register::DEVICE_MAP;
-        let registered = self.context.call_relaxed(|table| {
+        let registered = self.context.call(|table| {
             // SAFETY: the pages are mapped until they are unregistered: the entry that owns them goes after that.
             unsafe { table.mem_host_register(taken.start().get(), taken.size().get(), bits) }
         });

@@ -58,7 +58,7 @@ macro_rules! for_each_key {
             Quarantine quarantine: Bytes = Bytes::ZERO, AnyTime, Any;
             /// Whether a stream's handle is checked for being that of another stream by now.
             StrictStreams strict_streams: bool = false, AtStart, Any;
-            /// How many threads of a transfer engine copy on the host; 0 for what a calibration has found, else one for each processor up to eight.
+            /// How many threads of a transfer engine copy on the host; 0 for what a calibration has found, else one for each processor up to twelve.
             TransferThreads transfer_threads: u64 = 0, AtStart, AtMost(MOST_THREADS);
             /// The size of the pieces of a transfer; 0 for what a calibration has found, else 4 MiB.
             TransferChunk transfer_chunk: Bytes = Bytes::ZERO, AtStart, AtMost(LARGEST_CHUNK);

@@ -68,7 +68,7 @@ pub struct Calibration {
     pub threads: usize,
     /// The size of a piece.
     pub chunk: Bytes,
-    /// Whether threads copy past the caches.
+    /// Whether slots are filled past the caches.
     pub past_caches: bool,
     /// How long measuring took.
     pub took: Duration,
@@ -153,7 +153,7 @@ impl Bench {
         let size = |of: Bytes| usize::try_from(of.get()).unwrap_or(0);
         let is_visible = device.descriptor().capabilities.contains(Capabilities::HOST_VISIBLE);
         let large = if is_visible { SAMPLE } else { LARGE_SAMPLE };
-        // What is sent from pinned memory, and as much in slots.
+        // What is sent from pinned memory, and the slots.
         let most = SAMPLE.saturating_add(LARGE_SAMPLE).saturating_add(Bytes::mib(4));
         let slots = PinnedOptions::new().max_bytes(most).build(device)?;
         let stream = Stream::new(device, Priority::Normal)?;

@@ -102,7 +102,7 @@ impl TransferOptions {
     }
 
     /// Whether runs of 64 KiB zeros and more in consecutive memory are filled in on the device instead of copied to it. They
-    /// are, by default. Memory is looked at in blocks of 4 KiB, each up to its first byte that is not zero.
+    /// are, by default. Memory is looked at once in 32 KiB, and only where 64 bytes are zero there in blocks of 4 KiB.
     pub fn fill_zeros(mut self, fill_zeros: bool) -> Self {
         self.fill_zeros = fill_zeros;
         self

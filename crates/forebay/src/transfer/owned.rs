@@ -193,7 +193,11 @@ where
             unsafe {
                 if source.is_pinned_for(&engine.device) {
                     let note = |stream| source.read_on(stream);
-                    let failed = |stream| array.block().used_on(stream);
+                    let failed = |stream| {
+                        array.block().used_on(stream);
+                        // What was enqueued comes before whatever the program does with them next.
+                        drop(engine.settle(Direction::Up, stream));
+                    };
                     begin_direct(engine, Direction::Up, &copy, choices, earlier, note, failed)
                 } else {
                     begin(engine, Direction::Up, &copy, choices, earlier)
@@ -227,7 +231,11 @@ where
             unsafe {
                 if sink.is_pinned_for(&engine.device) {
                     let note = |stream| sink.written_on(stream);
-                    let failed = |stream| array.block().used_on(stream);
+                    let failed = |stream| {
+                        array.block().used_on(stream);
+                        // What was enqueued comes before whatever the program does with them next.
+                        drop(engine.settle(Direction::Down, stream));
+                    };
                     begin_direct(engine, Direction::Down, &copy, choices, earlier, note, failed)
                 } else {
                     begin(engine, Direction::Down, &copy, choices, earlier)

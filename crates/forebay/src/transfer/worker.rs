@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// How often the memory of dropped tickets is looked at while there is nothing else to do.
 const SWEEP: Duration = Duration::from_millis(2);
 
-/// How long a thread looks again and again whether the device is done with a slot. After that it sleeps in the driver, and
+/// How long a thread looks again and again whether the device is done with a slot. After that it waits in the driver, and
 /// another thread may look for another slot. A slot of 4 MiB takes 76 us on PCI Express 5.
 const SEEK: Duration = Duration::from_micros(250);
 
@@ -180,7 +180,7 @@ fn wake(engine: &Engine, state: MutexGuard<'_, State>) {
 }
 
 /// Waits until the device is done with a slot.
-fn seek(engine: &Engine, direction: Direction, slot: &PinnedArray<u8>) -> Result<()> {
+fn settle_slot(engine: &Engine, direction: Direction, slot: &PinnedArray<u8>) -> Result<()> {
     let began = Instant::now();
     let mut is_idle = slot.is_idle();
     while !is_idle && began.elapsed() < SEEK {
@@ -194,19 +194,26 @@ fn seek(engine: &Engine, direction: Direction, slot: &PinnedArray<u8>) -> Result
     if is_idle { Ok(()) } else { engine.retried(direction, || slot.wait()) }
 }
 
+/// Gives a slot back, for whichever thread has a use for it.
+fn return_slot(engine: &Engine, direction: Direction, slot: PinnedArray<u8>) {
+    let mut state = engine.state();
+    state.lane(direction).slots.push_back(slot);
+    wake(engine, state);
+}
+
 /// Runs a step.
 fn run(engine: &Arc<Engine>, step: Step) {
     let direction = step.direction();
     match step {
         Step::Send(task, slot) => {
-            let sought = slot.as_ref().map_or(Ok(()), |slot| seek(engine, direction, slot));
+            let sought = slot.as_ref().map_or(Ok(()), |slot| settle_slot(engine, direction, slot));
             let Some((task, mut slot)) = slot_for(engine, direction, task, slot) else { return };
             // SAFETY: the transfer is not settled while this part is under way, so both sides are as the caller of
             // `submit` promised.
             let mut send =
                 || engine.retried(direction, || unsafe { engine.send(&task, &mut slot) });
             let sent = sought.and_then(|()| send());
-            engine.state().up.slots.push_back(slot);
+            return_slot(engine, direction, slot);
             let outcome = match sent {
                 Ok(zeros) => Outcome { bytes: task.part.bytes(), zeros, result: Ok(()) },
                 Err(error) => Outcome::failed(error),
@@ -223,7 +230,7 @@ fn run(engine: &Arc<Engine>, step: Step) {
                     wake(engine, state);
                 }
                 Err(error) => {
-                    engine.state().down.slots.push_back(slot);
+                    return_slot(engine, direction, slot);
                     end_part(engine, direction, task.id, Outcome::failed(error));
                 }
             }
@@ -231,8 +238,8 @@ fn run(engine: &Arc<Engine>, step: Step) {
         Step::Land(task, slot) => {
             // SAFETY: as above.
             let land = || engine.retried(direction, || unsafe { engine.land(&task, &slot) });
-            let result = seek(engine, direction, &slot).and_then(|()| land());
-            engine.state().down.slots.push_back(slot);
+            let result = settle_slot(engine, direction, &slot).and_then(|()| land());
+            return_slot(engine, direction, slot);
             let outcome = Outcome { bytes: task.part.bytes(), zeros: 0, result };
             end_part(engine, direction, task.id, outcome);
         }

@@ -197,8 +197,8 @@ fn a_dropped_ticket_and_a_cancelled_one_leave_nothing() {
     bench.nothing_was_found();
 }
 
-/// One upload with a fault at a call. Returns how many calls it took, and whether it arrived.
-fn attempt(fault: Option<Fault>) -> (u64, bool) {
+/// One upload with faults at calls. Returns how many calls it took, and whether it arrived.
+fn attempt(faults: &[Fault]) -> (u64, bool) {
     let mut options = small().threads(1).slots(2);
     options.backoff.retries = 1;
     options.sleep = |_| {};
@@ -206,20 +206,18 @@ fn attempt(fault: Option<Fault>) -> (u64, bool) {
     let data = text(20_000);
     let array = bench.pool.array::<u8>(20_000, DEFAULT).unwrap();
     let before = bench.machine.calls().total();
-    if let Some(fault) = fault {
-        bench.machine.plan(fault);
-    }
+    faults.iter().for_each(|&fault| bench.machine.plan(fault));
     let sent = send(&bench, packed(&data), array, Decoder::Device);
     bench.machine.clear_faults();
     let calls = bench.machine.calls().total() - before;
     let arrived = sent.is_ok();
     match sent {
-        Ok(array) => assert!(array.to_vec().unwrap() == data, "wrong bytes after {fault:?}"),
+        Ok(array) => assert!(array.to_vec().unwrap() == data, "wrong bytes after {faults:?}"),
         Err(refused) => {
             // Usable after any failure.
             let (from, array) = refused.into_handle();
             let array = send(&bench, from, array, Decoder::Device).unwrap();
-            assert!(array.to_vec().unwrap() == data, "wrong bytes later than {fault:?}");
+            assert!(array.to_vec().unwrap() == data, "wrong bytes later than {faults:?}");
         }
     }
     bench.nothing_was_found();
@@ -228,14 +226,18 @@ fn attempt(fault: Option<Fault>) -> (u64, bool) {
 
 #[test]
 fn any_call_may_fail_and_the_memory_comes_back() {
-    let (calls, arrived) = attempt(None);
+    let (calls, arrived) = attempt(&[]);
     assert!(arrived && calls > 20, "{calls} calls");
     let now = Bench::new().machine.calls().total();
     let mut failed = 0;
     for call in 1..=calls + now {
+        let fault = |call, kind| Fault::new(When::Call(call), kind);
         for kind in [FaultKind::Transient, FaultKind::OutOfMemory] {
-            failed += u32::from(!attempt(Some(Fault::new(When::Call(call), kind))).1);
+            attempt(&[fault(call, kind)]);
         }
+        // A call that is tried once more fails again.
+        let twice = [call, call + 1].map(|call| fault(call, FaultKind::Transient));
+        failed += u32::from(!attempt(&twice).1);
     }
     assert!(failed > 0);
 }

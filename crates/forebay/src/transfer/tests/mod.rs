@@ -7,6 +7,7 @@ mod faults;
 mod order;
 mod random;
 mod raw;
+mod slots;
 
 use std::sync::Arc;
 
