@@ -7,9 +7,10 @@
 //! ```
 //!
 //! The driver needs 1.5 to 2.5 us for each copy, also of a batch. On an H200, 10,000 copies of 4 KiB from pinned
-//! memory to scattered places take 25.3 ms one by one, 14.6 ms in batch calls, and 0.82 ms by a kernel with a thread block
-//! for each (a trial in CUDA C++, not kept here, on 17 November 2026). For large copies the driver's copy engine is faster,
-//! at 55 GB/s to a kernel's 51, and leaves the multiprocessors alone.
+//! memory to scattered places took 29.4 ms one by one and 1.01 ms by the kernel; of 32 KiB, 31.4 and 6.7 ms (2026-11-17,
+//! `cargo test --release -p forebay --features cuda --test kernels -- "how fast many small copies are"`; record
+//! `benches/records/nvidia-h200/2026-11-17/transfer.json`). For large copies the driver's copy engine is faster, and
+//! leaves the multiprocessors alone.
 //!
 //! The kernel takes a table of pieces in a staging buffer, which is used again when an event after the kernel was reached.
 //! `kernels/copy.c` is its source.

@@ -70,7 +70,7 @@ impl Kernel {
         Ok(*self.function.get_or_init(|| function))
     }
 
-    /// The same for who can do without. A driver that does not take the text is not asked again.
+    /// As [`get`](Self::get), for callers that can do without. A driver that does not take the text is not asked again.
     pub(crate) fn get_if_taken(&self, context: &Context) -> Option<RawFunction> {
         if self.is_refused.load(Ordering::Relaxed) {
             return None;

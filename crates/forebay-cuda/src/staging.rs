@@ -51,7 +51,7 @@ impl StagingBuffers {
         self.take_collected(context, size)
     }
 
-    /// The same for who has another way: so that a program that enqueues without ever waiting does not pin more and more.
+    /// As [`take`](Self::take), for callers that have another way: so that a program that enqueues without ever waiting does not pin more and more.
     pub(crate) fn take_if_few(&self, context: &Context, size: Bytes) -> Option<StagingBuffer> {
         self.collect();
         let are_few = lock(&self.retired).len() < FEW;

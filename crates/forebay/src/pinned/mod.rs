@@ -56,8 +56,8 @@
 //!
 //! A pinned page is present, so pinning touches every page: there is no option to touch them beforehand. A CUDA device
 //! makes pinned memory of 4 MiB and more itself, in huge pages that up to 16 threads touch at once, and has the driver
-//! register it: ten times as fast as the driver's own call. That is what segments are made of. Pages are the driver's
-//! alone to make, which takes half to two thirds of the time of its call for segments.
+//! register it; `docs/performance.md` has what that gains. Segments of that size are made so. Pages are the driver's alone
+//! to make.
 //!
 //! A host device places its pinned memory by the NUMA policy that it was opened with. Pages of a CUDA device, and
 //! segments of 4 MiB and more, lie on the NUMA node next to it, unless the process has a policy of its own. Smaller

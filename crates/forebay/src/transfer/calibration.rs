@@ -27,9 +27,8 @@ const MOST_TIME: Duration = Duration::from_millis(500);
 /// Of each choice the best of so many counts.
 const ROUNDS: u32 = 2;
 
-/// The threads and pieces that are tried. Few threads are not tried where there are many processors.
+/// The threads and pieces that are tried.
 const THREADS: [usize; 6] = [1, 2, 4, 8, 12, 16];
-const FEWEST: usize = 4;
 const CHUNKS: [Bytes; 3] = [Bytes::mib(1), Bytes::mib(2), Bytes::mib(8)];
 
 /// How many times as fast as the one before a choice must be to be taken: what takes more threads or memory must pay.
@@ -170,7 +169,8 @@ impl Bench {
         let upload_limit = self.best(SAMPLE, |bench| bench.copy_pinned(true))?;
         let download_limit = self.best(SAMPLE, |bench| bench.copy_pinned(false))?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let fewest = (processors / FEWEST).min(FEWEST);
+        // Where there are many processors, few threads are a waste of the time there is.
+        let fewest = (processors / 4).min(4);
         let mut best = (TransferOptions::new().threads(1), 0.0);
         for threads in THREADS.into_iter().filter(|n| (fewest..=processors).contains(n)) {
             self.try_options(best.0.clone().threads(threads), &mut best)?;
