@@ -1,12 +1,14 @@
 //! The plan: which steps there are, in which order, and what each means.
 //!
 //! ```text
-//!   main    ── format ─ clippy ─ documentation ─ ... ─ tests ─ doc tests ─ soak ─ python ──┐
+//!   main    ── format ─ clippy ─ documentation ─ ... ─ tests ─┬─ python ──────────────────┐
+//!   built                                                     └─ doc tests ─ soak ─ ... ──┤
 //!   beside  ── instructions ─ loom ─ miri ───────────────────────────────────────────────┤
-//!   alone                                                                                  └─ C edge time
+//!   alone                                                                                 └─ C edge time
 //! ```
 //!
-//! The main steps share cargo's build folder, and so run one after another. The steps beside them have build
+//! The main steps share cargo's build folder, and so run one after another, but for those at the end, which find nearly all
+//! built and build hardly anything. The steps beside them have build
 //! folders of their own and use one core only, mostly: linking with LTO, valgrind, Miri. They run at a lower
 //! priority, so they take mostly the time in which a main step leaves a core idle; not at the lowest, at which they
 //! would not end in time beside steps that use both cores. What is timed runs alone, after both.
@@ -52,6 +54,8 @@ const fn built(name: &'static str, act: fn(&Workplace, &mut Desk<'_>) -> Outcome
 pub(crate) struct Plan {
     /// One after another.
     main: Vec<Step>,
+    /// After those, each list one after another beside the other.
+    ends: [Vec<Step>; 2],
     /// One after another, beside the main ones.
     beside: Vec<Step>,
     /// One after another, when nothing else runs.
@@ -72,12 +76,16 @@ impl Plan {
                 step("C header", sources::header),
                 step("packages", sources::packages),
                 step("tests", suites::tests),
-                step("xtask tests", suites::xtask_tests),
-                built("doc tests", suites::doc_tests),
-                built("soak", suites::soak),
-                built("python", python::python),
-                step("licences", dependencies::licences),
-                step("advisories", dependencies::advisories),
+            ],
+            ends: [
+                vec![built("python", python::python)],
+                vec![
+                    built("doc tests", suites::doc_tests),
+                    built("soak", suites::soak),
+                    step("xtask tests", suites::xtask_tests),
+                    step("licences", dependencies::licences),
+                    step("advisories", dependencies::advisories),
+                ],
             ],
             beside: vec![
                 step("instructions", probes::instructions),
@@ -127,10 +135,15 @@ impl Plan {
                 carry_out(&self.beside, &[], place, screen)
             });
             let mut reports = carry_out(&self.main, &[], place, screen);
-            match beside.join() {
-                Ok(others) => reports.extend(others),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+            let [one, other] = &self.ends;
+            let before = &reports[..];
+            let ends = thread::scope(|scope| {
+                let other = scope.spawn(|| carry_out(other, before, place, screen));
+                let one = carry_out(one, before, place, screen);
+                one.into_iter().chain(joined(other)).collect::<Vec<_>>()
+            });
+            reports.extend(ends);
+            reports.extend(joined(beside));
             reports
         });
         reports.extend(carry_out(&self.alone, &reports, place, screen));
@@ -139,6 +152,11 @@ impl Plan {
         }
         summarize(&reports, started.elapsed(), screen).failed == 0
     }
+}
+
+/// What a thread returned; its panic goes on.
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Gives this thread, and every command it starts, a lower priority: half the share of others.
@@ -309,6 +327,7 @@ mod tests {
         let plan = Plan {
             main: vec![step("main 1", work), step("main 2", work)],
             beside: vec![step("beside", fails)],
+            ends: [vec![step("end 1", work)], vec![step("end 2", work)]],
             alone: vec![step("alone", alone)],
             caveat: None,
         };
@@ -317,6 +336,11 @@ mod tests {
         assert!(text.contains("beside failed:\nbeside 1\nbeside 2\nbeside 3\n\"sh -c"), "{text}");
         let at = |what: &str| text.find(what).unwrap();
         assert!(at("beside: sh -c") < at("main 2: sleep"), "it did not wait for them: {text}");
-        assert_eq!(text.lines().last(), Some("3 passed, 1 failed, 0 skipped"), "{text}");
+        assert!(
+            at("  main 2 ") < at("end 1: sleep"),
+            "they did not wait for the main ones: {text}"
+        );
+        assert!(at("end 2: sleep") < at("  end 1 "), "they were not beside each other: {text}");
+        assert_eq!(text.lines().last(), Some("5 passed, 1 failed, 0 skipped"), "{text}");
     }
 }
