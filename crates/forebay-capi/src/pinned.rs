@@ -69,7 +69,6 @@ fn with_pool(
     otherwise: impl FnOnce(&DeviceEntry) -> Result<(), Failure>,
 ) -> forebay_status {
     catch_panic(forebay_status::Defect, || {
-        table::reclaim_if_any();
         let done = table::with(device.id, |entry: &DeviceEntry| entry.pinned().map(&work));
         match done.flatten() {
             Some(Ok(())) => forebay_status::Ok,
@@ -102,8 +101,9 @@ fn allocate_missed(device: forebay_device, size: u64, memory: *mut *mut c_void) 
 
 #[inline(never)]
 fn free_missed(device: forebay_device, memory: Address) -> forebay_status {
+    // As above.
+    table::reclaim_if_any();
     if memory.is_null() {
-        table::reclaim_if_any();
         return status_of(|| table::find::<DeviceEntry>(device.id).map(drop));
     }
     // SAFETY: as the caller of `forebay_pinned_free` promises.

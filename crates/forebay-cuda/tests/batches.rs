@@ -6,10 +6,8 @@
 mod fake_driver;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
 
-use fake_driver::FakeDriver;
+use fake_driver::{FakeDriver, hold};
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::{Code, RawContext, RawStream};
@@ -170,16 +168,6 @@ const BATCH: Ways = Ways { kernel: 0, batch: 1, one_by_one: 0 };
 
 const fn one_by_one(count: u64) -> Ways {
     Ways { kernel: 0, batch: 0, one_by_one: count }
-}
-
-/// Holds a stream until the sender is gone.
-fn hold(device: &CudaDevice, stream: StreamHandle) -> Sender<()> {
-    let (open, gate) = channel::<()>();
-    let task = move || {
-        let _ = gate.recv_timeout(Duration::from_secs(20));
-    };
-    device.enqueue_host(Box::new(task), stream).unwrap();
-    open
 }
 
 /// Spans of random sizes that do not overlap, on two sides: where each begins there, and how long it is.

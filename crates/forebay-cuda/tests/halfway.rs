@@ -5,10 +5,9 @@
 mod fake_driver;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use fake_driver::FakeDriver;
+use fake_driver::{FakeDriver, hold};
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::Code;
@@ -43,16 +42,6 @@ fn copy(device: &CudaDevice, way: Way, memory: Address, host: *const u8, stream:
     // SAFETY: both sides outlive the copy, which is waited for.
     unsafe { device.copy(&linear(way, memory, host), stream) }.unwrap();
     device.synchronize_stream(stream).unwrap();
-}
-
-/// Holds a stream until the sender is used or gone.
-fn hold(device: &CudaDevice, stream: StreamHandle) -> Sender<()> {
-    let (open, gate) = channel::<()>();
-    let task = move || {
-        let _ = gate.recv_timeout(Duration::from_secs(20));
-    };
-    device.enqueue_host(Box::new(task), stream).unwrap();
-    open
 }
 
 /// Makes the call number `after` of a function fail in the middle of a copy, and looks who touches the

@@ -6,10 +6,9 @@
 mod fake_driver;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use fake_driver::FakeDriver;
+use fake_driver::{FakeDriver, hold};
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::{RawContext, RawStream};
@@ -23,16 +22,6 @@ const OWN: StreamHandle = StreamHandle::PER_THREAD;
 fn adopt(device: &CudaDevice) {
     // SAFETY: the value means the stream of whichever thread uses it, which is always there.
     assert_eq!(unsafe { device.adopt_stream(RawStream::PER_THREAD.0) }.unwrap(), OWN);
-}
-
-/// Holds a stream until the sender is used or gone.
-fn hold(device: &CudaDevice, stream: StreamHandle) -> Sender<()> {
-    let (open, gate) = channel::<()>();
-    let task = move || {
-        let _ = gate.recv_timeout(Duration::from_secs(20));
-    };
-    device.enqueue_host(Box::new(task), stream).unwrap();
-    open
 }
 
 fn fill(device: &CudaDevice, memory: Address, stream: StreamHandle) {

@@ -4,9 +4,12 @@
 
 use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
-use forebay_cuda::CudaDriver;
 use forebay_cuda::sys::Code;
+use forebay_cuda::{CudaDevice, CudaDriver};
+use forebay_hal::{StreamHandle, Streams};
 use libloading::{Library, Symbol};
 
 /// The file cargo builds it as.
@@ -170,4 +173,15 @@ impl FakeDriver {
         let alive: extern "C" fn() -> u64 = self.call("forebay_fake_alive");
         alive()
     }
+}
+
+/// Holds a stream until the sender is used or gone.
+#[allow(dead_code, reason = "not every test holds streams")]
+pub(crate) fn hold(device: &CudaDevice, stream: StreamHandle) -> Sender<()> {
+    let (open, gate) = channel::<()>();
+    let task = move || {
+        let _ = gate.recv_timeout(Duration::from_secs(20));
+    };
+    device.enqueue_host(Box::new(task), stream).unwrap();
+    open
 }

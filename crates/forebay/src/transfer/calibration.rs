@@ -16,9 +16,11 @@ use crate::pinned::{PinnedArray, PinnedOptions, PinnedPool};
 use crate::pool::Pool;
 use crate::sync::fork::PerProcess;
 
-/// What is moved for one measurement of the wire, and of the engine where the host does not see the device's memory: more
-/// than the caches of most processors hold, as a program's data is.
+/// What is moved for one measurement of the wire.
 const SAMPLE: Bytes = Bytes::mib(64);
+
+/// What is moved for one measurement of the engine, unless the host sees the device's memory: more than the caches of most
+/// processors hold, as a program's data is.
 const LARGE_SAMPLE: Bytes = Bytes::mib(256);
 
 /// After so long no further choice is tried.

@@ -70,7 +70,7 @@ impl Engine {
             }
             Part::Rows(piece) => {
                 // SAFETY: as the caller promised.
-                let sending = unsafe { self.stage(piece, &task.host, bytes) }?;
+                let sending = unsafe { self.stage(piece, &task.host, bytes, past_caches) }?;
                 self.enqueue(start, &sending, task.stream)
             }
             Part::Load(items, load) => {
@@ -94,9 +94,14 @@ impl Engine {
     /// # Safety
     ///
     /// * The host's side is readable.
-    unsafe fn stage(&self, piece: &Piece, host: &HostEnd, bytes: &mut [u8]) -> Result<Sending> {
+    unsafe fn stage(
+        &self,
+        piece: &Piece,
+        host: &HostEnd,
+        bytes: &mut [u8],
+        past_caches: bool,
+    ) -> Result<Sending> {
         let size = piece.width;
-        let past_caches = self.options.goes_past_caches(true, size);
         let Some(bytes) = bytes.get_mut(..to_usize(size)) else { return Err(too_large(size)) };
         if let HostEnd::File(file) = host {
             read_at(file, bytes, piece.from.start)?;
