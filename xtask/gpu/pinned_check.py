@@ -78,7 +78,7 @@ def run(side: str) -> None:
         peak = stats.get("allocated_bytes.peak") if "active_bytes.peak" in stats else stats["reserved_bytes.peak"]
         figures = {
             "loader": loader, "ready": ready, "side": side, "asked_mib": round(live["peak"] / 2**20, 1),
-            "pinned_mib": round(peak / 2**20, 1), "ratio": round(peak / live["peak"], 3),
+            "used_mib": round(stats.get("active_bytes.peak", 0) / 2**20, 1), "pinned_mib": round(peak / 2**20, 1), "ratio": round(peak / live["peak"], 3),
             "pin_seconds": round(spent, 3), "contents_right": right,
         }  # fmt: skip
         print(json.dumps(figures), flush=True)

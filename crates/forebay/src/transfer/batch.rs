@@ -19,6 +19,9 @@ use crate::{Allocate, DeviceArray, Error, Result};
 /// Items of no more than this are staged together.
 const SMALL: u64 = 64 << 10;
 
+/// So many small items are one transfer: it begins while the items after them are still looked at.
+const GROUP: usize = 2048;
+
 /// An item that was accepted.
 #[derive(Debug)]
 struct Accepted {
@@ -37,8 +40,7 @@ pub struct BatchTicket<'scope> {
     /// One for each item. Those that are under way are in the lists below.
     results: Vec<Result<()>>,
     alone: Vec<(usize, JobId)>,
-    together: Option<JobId>,
-    small: Vec<Accepted>,
+    groups: Vec<(JobId, Vec<Accepted>)>,
 }
 
 impl<'scope> Scope<'scope, '_> {
@@ -105,35 +107,25 @@ impl<'scope> BatchTicket<'scope> {
         copies: impl Iterator<Item = (Result<Copy>, StreamHandle)>,
     ) -> Self {
         let (engine, open) = (scope.engine(), scope.open());
-        let (alone, together, small) = (Vec::new(), None, Vec::new());
-        let mut batch =
-            Self { engine, open, direction, results: Vec::new(), alone, together, small };
+        let results = Vec::with_capacity(copies.size_hint().0);
+        let (alone, groups) = (Vec::new(), Vec::new());
+        let mut batch = Self { engine, open, direction, results, alone, groups };
+        let mut small = Vec::new();
         for (number, (copy, stream)) in copies.enumerate() {
             batch.results.push(Ok(()));
             match copy {
                 Ok(copy) if is_small(&copy) => {
-                    batch.small.push(Accepted { number, copy, stream });
+                    small.push(Accepted { number, copy, stream });
+                    if small.len() == GROUP {
+                        batch.begin_group(core::mem::take(&mut small));
+                    }
                 }
-                Ok(copy) => match batch.begin_alone(&copy, stream) {
-                    Ok(id) => batch.alone.push((number, id)),
-                    Err(error) => batch.fail(number, error),
-                },
+                Ok(copy) => batch.begin_alone(number, &copy, stream),
                 Err(error) => batch.fail(number, error),
             }
         }
-        if !batch.small.is_empty() {
-            match batch.begin_together() {
-                Ok(id) => batch.together = Some(id),
-                // Each by itself, then.
-                Err(_) => {
-                    for Accepted { number, copy, stream } in core::mem::take(&mut batch.small) {
-                        match batch.begin_alone(&copy, stream) {
-                            Ok(id) => batch.alone.push((number, id)),
-                            Err(error) => batch.fail(number, error),
-                        }
-                    }
-                }
-            }
+        if !small.is_empty() {
+            batch.begin_group(small);
         }
         batch
     }
@@ -144,14 +136,31 @@ impl<'scope> BatchTicket<'scope> {
         }
     }
 
-    fn begin_alone(&self, copy: &Copy, stream: StreamHandle) -> Result<JobId> {
+    /// Begins the transfer of an item, or notes why it could not.
+    fn begin_alone(&mut self, number: usize, copy: &Copy, stream: StreamHandle) {
         // SAFETY: both sides are borrowed until the end of the scope, which waits for the transfer.
-        let id = unsafe { begin(self.engine, self.direction, copy, Choices::default(), stream) }?;
-        lock(self.open).insert(id);
-        Ok(id)
+        match unsafe { begin(self.engine, self.direction, copy, Choices::default(), stream) } {
+            Ok(id) => {
+                lock(self.open).insert(id);
+                self.alone.push((number, id));
+            }
+            Err(error) => self.fail(number, error),
+        }
     }
 
-    fn begin_together(&self) -> Result<JobId> {
+    /// Begins one transfer of many small items; each by itself, if that is refused.
+    fn begin_group(&mut self, items: Vec<Accepted>) {
+        match self.begin_together(&items) {
+            Ok(id) => self.groups.push((id, items)),
+            Err(_) => {
+                for Accepted { number, copy, stream } in items {
+                    self.begin_alone(number, &copy, stream);
+                }
+            }
+        }
+    }
+
+    fn begin_together(&self, accepted: &[Accepted]) -> Result<JobId> {
         let direction = self.direction;
         let item = |one: &Accepted| {
             let (to, from) = (one.copy.to().address().get(), one.copy.from().address().get());
@@ -161,9 +170,9 @@ impl<'scope> BatchTicket<'scope> {
                 Direction::Down => Item { host: to, device: from, size },
             }
         };
-        let items: Arc<[Item]> = self.small.iter().map(item).collect();
+        let items: Arc<[Item]> = accepted.iter().map(item).collect();
         let total = items.iter().map(|item| item.size).sum();
-        let streams: BTreeSet<u64> = self.small.iter().map(|one| one.stream.0).collect();
+        let streams: BTreeSet<u64> = accepted.iter().map(|one| one.stream.0).collect();
         let streams: Vec<StreamHandle> = streams.into_iter().map(StreamHandle).collect();
         let packing = Packing::new(self.engine.options.load(total));
         let supply = Supply::Items(items, packing);
@@ -182,18 +191,17 @@ impl<'scope> BatchTicket<'scope> {
 
     /// Waits until all are done, and returns the result of each, in the order of the items.
     pub fn wait(mut self) -> Vec<Result<()>> {
+        for (id, items) in core::mem::take(&mut self.groups) {
+            if self.end(id).is_err() {
+                // One of them is at fault: each by itself, to know which.
+                for Accepted { number, copy, stream } in items {
+                    self.begin_alone(number, &copy, stream);
+                }
+            }
+        }
         for (number, id) in core::mem::take(&mut self.alone) {
             if let Err(error) = self.end(id) {
                 self.fail(number, error);
-            }
-        }
-        if self.together.is_some_and(|id| self.end(id).is_err()) {
-            // One of them is at fault: each by itself, to know which.
-            for Accepted { number, copy, stream } in core::mem::take(&mut self.small) {
-                let done = self.begin_alone(&copy, stream).and_then(|id| self.end(id));
-                if let Err(error) = done {
-                    self.fail(number, error);
-                }
             }
         }
         self.results

@@ -155,6 +155,27 @@ fn a_batch_says_which_item_failed() {
     bench.nothing_was_found();
 }
 
+/// More items than are staged together, of which the first, one in between and the last are refused.
+#[test]
+fn a_large_batch_arrives_whole() {
+    let bench = Bench::new();
+    let sources: Vec<Vec<u8>> = (0..2100).map(|seed| data(16, seed)).collect();
+    let wrong = [0, 2047, 2099];
+    let room = |number: &usize| if wrong.contains(number) { 8 } else { 16 };
+    let mut arrays: Vec<_> = (0..2100).map(|number| bench.array(room(&number))).collect();
+    let results = bench.engine.scope(|transfers| {
+        transfers.upload_all(sources.iter().map(Vec::as_slice).zip(&mut arrays).collect()).wait()
+    });
+    for (number, result) in results.unwrap().iter().enumerate() {
+        assert_eq!(result.is_err(), wrong.contains(&number), "item {number}: {result:?}");
+    }
+    for (number, (array, source)) in arrays.iter().zip(&sources).enumerate() {
+        let right = wrong.contains(&number) || array.to_vec().unwrap() == *source;
+        assert!(right, "item {number}");
+    }
+    bench.nothing_was_found();
+}
+
 /// Pinned memory of another device is ordinary memory for this one.
 #[test]
 fn pinned_memory_of_another_device_goes_through_slots() {
