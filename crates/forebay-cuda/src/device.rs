@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, PageSize, Span, StreamId};
 use forebay_hal::{
-    Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, Error, EventHandle,
-    EventKind, ForeignStreams, Granularity, HostTask, ManagedMemory, MemoryInfo, Peers,
-    PinnedMemory, PointerClass, Priority, Progress, Result, Sharing, StreamHandle, Streams,
-    VirtualMemory, fresh_handle,
+    Call, Capabilities, Decompression, Descriptor, Device, Error, EventHandle, EventKind,
+    ForeignStreams, Granularity, HostTask, ManagedMemory, MemoryInfo, Peers, PinnedMemory,
+    PointerClass, Priority, Progress, Result, Sharing, StreamHandle, Streams, VirtualMemory,
+    fresh_handle,
 };
 use forebay_sync::fork::PerProcess;
 
@@ -88,10 +88,11 @@ impl CudaDevice {
 
     fn of(context: &'static Context) -> Self {
         let granularity = granularity_of(context);
-        let descriptor = Descriptor::new(DeviceKind::Cuda, context.ordinal, name(context))
-            .driver(driver_name(context.driver))
-            .capabilities(capabilities(context, granularity))
-            .alignment(ALIGNMENT);
+        let descriptor =
+            Descriptor::new(context.driver.vendor.kind, context.ordinal, name(context))
+                .driver(driver_name(context.driver))
+                .capabilities(capabilities(context, granularity))
+                .alignment(ALIGNMENT);
         let pages = Granularity { minimum: PageSize::DEVICE, recommended: PageSize::DEVICE };
         let max_pitch = u64::try_from(attribute_of(context, attribute::MAX_PITCH)).unwrap_or(0);
         Self {
@@ -195,20 +196,20 @@ fn name(context: &Context) -> String {
     }
     // SAFETY: it ends with a zero.
     let text = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-    if told.is_err() || text.is_empty() { "an NVIDIA device".to_owned() } else { text }
+    if told.is_err() || text.is_empty() { context.driver.vendor.unnamed.to_owned() } else { text }
 }
 
-/// The versions of CUDA and, where the system tells it, of the kernel's module.
+/// The versions of the interface and, where the system tells it, of the kernel's module.
 fn driver_name(driver: &CudaDriver) -> String {
     let (major, minor) = driver.version();
-    let cuda = format!("CUDA {major}.{minor}");
-    let text = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let interface = format!("{} {major}.{minor}", driver.vendor.interface.name);
+    let text = std::fs::read_to_string(driver.vendor.module_version).unwrap_or_default();
     let is_version = |word: &&str| {
         word.contains('.') && word.chars().all(|letter| letter.is_ascii_digit() || letter == '.')
     };
     match text.lines().next().and_then(|line| line.split_whitespace().find(is_version)) {
-        Some(module) => format!("{cuda}, driver {module}"),
-        None => cuda,
+        Some(module) => format!("{interface}, driver {module}"),
+        None => interface,
     }
 }
 

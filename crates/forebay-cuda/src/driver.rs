@@ -19,12 +19,10 @@ use crate::event::EventCore;
 use crate::refusal::plain_error;
 use crate::sys::values::{memory_type, pointer, proc_address};
 use crate::sys::{Code, Outcome, RawContext, Symbol, Table};
+use crate::vendor::{Find, Loaded, NVIDIA, Vendor};
 
 /// The variable that names the driver's library, in place of the system's own.
 pub const DRIVER_VARIABLE: &str = "FOREBAY_CUDA_DRIVER";
-
-/// What the library is called: by the driver's packages, then where only the plain name was linked.
-const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 /// From this version on `cuGetProcAddress` says why a function is missing.
 const ASKS_FOR_FUNCTIONS_FROM: c_int = 12_000;
@@ -38,8 +36,10 @@ type GetProcAddress =
 /// serves a child, which it does where the parent had not begun with it.
 static DRIVERS: PerProcess<Vec<&'static CudaDriver>> = PerProcess::new();
 
-/// A CUDA driver. Each library is loaded once and stays until the end of the process.
+/// A CUDA driver, or [another vendor's](Vendor) that is called alike. Each library is loaded once and stays until the end of
+/// the process.
 pub struct CudaDriver {
+    pub(crate) vendor: &'static Vendor,
     library: String,
     version: c_int,
     table: Table,
@@ -80,75 +80,55 @@ pub struct DriverPointer {
 impl CudaDriver {
     /// The system's driver, or the one that [`DRIVER_VARIABLE`] names.
     pub fn load() -> core::result::Result<&'static Self, DriverMissing> {
-        match std::env::var(DRIVER_VARIABLE) {
-            Ok(library) if !library.is_empty() => Self::load_first(&[&library]),
-            _ => Self::load_first(&LIBRARIES),
-        }
+        Self::load_of(&NVIDIA)
     }
 
     /// The driver in the library of this name or path.
     pub fn load_from(library: &str) -> core::result::Result<&'static Self, DriverMissing> {
-        Self::load_first(&[library])
+        Self::load_first(&NVIDIA, &[library])
     }
 
-    fn load_first(libraries: &[&str]) -> core::result::Result<&'static Self, DriverMissing> {
+    /// The system's driver of a vendor, or the one that the vendor's variable names.
+    pub fn load_of(vendor: &'static Vendor) -> core::result::Result<&'static Self, DriverMissing> {
+        match std::env::var(vendor.variable) {
+            Ok(library) if !library.is_empty() => Self::load_first(vendor, &[&library]),
+            _ => Self::load_first(vendor, vendor.libraries),
+        }
+    }
+
+    /// The first of these libraries that is there, as a driver of the vendor's.
+    pub fn load_first(
+        vendor: &'static Vendor,
+        libraries: &[&str],
+    ) -> core::result::Result<&'static Self, DriverMissing> {
         let mut drivers = DRIVERS.lock();
         let mut tried = Vec::new();
         for &name in libraries {
-            if let Some(driver) = drivers.iter().find(|driver| driver.library == name) {
+            let is_it = |driver: &&&Self| driver.vendor == vendor && driver.library == name;
+            if let Some(driver) = drivers.iter().find(is_it) {
                 return Ok(driver);
             }
-            // SAFETY: loading runs the library's own start-up code. It is the CUDA driver by the
+            // SAFETY: loading runs the library's own start-up code. It is the vendor's driver by the
             // name its vendor gives it, or what the user named in its place.
             match unsafe { Library::new(name) } {
                 Ok(library) => {
-                    let driver: &'static Self = Box::leak(Box::new(Self::start(name, library)?));
+                    // Its threads run on, and its functions are in the table: it stays.
+                    let library: &'static Library = Box::leak(Box::new(library));
+                    let (table, version) = (vendor.load)(name, &|export| find(library, export))?;
+                    let driver = Self::new(vendor, name, table, version);
+                    let driver: &'static Self = Box::leak(Box::new(driver));
                     drivers.push(driver);
                     return Ok(driver);
                 }
                 Err(error) => tried.push((name.to_owned(), reason(&error))),
             }
         }
-        Err(DriverMissing::Library { tried })
+        Err(DriverMissing::Library { vendor, tried })
     }
 
-    fn start(name: &str, library: Library) -> core::result::Result<Self, DriverMissing> {
-        // Its threads run on, and its functions are in the table: it stays.
-        let library: &'static Library = Box::leak(Box::new(library));
-        let by_name = |symbol: &'static Symbol| find(library, symbol.export);
-        let absent = |symbol| DriverMissing::Function { library: name.to_owned(), symbol };
-        // SAFETY: the exported name of each symbol is that of the version declared, so the
-        // signatures agree; the library is never unloaded.
-        let exported = unsafe { Table::load(by_name) }.map_err(absent)?;
-        let stopped = |refusal: crate::sys::Refusal| DriverMissing::Start {
-            library: name.to_owned(),
-            code: refusal.code,
-        };
-        // SAFETY: no argument but flags, which must be 0.
-        unsafe { exported.init(0) }.map_err(stopped)?;
-        let mut version = 0;
-        // SAFETY: the version is written to a place of our own.
-        unsafe { exported.driver_get_version(&raw mut version) }.map_err(stopped)?;
-        let asks = find(library, "cuGetProcAddress_v2")
-            .filter(|_| version >= ASKS_FOR_FUNCTIONS_FROM)
-            .map(|function| {
-                // SAFETY: this name is exported with this signature alone.
-                unsafe { core::mem::transmute::<NonNull<c_void>, GetProcAddress>(function) }
-            });
-        let known = |symbol: &'static Symbol| {
-            // A newer function by an old name may be exported for other reasons than being there.
-            if symbol.version > version {
-                return None;
-            }
-            match asks {
-                Some(ask) => ask_for(ask, symbol),
-                None => find(library, symbol.export),
-            }
-        };
-        // SAFETY: the driver gives for a name and a version the function with the signature it had
-        // in that version, which is the one declared; and as above.
-        let table = unsafe { Table::load(known) }.map_err(absent)?;
-        Ok(Self {
+    fn new(vendor: &'static Vendor, name: &str, table: Table, version: c_int) -> Self {
+        Self {
+            vendor,
             library: name.to_owned(),
             version,
             table,
@@ -157,7 +137,12 @@ impl CudaDriver {
             events: RwLock::default(),
             streams_made: AtomicU64::new(0),
             events_made: AtomicU64::new(0),
-        })
+        }
+    }
+
+    /// Whose driver it is.
+    pub const fn vendor(&self) -> &'static Vendor {
+        self.vendor
     }
 
     /// The library it was loaded from.
@@ -165,7 +150,7 @@ impl CudaDriver {
         &self.library
     }
 
-    /// The version of CUDA it speaks, as `(13, 0)`.
+    /// The version of the interface it speaks, as `(13, 0)`.
     pub const fn version(&self) -> (c_int, c_int) {
         (self.version / 1000, self.version % 1000 / 10)
     }
@@ -335,10 +320,41 @@ impl CudaDriver {
 impl fmt::Debug for CudaDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CudaDriver")
+            .field("vendor", &self.vendor)
             .field("library", &self.library)
             .field("version", &self.version)
             .finish_non_exhaustive()
     }
+}
+
+/// Fills the table from a CUDA driver's library and starts the driver.
+pub(crate) fn load_cuda(name: &str, find: Find<'_>) -> Loaded {
+    let by_name = |symbol: &'static Symbol| find(symbol.export);
+    let absent = |symbol| DriverMissing::Function { library: name.to_owned(), symbol };
+    // SAFETY: the exported name of each symbol is that of the version declared, so the signatures
+    // agree; the library is never unloaded.
+    let exported = unsafe { Table::load(by_name) }.map_err(absent)?;
+    let version = NVIDIA.start(name, &exported)?;
+    let asks = find("cuGetProcAddress_v2").filter(|_| version >= ASKS_FOR_FUNCTIONS_FROM).map(
+        |function| {
+            // SAFETY: this name is exported with this signature alone.
+            unsafe { core::mem::transmute::<NonNull<c_void>, GetProcAddress>(function) }
+        },
+    );
+    let known = |symbol: &'static Symbol| {
+        // A newer function by an old name may be exported for other reasons than being there.
+        if symbol.version > version {
+            return None;
+        }
+        match asks {
+            Some(ask) => ask_for(ask, symbol),
+            None => find(symbol.export),
+        }
+    };
+    // SAFETY: the driver gives for a name and a version the function with the signature it had in that
+    // version, which is the one declared; and as above.
+    let table = unsafe { Table::load(known) }.map_err(absent)?;
+    Ok((table, version))
 }
 
 /// What the system said of a library it did not load.

@@ -61,6 +61,7 @@ mod stream;
 pub mod sys;
 mod task;
 mod transfer;
+pub mod vendor;
 mod virtual_memory;
 
 pub use device::CudaDevice;

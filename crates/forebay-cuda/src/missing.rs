@@ -1,18 +1,20 @@
-//! Why there is no CUDA here.
+//! Why there is no driver here.
 
 use core::fmt;
 
 use forebay_hal::{Call, Error};
 
-use crate::driver::DRIVER_VARIABLE;
-use crate::sys::{Code, Symbol};
+use crate::sys::{Refusal, Symbol};
+use crate::vendor::Vendor;
 
-/// Why there is no CUDA driver to use. A value, never a panic: most machines have none.
+/// Why there is no driver to use. A value, never a panic: most machines have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverMissing {
     /// None of the libraries could be loaded.
     Library {
+        /// Whose driver it would be.
+        vendor: &'static Vendor,
         /// What was tried, and what the system said of each.
         tried: Vec<(String, String)>,
     },
@@ -25,62 +27,54 @@ pub enum DriverMissing {
     },
     /// The driver did not begin.
     Start {
+        /// Whose driver it is.
+        vendor: &'static Vendor,
         /// The library.
         library: String,
-        /// What it answered.
-        code: Code,
+        /// What it answered, and to which call.
+        refusal: Refusal,
+    },
+    /// The process has loaded as many such libraries as it can.
+    TooMany {
+        /// Whose drivers they are.
+        vendor: &'static Vendor,
+        /// How many it can load.
+        limit: usize,
     },
 }
 
 impl fmt::Display for DriverMissing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no CUDA driver: ")?;
+        let interface = match self {
+            Self::Function { symbol, .. } => symbol.interface,
+            Self::Library { vendor, .. }
+            | Self::Start { vendor, .. }
+            | Self::TooMany { vendor, .. } => vendor.interface,
+        };
+        write!(f, "no {} driver: ", interface.name)?;
         match self {
-            Self::Library { tried } => {
+            Self::Library { vendor, tried } => {
                 for (index, (library, reason)) in tried.iter().enumerate() {
                     let comma = if index == 0 { "tried " } else { ", " };
                     write!(f, "{comma}{library} ({reason})")?;
                 }
-                write!(
-                    f,
-                    "; install NVIDIA's driver, or name its library in {DRIVER_VARIABLE}, or use \
-                     another device"
-                )
+                let Vendor { install, variable, .. } = vendor;
+                write!(f, "; {install}, or name its library in {variable}, or use another device")
             }
             Self::Function { library, symbol } => write!(
                 f,
-                "{library} has no {}, which CUDA {}.{} introduced; install a newer driver",
+                "{library} has no {}, which {} introduced; install a newer driver",
                 symbol.name,
-                symbol.version / 1000,
-                symbol.version % 1000 / 10
+                symbol.since()
             ),
-            Self::Start { library, code } => {
-                write!(f, "{library} does not start: {code}; {}", cure(*code))
+            Self::Start { vendor, library, refusal } => {
+                let said = vendor.interface.describe(refusal.code);
+                write!(f, "{library} does not start: {said}; {}", (vendor.cure)(refusal.code))
+            }
+            Self::TooMany { limit, .. } => {
+                write!(f, "the process has loaded {limit} libraries, the most it can; name one")
             }
         }
-    }
-}
-
-/// What helps where `cuInit` answered so.
-fn cure(code: Code) -> &'static str {
-    match code {
-        Code::ERROR_NO_DEVICE => {
-            "there is no NVIDIA device this process may see: look at CUDA_VISIBLE_DEVICES and, in a \
-             container, at what devices it was given"
-        }
-        Code::ERROR_SYSTEM_DRIVER_MISMATCH => {
-            "the library and the kernel's module are of different versions: restart the machine, or \
-             install both anew"
-        }
-        Code::ERROR_STUB_LIBRARY => {
-            "this is the toolkit's stub, for linking: take its folder out of LD_LIBRARY_PATH"
-        }
-        Code::ERROR_NOT_INITIALIZED => {
-            "the process was forked after its parent had begun with CUDA: fork before that, or start \
-             the child by exec"
-        }
-        Code::ERROR_SYSTEM_NOT_READY => "the machine's fabric is not up yet: wait, or start it",
-        _ => "nvidia-smi tells more",
     }
 }
 

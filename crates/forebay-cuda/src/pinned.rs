@@ -108,7 +108,7 @@ fn host_shortage(call: Call, requested: Bytes) -> Error {
 /// The driver's flags, refused where memory that exists cannot be made so.
 fn register_flags(flags: PinnedFlags) -> Result<u32> {
     if flags.contains(PinnedFlags::WRITE_COMBINED) {
-        let missing = "CUDA makes only memory it allocates itself write-combined";
+        let missing = "the driver makes only memory it allocates itself write-combined";
         return Err(Error::Unsupported { call: Call::Register, missing: missing.into() });
     }
     let mut bits = 0;
@@ -179,8 +179,9 @@ unsafe impl PinnedMemory for CudaDevice {
         let call = Call::Register;
         nonzero(call, "span", span.size())?;
         let bits = register_flags(flags)?;
-        if self.context.table().mem_host_register.is_none() {
-            let missing = "the driver has no cuMemHostRegister";
+        let function = self.context.table().mem_host_register;
+        if function.is_none() {
+            let missing = format!("the driver has no {}", function.symbol.name);
             return Err(Error::Unsupported { call, missing: missing.into() });
         }
         // Entered first, so that of two threads that register the same one is refused.

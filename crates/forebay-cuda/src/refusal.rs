@@ -28,7 +28,7 @@ pub(crate) enum ErrorClass {
 /// device counts as lost rather than as usable.
 pub(crate) const fn meaning(code: Code) -> ErrorClass {
     match code {
-        Code::ERROR_OUT_OF_MEMORY => ErrorClass::OutOfMemory,
+        Code::ERROR_OUT_OF_MEMORY | Code::HIP_RUNTIME_MEMORY => ErrorClass::OutOfMemory,
         Code::ERROR_INVALID_VALUE
         | Code::ERROR_INVALID_DEVICE
         | Code::ERROR_INVALID_IMAGE
@@ -47,7 +47,11 @@ pub(crate) const fn meaning(code: Code) -> ErrorClass {
         | Code::ERROR_PRIMARY_CONTEXT_ACTIVE
         | Code::ERROR_HOST_MEMORY_ALREADY_REGISTERED
         | Code::ERROR_HOST_MEMORY_NOT_REGISTERED
-        | Code::ERROR_CAPTURED_EVENT => ErrorClass::Invalid,
+        | Code::ERROR_CAPTURED_EVENT
+        | Code::HIP_INVALID_CONFIGURATION
+        | Code::HIP_INVALID_PITCH
+        | Code::HIP_INVALID_DEVICE_POINTER
+        | Code::HIP_INVALID_COPY_DIRECTION => ErrorClass::Invalid,
         Code::ERROR_NOT_READY
         | Code::ERROR_DEVICE_UNAVAILABLE
         | Code::ERROR_CONTEXT_ALREADY_IN_USE
@@ -72,7 +76,8 @@ pub(crate) const fn meaning(code: Code) -> ErrorClass {
         | Code::ERROR_NOT_PERMITTED
         | Code::ERROR_NOT_SUPPORTED
         | Code::ERROR_SYSTEM_DRIVER_MISMATCH
-        | Code::ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => ErrorClass::Unsupported,
+        | Code::ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
+        | Code::HIP_INSUFFICIENT_DRIVER => ErrorClass::Unsupported,
         Code::ERROR_OPERATING_SYSTEM
         | Code::ERROR_LAUNCH_OUT_OF_RESOURCES
         | Code::ERROR_SYSTEM_NOT_READY
@@ -121,12 +126,13 @@ impl CallInfo {
 pub(crate) fn words(refusal: Refusal, table: Option<&Table>) -> String {
     let Refusal { symbol, code } = refusal;
     if code == Code::MISSING {
-        let (major, minor) = (symbol.version / 1000, symbol.version % 1000 / 10);
-        return format!("the driver has no {}, which CUDA {major}.{minor} introduced", symbol.name);
+        return format!("the driver has no {}, which {} introduced", symbol.name, symbol.since());
     }
-    match table.filter(|_| code.name().is_none()).and_then(|table| name_of(table, code)) {
+    let interface = symbol.interface;
+    let unknown = interface.name_of(code).is_none();
+    match table.filter(|_| unknown).and_then(|table| name_of(table, code)) {
         Some(name) => format!("{} said {name} ({})", symbol.name, code.0),
-        None => format!("{} said {code}", symbol.name),
+        None => format!("{} said {}", symbol.name, interface.describe(code)),
     }
 }
 

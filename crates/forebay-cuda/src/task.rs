@@ -11,7 +11,7 @@
 //!   thread                      +---> task 7 ------+ word = 7
 //! ```
 //!
-//! Numbers go up by one for each task of a stream, so one word serves a stream forever.
+//! Numbers go up by one for each task of a stream, so one word serves a stream for billions of tasks.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -40,6 +40,9 @@ const AT_ONCE: u64 = PAGE as u64 / APART;
 
 /// How long a thread waits for another task before it ends.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The last number of a word. HIP does not compare numbers across their end, so a stream takes another word then.
+const LAST: u32 = u32::MAX;
 
 /// A word that a stream waits for.
 #[derive(Debug)]
@@ -70,6 +73,11 @@ impl Signal {
         self.is_done(self.issued.load(Ordering::Acquire))
     }
 
+    /// Whether it has numbers left.
+    fn has_numbers(&self) -> bool {
+        self.issued.load(Ordering::Acquire) < LAST
+    }
+
     /// Says that task `number` is done. The word never goes back: a stream may still be about to
     /// look at it.
     fn finish(&self, number: u32) {
@@ -93,7 +101,9 @@ impl Signals {
     /// An unused word that nothing waits for.
     fn take(&self, context: &Context) -> core::result::Result<Arc<Signal>, Refusal> {
         let mut all = lock(&self.0);
-        let idle = |signal: &&Arc<Signal>| Arc::strong_count(signal) == 1 && signal.is_settled();
+        let idle = |signal: &&Arc<Signal>| {
+            Arc::strong_count(signal) == 1 && signal.is_settled() && signal.has_numbers()
+        };
         if let Some(signal) = all.iter().find(idle) {
             return Ok(Arc::clone(signal));
         }
@@ -246,8 +256,8 @@ impl Context {
         lane: &mut TaskLane,
     ) -> core::result::Result<(), Refusal> {
         let signal = match &lane.signal {
-            Some(signal) => Arc::clone(signal),
-            None => self.signals.take(self)?,
+            Some(signal) if signal.has_numbers() => Arc::clone(signal),
+            _ => self.signals.take(self)?,
         };
         lane.signal = Some(Arc::clone(&signal));
         let number = signal.issued.load(Ordering::Acquire).wrapping_add(1);
@@ -310,8 +320,12 @@ impl CudaDevice {
         let call = Call::EnqueueHost;
         let core = self.stream(call, stream)?;
         if !self.context.has_tasks() {
-            let missing = "functions of the host in stream order need cuStreamWaitValue32, which \
-                           came with CUDA 11.7";
+            let needed = self.context.table().stream_wait_value.symbol;
+            let missing = format!(
+                "functions of the host in stream order need {}, which came with {}",
+                needed.name,
+                needed.since()
+            );
             return Err(Error::Unsupported { call, missing: missing.into() });
         }
         let lane = core.lane();

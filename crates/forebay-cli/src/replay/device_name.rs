@@ -82,7 +82,7 @@ impl DeviceName {
     /// What to say where there is no CUDA driver: what was looked for, and what works instead.
     fn without_driver(self, missing: &DriverMissing) -> String {
         let what = match missing {
-            DriverMissing::Library { tried } => format!(
+            DriverMissing::Library { tried, .. } => format!(
                 "no CUDA driver was found for {self}: {}; install NVIDIA's driver, or set \
                  {DRIVER_VARIABLE} to the path of its library",
                 looked_for(tried)
@@ -153,6 +153,8 @@ impl serde::Serialize for DeviceName {
 
 #[cfg(test)]
 mod tests {
+    use forebay_cuda::vendor::NVIDIA;
+
     use super::*;
 
     #[test]
@@ -180,7 +182,8 @@ mod tests {
         let attempt = |name: &str| (name.to_owned(), format!("{name}: {reason}"));
         let tried = vec![attempt("libcuda.so.1"), attempt("libcuda.so")];
         assert_eq!(
-            DeviceName::Cuda(0).without_driver(&DriverMissing::Library { tried: tried.clone() }),
+            DeviceName::Cuda(0)
+                .without_driver(&DriverMissing::Library { vendor: &NVIDIA, tried: tried.clone() }),
             "no CUDA driver was found for cuda:0: looked for libcuda.so.1 and libcuda.so (cannot open \
              shared object file); install NVIDIA's driver, or set FOREBAY_CUDA_DRIVER to the path of \
              its library; without a GPU, use --device host or --device sim; \"forebay doctor\" shows \

@@ -97,24 +97,70 @@ codes! {
     ERROR_UNKNOWN = 999,
 }
 
+/// Codes of HIP that are none of CUDA's driver. It has the others by the same numbers.
+impl Code {
+    /// `hipErrorInvalidConfiguration`.
+    pub const HIP_INVALID_CONFIGURATION: Self = Self(9);
+    /// `hipErrorInvalidPitchValue`.
+    pub const HIP_INVALID_PITCH: Self = Self(12);
+    /// `hipErrorInvalidDevicePointer`.
+    pub const HIP_INVALID_DEVICE_POINTER: Self = Self(17);
+    /// `hipErrorInvalidMemcpyDirection`.
+    pub const HIP_INVALID_COPY_DIRECTION: Self = Self(21);
+    /// `hipErrorInsufficientDriver`.
+    pub const HIP_INSUFFICIENT_DRIVER: Self = Self(35);
+    /// `hipErrorRuntimeMemory`.
+    pub const HIP_RUNTIME_MEMORY: Self = Self(1052);
+}
+
+/// An interface of a vendor's: what it is called, and its codes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Interface {
+    /// The name, as in "CUDA 13.0".
+    pub name: &'static str,
+    /// Codes by number, with their names in the vendor's header.
+    pub codes: &'static [(Code, &'static str)],
+}
+
+/// The CUDA driver's.
+pub const CUDA: Interface = Interface { name: "CUDA", codes: Code::ALL };
+
+impl Interface {
+    /// The name of a code, where it is known here.
+    pub fn name_of(&self, code: Code) -> Option<&'static str> {
+        let place = self.codes.binary_search_by_key(&code, |&(code, _)| code).ok()?;
+        self.codes.get(place).map(|&(_, name)| name)
+    }
+
+    /// A code in words.
+    pub fn describe(&self, code: Code) -> String {
+        match self.name_of(code) {
+            Some(name) => format!("{name} ({})", code.0),
+            None if code == Code::MISSING => "a function this driver lacks".to_owned(),
+            None => format!("{} error {}", self.name, code.0),
+        }
+    }
+}
+
+impl fmt::Debug for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
 impl Code {
     /// Not an answer of the driver: the function is not in it.
     pub const MISSING: Self = Self(u32::MAX);
 
     /// The name in CUDA's header, where it is known here.
     pub fn name(self) -> Option<&'static str> {
-        let place = Self::ALL.binary_search_by_key(&self, |&(code, _)| code).ok()?;
-        Self::ALL.get(place).map(|&(_, name)| name)
+        CUDA.name_of(self)
     }
 }
 
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => write!(f, "{name} ({})", self.0),
-            None if *self == Self::MISSING => f.write_str("a function this driver lacks"),
-            None => write!(f, "CUDA error {}", self.0),
-        }
+        f.write_str(&CUDA.describe(*self))
     }
 }
 

@@ -13,9 +13,9 @@ mod structs;
 mod table;
 pub mod values;
 
-pub use code::Code;
+pub use code::{CUDA, Code, Interface};
 pub use structs::{
     AccessDescription, AllocationFlags, AllocationProperties, Copy2d, Copy3d, CopyAttributes,
     Location, RawContext, RawEvent, RawFunction, RawMemoryPool, RawModule, RawPage, RawStream,
 };
-pub use table::{HostFunction, Need, Outcome, Refusal, SYMBOLS, Symbol, Table};
+pub use table::{Function, HostFunction, Need, Outcome, Refusal, SYMBOLS, Symbol, Table};

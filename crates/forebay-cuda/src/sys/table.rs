@@ -5,11 +5,10 @@
 //! what `dlsym` wants. A function the driver lacks answers [`Code::MISSING`].
 
 use core::ffi::{c_char, c_int, c_void};
-use core::ptr::NonNull;
 
 use super::{
-    AccessDescription, AllocationProperties, Code, Copy2d, Copy3d, CopyAttributes, Location,
-    RawContext, RawEvent, RawFunction, RawMemoryPool, RawModule, RawPage, RawStream,
+    AccessDescription, AllocationProperties, CUDA, Code, Copy2d, Copy3d, CopyAttributes, Interface,
+    Location, RawContext, RawEvent, RawFunction, RawMemoryPool, RawModule, RawPage, RawStream,
 };
 
 /// A function that the driver calls in stream order.
@@ -24,17 +23,59 @@ pub enum Need {
     Optional,
 }
 
-/// A function of the driver.
+/// What a function of the driver is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// Its name in CUDA's documentation.
+    /// The interface it belongs to.
+    pub interface: &'static Interface,
+    /// Its name in the vendor's documentation.
     pub name: &'static str,
     /// The name under which the version declared here is exported.
     pub export: &'static str,
-    /// The version of CUDA that brought it, as `cuDriverGetVersion` counts.
+    /// The version of the interface that brought it, as `cuDriverGetVersion` counts.
     pub version: c_int,
     /// Whether forebay can do without it.
     pub need: Need,
+}
+
+impl Symbol {
+    /// "CUDA 11.7": what brought it.
+    pub fn since(&self) -> String {
+        let (major, minor) = (self.version / 1000, self.version % 1000 / 10);
+        format!("{} {major}.{minor}", self.interface.name)
+    }
+}
+
+/// A function in a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Function<F> {
+    /// The function, if the driver has it.
+    pub address: Option<F>,
+    /// What it is called.
+    pub symbol: &'static Symbol,
+}
+
+impl<F> Function<F> {
+    /// One that the driver lacks.
+    pub const fn absent(symbol: &'static Symbol) -> Self {
+        Self { address: None, symbol }
+    }
+
+    /// Whether the driver has it.
+    pub const fn is_some(&self) -> bool {
+        self.address.is_some()
+    }
+
+    /// Whether the driver lacks it.
+    pub const fn is_none(&self) -> bool {
+        self.address.is_none()
+    }
+
+    /// A function that calls this one: it goes by the same name, and is there if this one is.
+    pub fn through<G>(&self, caller: G) -> Function<G> {
+        let address = if self.is_some() { Some(caller) } else { None };
+        Function { address, symbol: self.symbol }
+    }
 }
 
 /// What the driver said no with, and to what.
@@ -46,24 +87,44 @@ pub struct Refusal {
     pub code: Code,
 }
 
+impl From<Refusal> for Code {
+    fn from(refusal: Refusal) -> Self {
+        refusal.code
+    }
+}
+
 /// What a function gives besides what it writes through pointers.
 pub type Outcome = Result<(), Refusal>;
 
-macro_rules! functions {
-    ($(
+/// Makes a table of functions from a list: `Need field = "name" "export" version (arguments);`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! driver_functions {
+    ($interface:expr; $(
         $(#[$doc:meta])*
         $need:ident $name:ident = $symbol:literal $export:literal $version:literal
             ($($argument:ident: $type:ty),* $(,)?);
     )+) => {
         /// Every function forebay uses, in the order of the table.
-        pub const SYMBOLS: &[Symbol] = &[$(
-            Symbol { name: $symbol, export: $export, version: $version, need: Need::$need },
+        pub const SYMBOLS: &[$crate::sys::Symbol] = &[$(
+            $crate::sys::Symbol {
+                interface: $interface,
+                name: $symbol,
+                export: $export,
+                version: $version,
+                need: $crate::sys::Need::$need,
+            },
         )+];
 
         /// The driver's functions, found at run time.
         #[derive(Clone, Copy, Debug)]
         pub struct Table {
-            $($(#[$doc])* pub $name: Option<unsafe extern "C" fn($($type),*) -> Code>,)+
+            $(
+                $(#[$doc])*
+                pub $name: $crate::sys::Function<
+                    unsafe extern "C" fn($($type),*) -> $crate::sys::Code
+                >,
+            )+
         }
 
         impl Table {
@@ -75,29 +136,33 @@ macro_rules! functions {
             /// * What `find` gives for a symbol is the address of a function with the signature the
             ///   table declares for it, and stays one for the rest of the process.
             pub unsafe fn load(
-                find: impl Fn(&'static Symbol) -> Option<NonNull<c_void>>,
-            ) -> Result<Self, &'static Symbol> {
-                let mut symbols = SYMBOLS.iter();
+                find: impl Fn(
+                    &'static $crate::sys::Symbol,
+                ) -> Option<core::ptr::NonNull<core::ffi::c_void>>,
+            ) -> Result<Self, &'static $crate::sys::Symbol> {
                 Ok(Self {$(
                     $name: {
-                        // The list and the table are made from the same lines, so they are as long.
-                        let found = symbols.next().map(|symbol| (symbol, find(symbol)));
-                        match found {
-                            Some((_, Some(function))) => {
-                                // SAFETY: a pointer to a function of this type, as the caller
-                                // promised; both are one pointer wide.
-                                Some(unsafe {
-                                    core::mem::transmute::<
-                                        NonNull<c_void>,
-                                        unsafe extern "C" fn($($type),*) -> Code,
-                                    >(function)
-                                })
+                        const SYMBOL: &$crate::sys::Symbol = &$crate::sys::Symbol {
+                            interface: $interface,
+                            name: $symbol,
+                            export: $export,
+                            version: $version,
+                            need: $crate::sys::Need::$need,
+                        };
+                        let address = find(SYMBOL).map(|function| {
+                            // SAFETY: a pointer to a function of this type, as the caller
+                            // promised; both are one pointer wide.
+                            unsafe {
+                                core::mem::transmute::<
+                                    core::ptr::NonNull<core::ffi::c_void>,
+                                    unsafe extern "C" fn($($type),*) -> $crate::sys::Code,
+                                >(function)
                             }
-                            Some((symbol, None)) if symbol.need == Need::Required => {
-                                return Err(symbol);
-                            }
-                            _ => None,
+                        });
+                        if address.is_none() && SYMBOL.need == $crate::sys::Need::Required {
+                            return Err(SYMBOL);
                         }
+                        $crate::sys::Function { address, symbol: SYMBOL }
                     },
                 )+})
             }
@@ -107,24 +172,22 @@ macro_rules! functions {
                 ///
                 /// # Safety
                 ///
-                /// * As CUDA's documentation asks of the caller of the function: what is pointed to
-                ///   is there, and handles are live.
-                #[allow(clippy::too_many_arguments, reason = "CUDA chose how many")]
-                pub unsafe fn $name(&self, $($argument: $type),*) -> Outcome {
-                    const SYMBOL: &Symbol = &Symbol {
-                        name: $symbol,
-                        export: $export,
-                        version: $version,
-                        need: Need::$need,
-                    };
-                    let Some(function) = self.$name else {
-                        return Err(Refusal { symbol: SYMBOL, code: Code::MISSING });
+                /// * As the vendor's documentation asks of the caller of the function: what is
+                ///   pointed to is there, and handles are live.
+                #[allow(clippy::too_many_arguments, reason = "the vendor chose how many")]
+                pub unsafe fn $name(&self, $($argument: $type),*) -> $crate::sys::Outcome {
+                    let $crate::sys::Function { address, symbol } = self.$name;
+                    let Some(function) = address else {
+                        return Err($crate::sys::Refusal {
+                            symbol,
+                            code: $crate::sys::Code::MISSING,
+                        });
                     };
                     // SAFETY: as the caller promised; the function is of this type, as whoever
                     // filled the table promised.
                     match unsafe { function($($argument),*) } {
-                        Code::SUCCESS => Ok(()),
-                        code => Err(Refusal { symbol: SYMBOL, code }),
+                        $crate::sys::Code::SUCCESS => Ok(()),
+                        code => Err($crate::sys::Refusal { symbol, code }),
                     }
                 }
             )+
@@ -132,7 +195,8 @@ macro_rules! functions {
     };
 }
 
-functions! {
+driver_functions! {
+    &CUDA;
     /// Begins; must come before all others.
     Required init = "cuInit" "cuInit" 2000 (flags: u32);
     /// The version of CUDA the driver speaks.

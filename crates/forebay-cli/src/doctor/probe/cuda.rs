@@ -119,11 +119,11 @@ impl DriverFiles {
     /// Why the driver could not be loaded or started, and what to do.
     fn not_driven(&self, missing: &DriverMissing, system: &System) -> DeviceRow {
         match (missing, self.stand()) {
-            (DriverMissing::Library { tried }, GpuState::Whole) => {
+            (DriverMissing::Library { tried, .. }, GpuState::Whole) => {
                 // The files look right and the loader refuses: another word size, no right to read.
                 self.row(Status::Broken, &format!("no CUDA driver: {}", attempts(tried)))
             }
-            (DriverMissing::Library { tried }, stand) => {
+            (DriverMissing::Library { tried, .. }, stand) => {
                 self.lacking(stand, &format!("; {}", attempts(tried)), system)
             }
             (DriverMissing::Start { .. }, GpuState::Whole) => {

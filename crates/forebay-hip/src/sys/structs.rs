@@ -1,0 +1,109 @@
+//! Structures that lie otherwise than CUDA's.
+
+use core::ffi::c_int;
+
+/// `hipPointerAttribute_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PointerAttributes {
+    /// A [`MemoryTypes`](super::values::MemoryTypes) of the version.
+    pub kind: u32,
+    /// The device it belongs to.
+    pub device: c_int,
+    /// Where the device sees it.
+    pub device_pointer: u64,
+    /// Where the host sees it.
+    pub host_pointer: u64,
+    /// Whether it moves by itself.
+    pub is_managed: c_int,
+    /// The flags it was allocated with.
+    pub flags: u32,
+}
+
+/// Makes `HIP_MEMCPY3D`, whose sizes have `$size` bits.
+macro_rules! copy_3d {
+    ($(#[$doc:meta])* $name:ident $size:ty) => {
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name {
+            /// Bytes to skip in each row read.
+            pub src_x: $size,
+            /// Rows to skip.
+            pub src_y: $size,
+            /// Slices to skip.
+            pub src_z: $size,
+            /// Level of detail.
+            pub src_lod: $size,
+            /// A [`MemoryTypes`](super::values::MemoryTypes) of the version.
+            pub src_type: u32,
+            /// Where from, on the host.
+            pub src_host: u64,
+            /// Where from, on the device or unified.
+            pub src_device: u64,
+            /// Where from, as an array.
+            pub src_array: u64,
+            /// From a row read to the next.
+            pub src_pitch: $size,
+            /// Rows from a slice read to the next.
+            pub src_height: $size,
+            /// Bytes to skip in each row written.
+            pub dst_x: $size,
+            /// Rows to skip.
+            pub dst_y: $size,
+            /// Slices to skip.
+            pub dst_z: $size,
+            /// Level of detail.
+            pub dst_lod: $size,
+            /// A [`MemoryTypes`](super::values::MemoryTypes) of the version.
+            pub dst_type: u32,
+            /// Where to, on the host.
+            pub dst_host: u64,
+            /// Where to, on the device or unified.
+            pub dst_device: u64,
+            /// Where to, as an array.
+            pub dst_array: u64,
+            /// From a row written to the next.
+            pub dst_pitch: $size,
+            /// Rows from a slice written to the next.
+            pub dst_height: $size,
+            /// Bytes of a row.
+            pub width: $size,
+            /// Rows of a slice.
+            pub height: $size,
+            /// Slices.
+            pub depth: $size,
+        }
+    };
+}
+
+copy_3d! {
+    /// `HIP_MEMCPY3D` from ROCm 6.0 on.
+    Copy3d u64
+}
+
+copy_3d! {
+    /// `HIP_MEMCPY3D` before ROCm 6.0.
+    NarrowCopy3d u32
+}
+
+impl NarrowCopy3d {
+    /// The same copy with narrow sizes; `None` where they do not fit.
+    pub fn of(copy: &Copy3d) -> Option<Self> {
+        let narrow = |size: u64| u32::try_from(size).ok();
+        Some(Self {
+            src_type: copy.src_type,
+            src_device: copy.src_device,
+            src_pitch: narrow(copy.src_pitch)?,
+            src_height: narrow(copy.src_height)?,
+            dst_type: copy.dst_type,
+            dst_device: copy.dst_device,
+            dst_pitch: narrow(copy.dst_pitch)?,
+            dst_height: narrow(copy.dst_height)?,
+            width: narrow(copy.width)?,
+            height: narrow(copy.height)?,
+            depth: narrow(copy.depth)?,
+            ..Self::default()
+        })
+    }
+}

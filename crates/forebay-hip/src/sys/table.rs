@@ -1,0 +1,206 @@
+//! HIP's functions: one list, from which the table and its loading are made.
+//!
+//! The version of each is that of the symbol version under which `libamdhip64` exports it.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use forebay_cuda::driver_functions;
+use forebay_cuda::sys::{
+    AccessDescription, AllocationProperties, Code, Copy2d, CopyAttributes, HostFunction, Location,
+    RawEvent, RawPage, RawStream,
+};
+
+use super::{HIP, PointerAttributes};
+
+driver_functions! {
+    &HIP;
+    /// Begins; any other call does so too.
+    Required init = "hipInit" "hipInit" 4020 (flags: u32);
+    /// The version of HIP: ten million times the major version, a hundred thousand times the minor.
+    Required driver_get_version = "hipDriverGetVersion" "hipDriverGetVersion" 4020
+        (version: *mut c_int);
+    /// The name of a code.
+    Optional get_error_name = "hipDrvGetErrorName" "hipDrvGetErrorName" 5030
+        (code: Code, name: *mut *const c_char);
+
+    /// How many devices there are.
+    Required get_device_count = "hipGetDeviceCount" "hipGetDeviceCount" 4020 (count: *mut c_int);
+    /// A device by its number.
+    Required device_get = "hipDeviceGet" "hipDeviceGet" 4020 (device: *mut c_int, ordinal: c_int);
+    /// What it is called.
+    Required device_get_name = "hipDeviceGetName" "hipDeviceGetName" 4020
+        (name: *mut c_char, length: c_int, device: c_int);
+    /// What it can.
+    Required device_get_attribute = "hipDeviceGetAttribute" "hipDeviceGetAttribute" 4020
+        (value: *mut c_int, attribute: u32, device: c_int);
+    /// Whether it reaches a peer's memory.
+    Optional device_can_access_peer = "hipDeviceCanAccessPeer" "hipDeviceCanAccessPeer" 4020
+        (can: *mut c_int, device: c_int, peer: c_int);
+    /// The calling thread's device.
+    Required get_device = "hipGetDevice" "hipGetDevice" 4020 (device: *mut c_int);
+    /// Makes a device the calling thread's.
+    Required set_device = "hipSetDevice" "hipSetDevice" 4020 (device: c_int);
+    /// Waits for all work of the calling thread's device.
+    Optional device_synchronize = "hipDeviceSynchronize" "hipDeviceSynchronize" 4020 ();
+    /// The priorities streams may have.
+    Optional priority_range = "hipDeviceGetStreamPriorityRange" "hipDeviceGetStreamPriorityRange"
+        4020 (least: *mut c_int, greatest: *mut c_int);
+    /// Lets the calling thread's device reach a peer's memory.
+    Optional enable_peer = "hipDeviceEnablePeerAccess" "hipDeviceEnablePeerAccess" 4020
+        (peer: c_int, flags: u32);
+    /// Undoes that.
+    Optional disable_peer = "hipDeviceDisablePeerAccess" "hipDeviceDisablePeerAccess" 4020
+        (peer: c_int);
+
+    /// How much memory is free, and how much there is.
+    Required mem_get_info = "hipMemGetInfo" "hipMemGetInfo" 4020 (free: *mut u64, total: *mut u64);
+    /// Plain memory.
+    Required malloc = "hipMalloc" "hipMalloc" 4020 (address: *mut u64, size: u64);
+    /// Gives plain or managed memory back. Waits for all work of the device.
+    Required free = "hipFree" "hipFree" 4020 (address: u64);
+    /// Pinned memory.
+    Optional host_malloc = "hipHostMalloc" "hipHostMalloc" 4020
+        (address: *mut u64, size: u64, flags: u32);
+    /// Gives it back. Waits for all work of the device.
+    Optional host_free = "hipHostFree" "hipHostFree" 4020 (address: u64);
+    /// Pins memory where it lies.
+    Optional host_register = "hipHostRegister" "hipHostRegister" 4020
+        (address: u64, size: u64, flags: u32);
+    /// Undoes that.
+    Optional host_unregister = "hipHostUnregister" "hipHostUnregister" 4020 (address: u64);
+    /// Where the device sees pinned memory.
+    Optional host_device_pointer = "hipHostGetDevicePointer" "hipHostGetDevicePointer" 4020
+        (device: *mut u64, host: u64, flags: u32);
+    /// Managed memory.
+    Optional malloc_managed = "hipMallocManaged" "hipMallocManaged" 4020
+        (address: *mut u64, size: u64, flags: u32);
+    /// Moves managed memory, to a device by number or -1.
+    Optional mem_prefetch = "hipMemPrefetchAsync" "hipMemPrefetchAsync" 4020
+        (address: u64, size: u64, device: c_int, stream: RawStream);
+    /// Moves managed memory to a location.
+    Optional mem_prefetch_v2 = "hipMemPrefetchAsync_v2" "hipMemPrefetchAsync_v2" 7010
+        (address: u64, size: u64, location: Location, flags: u32, stream: RawStream);
+    /// Says how managed memory will be used, with a device by number or -1.
+    Optional mem_advise = "hipMemAdvise" "hipMemAdvise" 4020
+        (address: u64, size: u64, advice: u32, device: c_int);
+    /// Says how managed memory will be used, with a location.
+    Optional mem_advise_v2 = "hipMemAdvise_v2" "hipMemAdvise_v2" 7010
+        (address: u64, size: u64, advice: u32, location: Location);
+    /// What memory an address is.
+    Required pointer_get_attributes = "hipPointerGetAttributes" "hipPointerGetAttributes" 4020
+        (attributes: *mut PointerAttributes, address: u64);
+    /// The allocation an address lies in.
+    Required address_range = "hipMemGetAddressRange" "hipMemGetAddressRange" 4020
+        (start: *mut u64, size: *mut u64, address: u64);
+
+    /// Reserves addresses.
+    Optional mem_address_reserve = "hipMemAddressReserve" "hipMemAddressReserve" 5010
+        (address: *mut u64, size: u64, alignment: u64, hint: u64, flags: u64);
+    /// Gives them back.
+    Optional mem_address_free = "hipMemAddressFree" "hipMemAddressFree" 5010
+        (address: u64, size: u64);
+    /// A page.
+    Optional mem_create = "hipMemCreate" "hipMemCreate" 5010
+        (page: *mut RawPage, size: u64, properties: *const AllocationProperties, flags: u64);
+    /// Gives a page back.
+    Optional mem_release = "hipMemRelease" "hipMemRelease" 5010 (page: RawPage);
+    /// Puts a page behind addresses.
+    Optional mem_map = "hipMemMap" "hipMemMap" 5010
+        (address: u64, size: u64, offset: u64, page: RawPage, flags: u64);
+    /// Takes pages away.
+    Optional mem_unmap = "hipMemUnmap" "hipMemUnmap" 5010 (address: u64, size: u64);
+    /// Says who may do what.
+    Optional mem_set_access = "hipMemSetAccess" "hipMemSetAccess" 5010
+        (address: u64, size: u64, descriptions: *const AccessDescription, count: u64);
+    /// What pages come in.
+    Optional mem_granularity = "hipMemGetAllocationGranularity" "hipMemGetAllocationGranularity"
+        5010 (granularity: *mut u64, properties: *const AllocationProperties, option: u32);
+    /// A page as something another process can import.
+    Optional mem_export = "hipMemExportToShareableHandle" "hipMemExportToShareableHandle" 5010
+        (handle: *mut c_void, page: RawPage, kind: u32, flags: u64);
+    /// A page another process exported.
+    Optional mem_import = "hipMemImportFromShareableHandle" "hipMemImportFromShareableHandle" 5010
+        (page: *mut RawPage, handle: *mut c_void, kind: u32);
+
+    /// A stream.
+    Required stream_create = "hipStreamCreateWithPriority" "hipStreamCreateWithPriority" 4020
+        (stream: *mut RawStream, flags: u32, priority: c_int);
+    /// Whether its work is done.
+    Required stream_query = "hipStreamQuery" "hipStreamQuery" 4020 (stream: RawStream);
+    /// Waits for its work.
+    Required stream_synchronize = "hipStreamSynchronize" "hipStreamSynchronize" 4020
+        (stream: RawStream);
+    /// Makes later work wait for an event.
+    Required stream_wait_event = "hipStreamWaitEvent" "hipStreamWaitEvent" 4020
+        (stream: RawStream, event: RawEvent, flags: u32);
+    /// A number no other stream has.
+    Optional stream_get_id = "hipStreamGetId" "hipStreamGetId" 7010
+        (stream: RawStream, id: *mut u64);
+    /// The device a stream belongs to.
+    Optional stream_get_device = "hipStreamGetDevice" "hipStreamGetDevice" 5060
+        (stream: RawStream, device: *mut c_int);
+    /// Whether a stream is being captured into a graph.
+    Optional stream_is_capturing = "hipStreamIsCapturing" "hipStreamIsCapturing" 4030
+        (stream: RawStream, status: *mut u32);
+    /// How strict the runtime is to this thread while streams are captured; gives the mode before.
+    Optional thread_exchange_capture_mode =
+        "hipThreadExchangeStreamCaptureMode" "hipThreadExchangeStreamCaptureMode" 5000
+        (mode: *mut c_int);
+    /// Calls a function in stream order.
+    Optional launch_host_function = "hipLaunchHostFunc" "hipLaunchHostFunc" 5030
+        (stream: RawStream, function: HostFunction, data: *mut c_void);
+    /// Makes later work wait for a word in memory. Unlike CUDA's, values do not compare across their end.
+    Optional stream_wait_value = "hipStreamWaitValue32" "hipStreamWaitValue32" 4040
+        (stream: RawStream, address: u64, value: u32, flags: u32, mask: u32);
+
+    /// An event.
+    Required event_create = "hipEventCreateWithFlags" "hipEventCreateWithFlags" 4020
+        (event: *mut RawEvent, flags: u32);
+    /// Puts it after all work of a stream.
+    Required event_record = "hipEventRecord" "hipEventRecord" 4020
+        (event: RawEvent, stream: RawStream);
+    /// Whether it was reached.
+    Required event_query = "hipEventQuery" "hipEventQuery" 4020 (event: RawEvent);
+    /// Waits until it is.
+    Required event_synchronize = "hipEventSynchronize" "hipEventSynchronize" 4020
+        (event: RawEvent);
+    /// The time between two, in milliseconds.
+    Required event_elapsed = "hipEventElapsedTime" "hipEventElapsedTime" 4020
+        (milliseconds: *mut f32, start: RawEvent, end: RawEvent);
+
+    /// Copies bytes in a row.
+    Required memcpy = "hipMemcpyAsync" "hipMemcpyAsync" 4020
+        (to: u64, from: u64, size: u64, kind: u32, stream: RawStream);
+    /// Copies rows. The structure lies as CUDA's; its memory types are HIP's.
+    Required memcpy_2d = "hipMemcpyParam2DAsync" "hipMemcpyParam2DAsync" 4020
+        (copy: *const Copy2d, stream: RawStream);
+    /// Copies slices: a [`Copy3d`](super::Copy3d) or a [`NarrowCopy3d`](super::NarrowCopy3d), by the version.
+    Required memcpy_3d = "hipDrvMemcpy3DAsync" "hipDrvMemcpy3DAsync" 4020
+        (copy: *const c_void, stream: RawStream);
+    /// Copies many times.
+    Optional memcpy_batch = "hipMemcpyBatchAsync" "hipMemcpyBatchAsync" 7010
+        (to: *const u64, from: *const u64, sizes: *const u64, count: u64,
+         attributes: *const CopyAttributes, first_of_attributes: *const u64, attribute_count: u64,
+         failed: *mut u64, stream: RawStream);
+    /// Copies between devices.
+    Optional memcpy_peer = "hipMemcpyPeerAsync" "hipMemcpyPeerAsync" 4020
+        (to: u64, to_device: c_int, from: u64, from_device: c_int, size: u64, stream: RawStream);
+    /// Fills with one byte.
+    Required memset_8 = "hipMemsetD8Async" "hipMemsetD8Async" 4020
+        (address: u64, value: u8, count: u64, stream: RawStream);
+    /// Fills with two bytes.
+    Required memset_16 = "hipMemsetD16Async" "hipMemsetD16Async" 4020
+        (address: u64, value: u16, count: u64, stream: RawStream);
+    /// Fills with four bytes.
+    Required memset_32 = "hipMemsetD32Async" "hipMemsetD32Async" 4020
+        (address: u64, value: u32, count: u64, stream: RawStream);
+    /// Fills rows with one byte.
+    Required memset_2d_8 = "hipMemset2DAsync" "hipMemset2DAsync" 4020
+        (address: u64, pitch: u64, value: c_int, width: u64, height: u64, stream: RawStream);
+    /// Fills rows with two bytes.
+    Optional memset_2d_16 = "hipMemsetD2D16Async" "hipMemsetD2D16Async" 7010
+        (address: u64, pitch: u64, value: u16, width: u64, height: u64, stream: RawStream);
+    /// Fills rows with four bytes.
+    Optional memset_2d_32 = "hipMemsetD2D32Async" "hipMemsetD2D32Async" 7010
+        (address: u64, pitch: u64, value: u32, width: u64, height: u64, stream: RawStream);
+}

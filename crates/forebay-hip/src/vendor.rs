@@ -1,0 +1,61 @@
+//! What is AMD's: how its library is found and loaded, and what its errors say.
+
+use forebay_cuda::DriverMissing;
+use forebay_cuda::sys::{Code, Symbol};
+use forebay_cuda::vendor::{Find, Loaded, Vendor};
+use forebay_hal::DeviceKind;
+
+use crate::sys::{self, HIP, values};
+use crate::translate::{MOST_LIBRARIES, Runtime, table_of};
+
+/// The variable that names HIP's library, in place of the system's own.
+pub const HIP_DRIVER_VARIABLE: &str = "FOREBAY_HIP_DRIVER";
+
+/// AMD's HIP runtime.
+pub static AMD: Vendor = Vendor {
+    kind: DeviceKind::Hip,
+    interface: &HIP,
+    libraries: &["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"],
+    variable: HIP_DRIVER_VARIABLE,
+    install: "install AMD's ROCm (its HIP runtime, libamdhip64)",
+    unnamed: "an AMD device",
+    module_version: "/sys/module/amdgpu/version",
+    cure,
+    load,
+};
+
+/// What helps where `hipInit` answered so.
+fn cure(code: Code) -> &'static str {
+    match code {
+        // ROCm 5.2 answers the second.
+        Code::ERROR_NO_DEVICE | Code::ERROR_INVALID_DEVICE => {
+            "there is no AMD device this process may see: load the module amdgpu, join the groups \
+             render and video, and look at HIP_VISIBLE_DEVICES; a container needs /dev/kfd and \
+             /dev/dri"
+        }
+        Code::HIP_INSUFFICIENT_DRIVER => {
+            "the kernel's module is older than the library: install a newer amdgpu"
+        }
+        _ => "rocminfo tells more",
+    }
+}
+
+fn load(name: &str, find: Find<'_>) -> Loaded {
+    let library = || name.to_owned();
+    let by_name = |symbol: &'static Symbol| find(symbol.export);
+    // SAFETY: a function's name is exported with the declared signature alone, or the translation takes the version into
+    // account; the library is never unloaded.
+    let table = unsafe { sys::Table::load(by_name) }
+        .map_err(|symbol| DriverMissing::Function { library: library(), symbol })?;
+    let stopped = |refusal| DriverMissing::Start { vendor: &AMD, library: library(), refusal };
+    let mut version = 0;
+    // SAFETY: flags must be 0, and the version is written to a place of our own.
+    unsafe {
+        table.init(0).map_err(stopped)?;
+        table.driver_get_version(&raw mut version).map_err(stopped)?;
+    }
+    let version = values::version(version);
+    let table = table_of(Runtime { table, version });
+    let table = table.ok_or(DriverMissing::TooMany { vendor: &AMD, limit: MOST_LIBRARIES })?;
+    Ok((table, version))
+}
