@@ -14,6 +14,7 @@ const LEVELS: &[&[&str]] = &[
     &["forebay-sim"],
     &["forebay-cuda-fake-driver"],
     &["forebay-cuda", "forebay-opencl", "forebay-metal"],
+    &["forebay-hip-bridge"],
     &["forebay-hip"],
     &["forebay"],
     &["forebay-trace"],

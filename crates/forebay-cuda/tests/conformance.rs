@@ -6,7 +6,7 @@ mod fixture;
 
 use std::process::ExitCode;
 
-use fixture::Cuda;
+use fixture::cuda;
 use forebay_cuda::CudaDriver;
 use forebay_hal::conformance;
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     let missing = match CudaDriver::load() {
         Ok(driver) => match driver.device_count() {
             Ok(0) => "the CUDA driver shows this process no device".to_owned(),
-            Ok(_) => return conformance::main(Cuda(driver)),
+            Ok(_) => return conformance::main(cuda(driver)),
             Err(error) => error.to_string(),
         },
         Err(missing) => missing.to_string(),

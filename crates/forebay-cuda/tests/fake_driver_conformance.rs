@@ -6,13 +6,13 @@ mod fixture;
 
 use std::process::ExitCode;
 
-use fixture::Cuda;
+use fixture::cuda;
 use forebay_hal::conformance;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
     match fake_driver::FakeDriver::load("conformance") {
-        Ok(fake) => conformance::main(Cuda(fake.driver)),
+        Ok(fake) => conformance::main(cuda(fake.driver)),
         Err(text) => {
             let failed = Trial::test("fake driver", move || Err(Failed::from(text)));
             libtest_mimic::run(&Arguments::from_args(), vec![failed]).exit_code()

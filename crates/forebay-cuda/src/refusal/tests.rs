@@ -69,6 +69,14 @@ fn what_stays_broken_is_lost_and_what_may_pass_may_pass() {
 }
 
 #[test]
+fn codes_that_only_hip_has_are_understood() {
+    assert!(matches!(error_of(Code::HIP_RUNTIME_MEMORY), Error::OutOfMemory { .. }));
+    assert!(matches!(error_of(Code::HIP_INVALID_DEVICE_POINTER), Error::Invalid { .. }));
+    assert!(matches!(error_of(Code::HIP_INVALID_PITCH), Error::Invalid { .. }));
+    assert!(matches!(error_of(Code::HIP_INSUFFICIENT_DRIVER), Error::Unsupported { .. }));
+}
+
+#[test]
 fn a_function_the_driver_lacks_is_named_with_the_version_that_brought_it() {
     let text = error_of(Code::MISSING).to_string();
     assert!(text.contains("the driver has no cuMemAlloc, which CUDA 3.2 introduced"), "{text}");

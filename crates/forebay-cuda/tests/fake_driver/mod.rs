@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's own tool fails the test")]
 
 use std::ffi::{CString, c_char};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
@@ -16,30 +16,53 @@ use libloading::{Library, Symbol};
 const FILE: &str = "libforebay_cuda_fake_driver.so";
 
 /// A driver of its own, with its own devices.
+#[allow(dead_code, reason = "not every test looks at the driver")]
 pub(crate) struct FakeDriver {
+    /// The driver that is tested: this one, or one that calls it.
     pub(crate) driver: &'static CudaDriver,
-    library: &'static Library,
+    pub(crate) library: &'static Library,
 }
 
-/// Where cargo has put it: beside the test, or a folder up.
-fn built() -> Result<PathBuf, String> {
+/// Where cargo has put a library: beside the test, or a folder up.
+pub(crate) fn built(file: &str) -> Result<PathBuf, String> {
     let test = std::env::current_exe().map_err(|error| error.to_string())?;
     let folders = test.ancestors().skip(1).take(2);
-    let found = folders.map(|folder| folder.join(FILE)).find(|path| path.exists());
-    found.ok_or_else(|| format!("{FILE} is not beside {}", test.display()))
+    let found = folders.map(|folder| folder.join(file)).find(|path| path.exists());
+    found.ok_or_else(|| format!("{file} is not beside {}", test.display()))
 }
 
-/// A copy of the library, which the system takes for another one.
-fn copy(name: &str) -> Result<PathBuf, String> {
-    let built = built()?;
-    let folder = std::env::temp_dir().join(format!("forebay-fake-{}", std::process::id()));
-    let said = |error: std::io::Error| format!("no copy of {}: {error}", built.display());
-    std::fs::create_dir_all(&folder).map_err(said)?;
-    let path = folder.join(format!("lib{name}.so"));
-    std::fs::copy(&built, &path).map_err(said)?;
-    Ok(path)
+/// A file for a copy of a library, which the system takes for another one; it goes with the value.
+pub(crate) struct CopyFile(pub(crate) PathBuf);
+
+impl CopyFile {
+    /// A copy with these bytes.
+    pub(crate) fn new(name: &str, bytes: &[u8]) -> Result<Self, String> {
+        let folder = std::env::temp_dir().join(format!("forebay-fake-{}", std::process::id()));
+        let path = folder.join(format!("lib{name}.so"));
+        std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::write(&path, bytes))
+            .map_err(|error| format!("no copy at {}: {error}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    /// The path, as the system's loader wants it.
+    pub(crate) fn path(&self) -> String {
+        self.0.display().to_string()
+    }
 }
 
+impl Drop for CopyFile {
+    fn drop(&mut self) {
+        // It is loaded for good, as any driver: nothing is left of the file but what is mapped.
+        let _ = std::fs::remove_file(&self.0);
+        if let Some(folder) = self.0.parent() {
+            // Another test of this process may still have its own there.
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+}
+
+#[allow(dead_code, reason = "tests of other crates load it by their own")]
 impl FakeDriver {
     /// The driver as it is.
     pub(crate) fn load(name: &str) -> Result<Self, String> {
@@ -53,42 +76,46 @@ impl FakeDriver {
         devices: u32,
         lacks: &[&str],
     ) -> Result<Self, String> {
-        let path = copy(name)?;
-        // SAFETY: the library has no start-up code but the language's own.
-        let library = unsafe { Library::new(&path) }.map_err(|error| error.to_string())?;
-        // It is loaded for good, as any driver: nothing is left of the file but what is mapped.
-        let library: &'static Library = Box::leak(Box::new(library));
-        let fake = |driver| Self { driver, library };
-        // SAFETY: the signature is the one it is exported with, here and below.
-        unsafe {
-            let configure: Symbol<'_, unsafe extern "C" fn(i32, u32)> =
-                symbol(library, "forebay_fake_configure")?;
-            configure(version, devices);
-            let lack: Symbol<'_, unsafe extern "C" fn(*const c_char)> =
-                symbol(library, "forebay_fake_lack")?;
-            for name in lacks {
-                let name = CString::new(*name).map_err(|error| error.to_string())?;
-                lack(name.as_ptr());
-            }
-        }
-        let driver = load(&path);
-        let _ = std::fs::remove_file(&path);
-        if let Some(folder) = path.parent() {
-            // Another test of this process may still have its own there.
-            let _ = std::fs::remove_dir(folder);
-        }
-        Ok(fake(driver?))
+        let (file, library) = prepare(name, version, devices, lacks)?;
+        let driver = CudaDriver::load_from(&file.path()).map_err(|missing| missing.to_string())?;
+        Ok(Self { driver, library })
     }
 }
 
-fn load(path: &Path) -> Result<&'static CudaDriver, String> {
-    CudaDriver::load_from(&path.display().to_string()).map_err(|missing| missing.to_string())
+/// A copy of the fake driver, set so and loaded by nobody yet.
+pub(crate) fn prepare(
+    name: &str,
+    version: i32,
+    devices: u32,
+    lacks: &[&str],
+) -> Result<(CopyFile, &'static Library), String> {
+    let bytes = std::fs::read(built(FILE)?).map_err(|error| error.to_string())?;
+    let file = CopyFile::new(name, &bytes)?;
+    // SAFETY: the library has no start-up code but the language's own.
+    let library = unsafe { Library::new(&file.0) }.map_err(|error| error.to_string())?;
+    let library: &'static Library = Box::leak(Box::new(library));
+    // SAFETY: the signature is the one it is exported with, here and below.
+    unsafe {
+        let configure: Symbol<'_, unsafe extern "C" fn(i32, u32)> =
+            symbol(library, "forebay_fake_configure")?;
+        configure(version, devices);
+        let lack: Symbol<'_, unsafe extern "C" fn(*const c_char)> =
+            symbol(library, "forebay_fake_lack")?;
+        for name in lacks {
+            let name = CString::new(*name).map_err(|error| error.to_string())?;
+            lack(name.as_ptr());
+        }
+    }
+    Ok((file, library))
 }
 
 /// # Safety
 ///
 /// * The library exports it as a `T`.
-unsafe fn symbol<'a, T>(library: &'a Library, name: &str) -> Result<Symbol<'a, T>, String> {
+pub(crate) unsafe fn symbol<'a, T>(
+    library: &'a Library,
+    name: &str,
+) -> Result<Symbol<'a, T>, String> {
     // SAFETY: as the caller promised.
     unsafe { library.get(name.as_bytes()) }.map_err(|error| error.to_string())
 }

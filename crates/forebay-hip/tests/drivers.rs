@@ -1,0 +1,228 @@
+//! HIP libraries of every version, and such as are broken or lack functions: each a copy of the bridge over a fake CUDA
+//! driver of its own.
+
+#[path = "../../forebay-cuda/tests/fake_driver/mod.rs"]
+mod fake_driver;
+mod fake_hip;
+mod gpu;
+#[path = "../../forebay-cuda/tests/rounds/mod.rs"]
+mod rounds;
+
+use fake_hip::{VERSIONS, load, load_with};
+use forebay_core::{Address, Alignment, Bytes};
+use forebay_cuda::CudaDevice;
+use forebay_cuda::sys::Code;
+use forebay_hal::{
+    Call, Capabilities, Copy, Device, DeviceKind, Error, EventKind, Memory, Place, Priority,
+    StreamHandle, Streams, Transfers,
+};
+use forebay_hip::{HipDevice, HipDriver};
+use gpu::hip;
+use rounds::{each_call_may_fail, keeps_the_contract, tour};
+
+#[test]
+fn a_device_says_what_it_is() {
+    let (_fake, driver) = load("name").unwrap();
+    assert_eq!(driver.version(), (6, 3));
+    assert_eq!(driver.device_count().unwrap(), 2);
+    let device = HipDevice::open_with(driver, 1).unwrap();
+    let descriptor = device.descriptor();
+    assert_eq!((descriptor.kind, descriptor.ordinal.0), (DeviceKind::Hip, 1));
+    assert!(descriptor.to_string().starts_with("hip:1 "), "{descriptor}");
+    assert!(descriptor.driver.starts_with("HIP 6.3"), "{}", descriptor.driver);
+    // What HIP has of all that a CUDA device has.
+    let capabilities = descriptor.capabilities;
+    let has = Capabilities::VIRTUAL_MEMORY
+        | Capabilities::SHARE_BY_FD
+        | Capabilities::PINNED_MAPPED
+        | Capabilities::REGISTER
+        | Capabilities::MANAGED
+        | Capabilities::PEERS
+        | Capabilities::PRIORITIES
+        | Capabilities::HOST_TASKS
+        | Capabilities::PER_THREAD_STREAMS
+        | Capabilities::TIMED_EVENTS;
+    assert!(capabilities.contains(has), "{capabilities}");
+    assert!(!capabilities.intersects(Capabilities::DECOMPRESSION | Capabilities::PINNED_PAGES));
+}
+
+#[test]
+fn every_version_keeps_the_contract() {
+    for version in VERSIONS {
+        let (_fake, driver) = load_with(&format!("version-{version}"), version, 2, &[]).unwrap();
+        assert_eq!(driver.version().0, version / 10_000_000);
+        let (passed, skipped) = keeps_the_contract(hip(driver));
+        assert!(passed >= 240, "HIP {version}: {passed} passed, {skipped} skipped");
+    }
+}
+
+#[test]
+fn what_debians_hip_5_2_lacks_is_done_without() {
+    let lacks = [
+        "hipDrvGetErrorName",
+        "hipLaunchHostFunc",
+        "hipStreamGetDevice",
+        "hipStreamGetId",
+        "hipMemPrefetchAsync_v2",
+        "hipMemAdvise_v2",
+        "hipMemcpyBatchAsync",
+        "hipMemsetD2D16Async",
+        "hipMemsetD2D32Async",
+    ];
+    let (_fake, driver) = load_with("debian", 50_221_153, 2, &lacks).unwrap();
+    let device = HipDevice::open_with(driver, 0).unwrap();
+    let capabilities = device.descriptor().capabilities;
+    assert!(!capabilities.contains(Capabilities::HOST_TASKS), "{capabilities}");
+    assert!(capabilities.contains(Capabilities::VIRTUAL_MEMORY | Capabilities::MANAGED));
+    drop(device);
+    let (passed, skipped) = keeps_the_contract(hip(driver));
+    assert!(passed >= 150, "{passed} passed, {skipped} skipped");
+}
+
+#[test]
+fn a_library_without_pages_pinned_and_managed_memory_keeps_the_contract() {
+    let lacks = ["hipMemMap", "hipHostMalloc", "hipMallocManaged", "hipMemcpyPeerAsync"];
+    let (_fake, driver) = load_with("poor", VERSIONS[1], 1, &lacks).unwrap();
+    let device = HipDevice::open_with(driver, 0).unwrap();
+    let without = Capabilities::VIRTUAL_MEMORY
+        | Capabilities::SHARE_BY_FD
+        | Capabilities::PINNED
+        | Capabilities::MANAGED
+        | Capabilities::PEERS;
+    let capabilities = device.descriptor().capabilities;
+    assert!(!capabilities.intersects(without), "{capabilities}");
+    assert!(device.virtual_memory().is_none() && device.pinned_memory().is_none());
+    let refused = device.enqueue_host(Box::new(|| ()), StreamHandle::DEFAULT).unwrap_err();
+    assert!(refused.to_string().contains("need hipStreamWaitValue32"), "{refused}");
+    drop(device);
+    let (passed, skipped) = keeps_the_contract(hip(driver));
+    assert!(passed >= 60, "{passed} passed, {skipped} skipped");
+}
+
+#[test]
+fn a_library_without_a_function_it_must_have_is_named() {
+    let missing = load_with("unfit", VERSIONS[1], 1, &["hipMalloc"]).map(drop).unwrap_err();
+    assert!(missing.contains("has no hipMalloc, which HIP 4.2 introduced"), "{missing}");
+}
+
+#[test]
+fn a_library_without_a_device_says_what_to_look_at() {
+    let missing = load_with("none", VERSIONS[1], 0, &[]).map(drop).unwrap_err();
+    assert!(missing.contains("hipErrorNoDevice (100)"), "{missing}");
+    assert!(missing.contains("HIP_VISIBLE_DEVICES"), "{missing}");
+}
+
+#[test]
+fn refusals_name_hips_functions_and_codes() {
+    let (fake, driver) = load("words").unwrap();
+    let device = HipDevice::open_with(driver, 0).unwrap();
+    for (function, code, words) in [
+        ("cuMemAlloc", Code::ERROR_NOT_SUPPORTED, "hipMalloc said hipErrorNotSupported (801)"),
+        ("cuMemAlloc", Code::ERROR_LAUNCH_FAILED, "hipMalloc said hipErrorLaunchFailure (719)"),
+        // One that HIP does not know: the library is asked for its name.
+        (
+            "cuMemAlloc",
+            Code::ERROR_DEVICE_UNAVAILABLE,
+            "hipMalloc said CUDA_ERROR_OF_THE_FAKE_DRIVER (46)",
+        ),
+    ] {
+        fake.fail(Some(function), 0, code);
+        let error = device.allocate(Bytes::mib(1), Alignment::BLOCK).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    fake.fail(Some("cuEventCreate"), 0, Code::ERROR_INVALID_VALUE);
+    let error = device.create_event(EventKind::Order).unwrap_err().to_string();
+    assert!(error.contains("hipEventCreateWithFlags said hipErrorInvalidValue (1)"), "{error}");
+}
+
+#[test]
+fn each_call_may_fail_and_nothing_is_lost() {
+    let (fake, _driver) = load("faults").unwrap();
+    let (failures, calls) = each_call_may_fail(&fake);
+    // The bridge makes three calls around each, one of which it can do without.
+    assert!(failures > calls / 2, "{failures} failures of {} calls", 2 * calls);
+}
+
+#[test]
+fn a_lost_device_says_so_and_the_other_works_on() {
+    let (fake, driver) = load("lost").unwrap();
+    let device = HipDevice::open_with(driver, 1).unwrap();
+    let memory = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
+    fake.lose(1);
+    let error = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap_err();
+    assert!(matches!(error, Error::Lost { call: Call::Allocate, .. }), "{error}");
+    assert!(error.to_string().contains("hipErrorLaunchFailure (719)"), "{error}");
+    assert!(matches!(device.synchronize_device(), Err(Error::Lost { .. })));
+    // SAFETY: no work uses it. It returns, whatever it says.
+    let _ = unsafe { device.free(memory) };
+    drop(device);
+    tour(&CudaDevice::open_with(fake.driver, 0).unwrap()).unwrap();
+}
+
+#[test]
+fn the_callers_device_is_the_same_after_every_call() {
+    let (_fake, driver) = load("current").unwrap();
+    let (first, second) =
+        (HipDevice::open_with(driver, 0).unwrap(), HipDevice::open_with(driver, 1).unwrap());
+    // A thread begins with the first device.
+    assert_eq!(driver.current_device(), Some(0));
+    let memory = second.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
+    let stream = second.create_stream(Priority::Normal).unwrap();
+    second.enqueue_host(Box::new(|| ()), stream).unwrap();
+    second.synchronize_stream(stream).unwrap();
+    assert_eq!(driver.current_device(), Some(0));
+    // Whichever the caller has made current.
+    let table = driver.as_cuda().table();
+    // SAFETY: a device that there is.
+    unsafe { table.context_push(forebay_cuda::sys::RawContext(2)) }.unwrap();
+    assert_eq!(driver.current_device(), Some(1));
+    let other = first.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
+    assert_eq!(first.driver_pointer(other).unwrap().device.0, 0);
+    assert_eq!(second.driver_pointer(memory).unwrap().device.0, 1);
+    assert_eq!(driver.current_device(), Some(1));
+    let mut popped = forebay_cuda::sys::RawContext::NULL;
+    // SAFETY: a place of our own.
+    unsafe { table.context_pop(&raw mut popped) }.unwrap();
+    assert_eq!((popped.0, driver.current_device()), (2, Some(0)));
+    // SAFETY: a place of our own. There is nothing to pop any more.
+    let refused = unsafe { table.context_pop(&raw mut popped) }.unwrap_err();
+    assert_eq!(refused.code, Code::ERROR_INVALID_CONTEXT);
+    // SAFETY: no work uses them. For both.
+    unsafe {
+        first.free(other).unwrap();
+        second.free(memory).unwrap();
+    }
+}
+
+#[test]
+fn a_copy_too_large_for_hip_5s_structure_is_refused() {
+    let (fake, driver) = load_with("narrow", VERSIONS[0], 1, &[]).unwrap();
+    fake.max_pitch(i32::MAX);
+    let device = HipDevice::open_with(driver, 0).unwrap();
+    let memory = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
+    let place = |at: u64| Place::Device(Address::new(memory.get() + at));
+    // Two slices of one byte, five times 2^32 rows of one byte apart: nothing HIP 5 has a number for.
+    let far = forebay_hal::Pitch { row: Bytes::new(1), slice: Bytes::new(5 << 32) };
+    let near = forebay_hal::Pitch { row: Bytes::new(1), slice: Bytes::new(1) };
+    let extent = forebay_hal::Extent { width: Bytes::new(1), rows: 1, slices: 2 };
+    let copy = Copy::volumes(place(0), near, place(1024), far, extent).unwrap();
+    // SAFETY: it is refused before anything is read.
+    let refused = unsafe { device.copy(&copy, StreamHandle::DEFAULT) }.unwrap_err();
+    assert!(matches!(refused, Error::Invalid { call: Call::Copy, .. }), "{refused}");
+    // SAFETY: no work uses it.
+    unsafe { device.free(memory).unwrap() };
+}
+
+#[test]
+fn a_library_that_is_not_there_is_a_value_that_says_so() {
+    let missing = HipDriver::load_from("libforebay-no-such-hip.so.7").unwrap_err();
+    let text = missing.to_string();
+    assert!(text.starts_with("no HIP driver: tried libforebay-no-such-hip.so.7 ("), "{text}");
+    assert!(text.contains("install AMD's ROCm"), "{text}");
+    assert!(text.contains(forebay_hip::HIP_DRIVER_VARIABLE), "{text}");
+    let error = Error::from(missing);
+    assert!(matches!(error, Error::Unsupported { call: Call::Open, .. }), "{error}");
+    // The C library is everywhere, and no HIP.
+    let missing = HipDriver::load_from("libc.so.6").unwrap_err().to_string();
+    assert!(missing.contains("libc.so.6 has no hipInit"), "{missing}");
+}
