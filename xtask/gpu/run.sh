@@ -3,7 +3,7 @@
 # these. Each part has a deadline; what it says is kept in $OUT (./out unless said), with a record in
 # JSON; a short table comes last.
 #
-#   bash run.sh [PART...]      all parts, or those that are named: doctor nodriver conformance pool
+#   bash run.sh [PART...]      all parts, or those that are named: doctor nodriver conformance hip pool
 #                              kernels named memcheck pinned bandwidth transfer bench replay torch python pair peers
 #   OUT=folder                 where output goes
 #   PEERS_SECONDS=900          how long the comparison with other allocators may take
@@ -14,7 +14,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here" || exit 2
 OUT=${OUT:-$here/out}
 mkdir -p "$OUT" || exit 2
-chmod +x forebay conformance kernels on_device named 2>/dev/null
+chmod +x forebay conformance hip_conformance kernels on_device named 2>/dev/null
 export PATH="$PATH:/usr/local/cuda/bin"
 wanted=("$@")
 : > "$OUT/parts.tsv"
@@ -60,6 +60,11 @@ part doctor 60 ./forebay doctor
 part doctor-json 60 ./forebay doctor --json
 part nodriver 60 bash -c 'FOREBAY_CUDA_DRIVER=/no/driver.so ./forebay doctor --json | grep -o "no CUDA driver: [^\"]*"'
 part conformance 240 ./conformance
+# HIP's functions over the CUDA driver, by the rules of each version that has its own.
+for version in 5.7 6.3 7.1; do
+  part "hip-$version" 240 env FOREBAY_HIP_DRIVER=./libforebay_hip_bridge.so \
+    FOREBAY_HIP_BRIDGE_VERSION=$version ./hip_conformance
+done
 part pool 240 env FOREBAY_TEST_DEVICES=cuda:0 ./on_device
 part kernels 240 ./kernels
 part named 300 env FOREBAY_TEST_DEVICES=cuda:0 ./named

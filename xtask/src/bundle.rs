@@ -4,6 +4,7 @@
 //! ```text
 //!   forebay, libforebay_capi.so          what people use
 //!   conformance, on_device, kernels, named   tests, as plain programs
+//!   hip_conformance, libforebay_hip_bridge.so   HIP over the CUDA driver
 //!   run.sh, table.py, *_check.py,        what runs them, from xtask/gpu
 //!   bare.py, sides.cpp
 //!   python/forebay/                      the Python package
@@ -44,7 +45,9 @@ const BUILDS: [&[&str]; 2] = [
         "--no-run",
         "--package=forebay",
         "--package=forebay-cuda",
+        "--package=forebay-hip",
         "--test=conformance",
+        "--test=hip_conformance",
         "--test=kernels",
         "--test=on_device",
         "--test=named",
@@ -52,11 +55,13 @@ const BUILDS: [&[&str]; 2] = [
 ];
 
 /// What must come of it, by the names of cargo's targets, and what it is called in the bundle.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 9] = [
     ("forebay", "forebay"),
     ("forebay_capi", "libforebay_capi.so"),
     ("_forebay", "python/forebay/_forebay.abi3.so"),
     ("conformance", "conformance"),
+    ("hip_conformance", "hip_conformance"),
+    ("forebay_hip_bridge", "libforebay_hip_bridge.so"),
     ("kernels", "kernels"),
     ("on_device", "on_device"),
     ("named", "named"),

@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn devices_do_not_know_each_other() {
-        let members = [member("forebay-hip", &[("forebay-cuda", Purpose::Normal)])];
+        let members = [member("forebay-opencl", &[("forebay-cuda", Purpose::Normal)])];
         let found = breaches(&members);
         assert!(matches!(found[..], [Breach::NotAbove { beside: true, .. }]), "{found:?}");
         assert!(found[0].to_string().contains("beside"), "{}", found[0]);
@@ -294,7 +294,7 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert!(lines.contains(&"  forebay-core"), "{text}");
         assert!(lines.contains(&"  forebay-hal       uses core"), "{text}");
-        assert!(text.contains("(forebay-cuda)  (forebay-hip)"), "{text}");
+        assert!(text.contains("(forebay-cuda)  (forebay-opencl)"), "{text}");
     }
 
     #[test]

@@ -99,6 +99,15 @@ pub(crate) fn ensure_valgrind(place: &Workplace, run: &mut Runner<'_>) -> Result
     if found.succeeded() { Ok(()) } else { Err(format!("valgrind {}", found.reason())) }
 }
 
+/// Sees that AMD's HIP runtime is there for the test that loads it, installing Debian's where that is allowed: 18 MB, which
+/// take 80 MB. Without it the test says that it was left out, and why.
+pub(crate) fn ensure_hip(place: &Workplace, run: &mut Runner<'_>) {
+    let known = run(&place.program("ldconfig", ["--print-cache"], LOOK));
+    if !(known.succeeded() && known.output.contains("libamdhip64.so")) {
+        let _ = install_package("libamdhip64-5", place, run);
+    }
+}
+
 /// Installs a package of the system with apt-get, where that is allowed; else the reason, which names the
 /// package and what would install it.
 pub(crate) fn install_package(
@@ -114,7 +123,9 @@ pub(crate) fn install_package(
     // The lists of packages may be missing on a fresh machine; where they cannot be had, what is
     // there may do.
     let _ = run(&place.program("apt-get", ["update", "--quiet"], FETCH_PACKAGE));
-    let words = ["install", "--yes", "--quiet", "--no-install-recommends", package];
+    // Another step may be installing too.
+    let wait = "--option=DPkg::Lock::Timeout=120";
+    let words = ["install", "--yes", "--quiet", wait, "--no-install-recommends", package];
     let installed = run(&place.program("apt-get", words, FETCH_PACKAGE));
     if installed.succeeded() {
         return Ok(());
@@ -224,6 +235,19 @@ mod tests {
         let reason = result.unwrap_err();
         assert!(reason.starts_with("valgrind is not installed; the package valgrind"), "{reason}");
         assert!(reason.contains("--install"), "{reason}");
+        assert_eq!(commands.len(), 1, "nothing but a look: {commands:?}");
+    }
+
+    #[test]
+    fn amds_library_is_installed_where_there_is_none() {
+        let ours = Workplace::here().installing(true);
+        let ensure = |place: &Workplace, run: &mut Runner<'_>| {
+            ensure_hip(place, run);
+            Ok(())
+        };
+        let (_, commands) = asked_at(&ours, |_, _| said(true, "libc.so.6"), ensure);
+        assert!(commands[2].ends_with("libamdhip64-5"), "{commands:?}");
+        let (_, commands) = asked_at(&ours, |_, _| said(true, "libamdhip64.so.6 => ..."), ensure);
         assert_eq!(commands.len(), 1, "nothing but a look: {commands:?}");
     }
 }

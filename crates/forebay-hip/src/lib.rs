@@ -26,6 +26,8 @@
 
 mod device;
 mod driver;
+mod fill;
+mod runtime;
 pub mod sys;
 mod translate;
 mod vendor;

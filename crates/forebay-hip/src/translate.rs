@@ -1,7 +1,4 @@
-//! HIP's functions in the places of CUDA's.
-//!
-//! Where a function of HIP has the signature of CUDA's, it goes into CUDA's [`Table`] as it is. Where it has not, a function of
-//! this file stands there and calls it:
+//! Functions with CUDA's signatures that call HIP's.
 //!
 //! ```text
 //!   contexts           HIP has a current device in their place: context n + 1 is device n
@@ -11,41 +8,18 @@
 //!   fills of rows      one call for each row where HIP has none for all
 //!   descriptors        by their address before ROCm 7.1
 //! ```
-//!
-//! Such a function has no room for the library it calls, so each library of the process has a number, and each of the
-//! functions is there once for every number.
 
 use core::ffi::{c_int, c_void};
 use std::cell::Cell;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_cuda::sys::values::{attribute as cuda, memory_type, pointer};
-use forebay_cuda::sys::{
-    Code, Copy2d, Copy3d as CudaCopy3d, Function, Need, RawContext, RawPage, RawStream, Symbol,
-    Table,
-};
+use forebay_cuda::sys::{Code, Copy2d, Copy3d as CudaCopy3d, RawContext, RawPage, RawStream};
 
+use crate::runtime::{Runtime, call};
 use crate::sys::values::{
     DESCRIPTOR_BY_VALUE_FROM, MEMCPY_DEFAULT, MemoryTypes, WIDE_FROM, attribute,
 };
-use crate::sys::{self, Copy3d, HIP, NarrowCopy3d, PointerAttributes};
-
-/// How many libraries a process can load. Programs load one, tests several.
-pub(crate) const MOST_LIBRARIES: usize = 16;
-
-/// A loaded library.
-#[derive(Debug)]
-pub(crate) struct Runtime {
-    pub(crate) table: sys::Table,
-    /// The version, as `cuDriverGetVersion` counts.
-    pub(crate) version: c_int,
-}
-
-static RUNTIMES: [OnceLock<Runtime>; MOST_LIBRARIES] = [const { OnceLock::new() }; MOST_LIBRARIES];
-
-/// How many of them are taken.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+use crate::sys::{self, Copy3d, NarrowCopy3d, PointerAttributes};
 
 /// How many pushes may be open at once in a thread. forebay opens one for each driver it is inside of.
 const MOST_PUSHES: usize = 16;
@@ -75,27 +49,8 @@ thread_local! {
     static BEFORE: Cell<Before> = const { Cell::new(Before { devices: [0; MOST_PUSHES], count: 0 }) };
 }
 
-/// CUDA's table with the functions of a library; `None` where the process has loaded as many as it can.
-pub(crate) fn table_of(runtime: Runtime) -> Option<Table> {
-    let number = TAKEN.fetch_add(1, Ordering::Relaxed);
-    let (place, fill) = (RUNTIMES.get(number)?, FILLS.get(number)?);
-    Some(fill(&place.get_or_init(|| runtime).table))
-}
-
 /// What a function of this file answers.
 type Answer = Result<(), Code>;
-
-/// Calls library `N`.
-fn call<const N: usize, E: Into<Code>>(call: impl FnOnce(&Runtime) -> Result<(), E>) -> Code {
-    // A table is made after its library has got its place.
-    let Some(runtime) = RUNTIMES.get(N).and_then(OnceLock::get) else {
-        return Code::ERROR_NOT_INITIALIZED;
-    };
-    match call(runtime) {
-        Ok(()) => Code::SUCCESS,
-        Err(error) => error.into(),
-    }
-}
 
 /// The context that stands for a device.
 const fn context_of(device: c_int) -> RawContext {
@@ -122,7 +77,7 @@ unsafe fn current(table: &sys::Table) -> Result<c_int, Code> {
 // SAFETY, for every function below: the caller keeps what CUDA asks of callers of the function it stands for, which is what
 // HIP asks; places that are written to are the caller's.
 
-unsafe extern "C" fn driver_get_version<const N: usize>(version: *mut c_int) -> Code {
+pub(crate) unsafe extern "C" fn driver_get_version<const N: usize>(version: *mut c_int) -> Code {
     call::<N, _>(|runtime| -> Answer {
         // SAFETY: see above.
         unsafe { version.write(runtime.version) };
@@ -130,7 +85,7 @@ unsafe extern "C" fn driver_get_version<const N: usize>(version: *mut c_int) -> 
     })
 }
 
-unsafe extern "C" fn device_get_attribute<const N: usize>(
+pub(crate) unsafe extern "C" fn device_get_attribute<const N: usize>(
     value: *mut c_int,
     number: u32,
     device: c_int,
@@ -164,7 +119,7 @@ unsafe extern "C" fn device_get_attribute<const N: usize>(
     })
 }
 
-unsafe extern "C" fn primary_context_retain<const N: usize>(
+pub(crate) unsafe extern "C" fn primary_context_retain<const N: usize>(
     context: *mut RawContext,
     device: c_int,
 ) -> Code {
@@ -173,7 +128,9 @@ unsafe extern "C" fn primary_context_retain<const N: usize>(
     Code::SUCCESS
 }
 
-unsafe extern "C" fn context_get_current<const N: usize>(context: *mut RawContext) -> Code {
+pub(crate) unsafe extern "C" fn context_get_current<const N: usize>(
+    context: *mut RawContext,
+) -> Code {
     call::<N, _>(|runtime| -> Answer {
         // SAFETY: see above.
         unsafe { context.write(context_of(current(&runtime.table)?)) };
@@ -181,7 +138,7 @@ unsafe extern "C" fn context_get_current<const N: usize>(context: *mut RawContex
     })
 }
 
-unsafe extern "C" fn context_push<const N: usize>(context: RawContext) -> Code {
+pub(crate) unsafe extern "C" fn context_push<const N: usize>(context: RawContext) -> Code {
     call::<N, _>(|Runtime { table, .. }| -> Answer {
         // SAFETY: see above.
         let before = unsafe { current(table) }?;
@@ -193,7 +150,7 @@ unsafe extern "C" fn context_push<const N: usize>(context: RawContext) -> Code {
     })
 }
 
-unsafe extern "C" fn context_pop<const N: usize>(context: *mut RawContext) -> Code {
+pub(crate) unsafe extern "C" fn context_pop<const N: usize>(context: *mut RawContext) -> Code {
     call::<N, _>(|Runtime { table, .. }| -> Answer {
         let (stack, before) = BEFORE.get().pop().ok_or(Code::ERROR_INVALID_CONTEXT)?;
         // SAFETY: see above.
@@ -208,17 +165,20 @@ unsafe extern "C" fn context_pop<const N: usize>(context: *mut RawContext) -> Co
     })
 }
 
-unsafe extern "C" fn context_enable_peer<const N: usize>(peer: RawContext, flags: u32) -> Code {
+pub(crate) unsafe extern "C" fn context_enable_peer<const N: usize>(
+    peer: RawContext,
+    flags: u32,
+) -> Code {
     // SAFETY: see above.
     call::<N, _>(|runtime| unsafe { runtime.table.enable_peer(device_of(peer), flags) })
 }
 
-unsafe extern "C" fn context_disable_peer<const N: usize>(peer: RawContext) -> Code {
+pub(crate) unsafe extern "C" fn context_disable_peer<const N: usize>(peer: RawContext) -> Code {
     // SAFETY: see above.
     call::<N, _>(|runtime| unsafe { runtime.table.disable_peer(device_of(peer)) })
 }
 
-unsafe extern "C" fn pointer_get_attributes<const N: usize>(
+pub(crate) unsafe extern "C" fn pointer_get_attributes<const N: usize>(
     count: u32,
     attributes: *const u32,
     values: *const *mut c_void,
@@ -258,7 +218,7 @@ unsafe extern "C" fn pointer_get_attributes<const N: usize>(
     })
 }
 
-unsafe extern "C" fn mem_import<const N: usize>(
+pub(crate) unsafe extern "C" fn mem_import<const N: usize>(
     page: *mut RawPage,
     handle: *mut c_void,
     kind: u32,
@@ -275,7 +235,7 @@ unsafe extern "C" fn mem_import<const N: usize>(
     })
 }
 
-unsafe extern "C" fn stream_get_context<const N: usize>(
+pub(crate) unsafe extern "C" fn stream_get_context<const N: usize>(
     stream: RawStream,
     context: *mut RawContext,
 ) -> Code {
@@ -290,7 +250,7 @@ unsafe extern "C" fn stream_get_context<const N: usize>(
     })
 }
 
-unsafe extern "C" fn stream_wait_value<const N: usize>(
+pub(crate) unsafe extern "C" fn stream_wait_value<const N: usize>(
     stream: RawStream,
     address: u64,
     value: u32,
@@ -302,7 +262,7 @@ unsafe extern "C" fn stream_wait_value<const N: usize>(
     })
 }
 
-unsafe extern "C" fn memcpy<const N: usize>(
+pub(crate) unsafe extern "C" fn memcpy<const N: usize>(
     to: u64,
     from: u64,
     size: u64,
@@ -312,7 +272,10 @@ unsafe extern "C" fn memcpy<const N: usize>(
     call::<N, _>(|runtime| unsafe { runtime.table.memcpy(to, from, size, MEMCPY_DEFAULT, stream) })
 }
 
-unsafe extern "C" fn memcpy_2d<const N: usize>(copy: *const Copy2d, stream: RawStream) -> Code {
+pub(crate) unsafe extern "C" fn memcpy_2d<const N: usize>(
+    copy: *const Copy2d,
+    stream: RawStream,
+) -> Code {
     call::<N, _>(|Runtime { table, version }| {
         let unified = MemoryTypes::of(*version).unified;
         // SAFETY: see above. Both sides are unified, as everywhere in forebay.
@@ -322,7 +285,10 @@ unsafe extern "C" fn memcpy_2d<const N: usize>(copy: *const Copy2d, stream: RawS
     })
 }
 
-unsafe extern "C" fn memcpy_3d<const N: usize>(copy: *const CudaCopy3d, stream: RawStream) -> Code {
+pub(crate) unsafe extern "C" fn memcpy_3d<const N: usize>(
+    copy: *const CudaCopy3d,
+    stream: RawStream,
+) -> Code {
     call::<N, _>(|Runtime { table, version }| -> Answer {
         // SAFETY: see above.
         let copy = unsafe { copy.read() };
@@ -351,7 +317,7 @@ unsafe extern "C" fn memcpy_3d<const N: usize>(copy: *const CudaCopy3d, stream: 
     })
 }
 
-unsafe extern "C" fn memcpy_peer<const N: usize>(
+pub(crate) unsafe extern "C" fn memcpy_peer<const N: usize>(
     to: u64,
     to_context: RawContext,
     from: u64,
@@ -366,7 +332,7 @@ unsafe extern "C" fn memcpy_peer<const N: usize>(
     })
 }
 
-unsafe extern "C" fn memset_2d_8<const N: usize>(
+pub(crate) unsafe extern "C" fn memset_2d_8<const N: usize>(
     address: u64,
     pitch: u64,
     value: u8,
@@ -383,7 +349,7 @@ unsafe extern "C" fn memset_2d_8<const N: usize>(
 /// Makes a function that fills rows, one call for each where the library has none for all.
 macro_rules! fill_rows {
     ($name:ident $value:ty, $row:ident) => {
-        unsafe extern "C" fn $name<const N: usize>(
+        pub(crate) unsafe extern "C" fn $name<const N: usize>(
             address: u64,
             pitch: u64,
             value: $value,
@@ -407,107 +373,3 @@ macro_rules! fill_rows {
 
 fill_rows!(memset_2d_16 u16, memset_16);
 fill_rows!(memset_2d_32 u32, memset_32);
-
-/// A function that forebay's HIP device does without.
-macro_rules! absent {
-    ($name:literal) => {
-        Function::absent(
-            const {
-                &Symbol {
-                    interface: &HIP,
-                    name: $name,
-                    export: $name,
-                    version: 5000,
-                    need: Need::Optional,
-                }
-            },
-        )
-    };
-}
-
-/// Fills CUDA's table with the functions of library `N`.
-fn fill<const N: usize>(hip: &sys::Table) -> Table {
-    Table {
-        init: hip.init,
-        driver_get_version: hip.driver_get_version.through(driver_get_version::<N>),
-        get_error_name: hip.get_error_name,
-        device_get_count: hip.get_device_count,
-        device_get: hip.device_get,
-        device_get_name: hip.device_get_name,
-        device_get_attribute: hip.device_get_attribute.through(device_get_attribute::<N>),
-        device_can_access_peer: hip.device_can_access_peer,
-        primary_context_retain: hip.set_device.through(primary_context_retain::<N>),
-        context_get_current: hip.get_device.through(context_get_current::<N>),
-        context_push: hip.set_device.through(context_push::<N>),
-        context_pop: hip.set_device.through(context_pop::<N>),
-        context_get_device: hip.get_device,
-        context_synchronize: hip.device_synchronize,
-        context_priority_range: hip.priority_range,
-        context_enable_peer: hip.enable_peer.through(context_enable_peer::<N>),
-        context_disable_peer: hip.disable_peer.through(context_disable_peer::<N>),
-        mem_get_info: hip.mem_get_info,
-        mem_alloc: hip.malloc,
-        mem_free: hip.free,
-        mem_host_alloc: hip.host_malloc,
-        mem_free_host: hip.host_free,
-        mem_host_register: hip.host_register,
-        mem_host_unregister: hip.host_unregister,
-        mem_host_device_pointer: hip.host_device_pointer,
-        mem_alloc_managed: hip.malloc_managed,
-        mem_prefetch_v1: hip.mem_prefetch,
-        mem_prefetch_v2: hip.mem_prefetch_v2,
-        mem_advise_v1: hip.mem_advise,
-        mem_advise_v2: hip.mem_advise_v2,
-        pointer_get_attributes: hip.pointer_get_attributes.through(pointer_get_attributes::<N>),
-        mem_address_reserve: hip.mem_address_reserve,
-        mem_address_free: hip.mem_address_free,
-        mem_create: hip.mem_create,
-        mem_release: hip.mem_release,
-        mem_map: hip.mem_map,
-        mem_unmap: hip.mem_unmap,
-        mem_set_access: hip.mem_set_access,
-        mem_granularity: hip.mem_granularity,
-        mem_export: hip.mem_export,
-        mem_import: hip.mem_import.through(mem_import::<N>),
-        stream_create: hip.stream_create,
-        stream_query: hip.stream_query,
-        stream_synchronize: hip.stream_synchronize,
-        stream_wait_event: hip.stream_wait_event,
-        stream_get_id: hip.stream_get_id,
-        stream_get_context: hip.stream_get_device.through(stream_get_context::<N>),
-        stream_is_capturing: hip.stream_is_capturing,
-        thread_exchange_capture_mode: hip.thread_exchange_capture_mode,
-        launch_host_function: hip.launch_host_function,
-        stream_wait_value: hip.stream_wait_value.through(stream_wait_value::<N>),
-        event_create: hip.event_create,
-        event_record: hip.event_record,
-        event_query: hip.event_query,
-        event_synchronize: hip.event_synchronize,
-        event_elapsed: hip.event_elapsed,
-        memcpy: hip.memcpy.through(memcpy::<N>),
-        memcpy_2d: hip.memcpy_2d.through(memcpy_2d::<N>),
-        memcpy_3d: hip.memcpy_3d.through(memcpy_3d::<N>),
-        memcpy_batch: hip.memcpy_batch,
-        memcpy_peer: hip.memcpy_peer.through(memcpy_peer::<N>),
-        memset_8: hip.memset_8,
-        memset_16: hip.memset_16,
-        memset_32: hip.memset_32,
-        memset_2d_8: hip.memset_2d_8.through(memset_2d_8::<N>),
-        memset_2d_16: hip.memset_16.through(memset_2d_16::<N>),
-        memset_2d_32: hip.memset_32.through(memset_2d_32::<N>),
-        // forebay looks at the pools of CUDA's driver alone.
-        mem_pool_default: absent!("hipDeviceGetDefaultMemPool"),
-        mem_pool_get_attribute: absent!("hipMemPoolGetAttribute"),
-        mem_pool_set_attribute: absent!("hipMemPoolSetAttribute"),
-        mem_pool_trim: absent!("hipMemPoolTrimTo"),
-        // Its kernels are PTX.
-        module_load: absent!("hipModuleLoadData"),
-        module_get_function: absent!("hipModuleGetFunction"),
-        launch_kernel: absent!("hipModuleLaunchKernel"),
-    }
-}
-
-const FILLS: [fn(&sys::Table) -> Table; MOST_LIBRARIES] = [
-    fill::<0>, fill::<1>, fill::<2>, fill::<3>, fill::<4>, fill::<5>, fill::<6>, fill::<7>,
-    fill::<8>, fill::<9>, fill::<10>, fill::<11>, fill::<12>, fill::<13>, fill::<14>, fill::<15>,
-];

@@ -5,8 +5,8 @@ use forebay_cuda::sys::{Code, Symbol};
 use forebay_cuda::vendor::{Find, Loaded, Vendor};
 use forebay_hal::DeviceKind;
 
+use crate::runtime::{MOST_LIBRARIES, Runtime, table_of};
 use crate::sys::{self, HIP, values};
-use crate::translate::{MOST_LIBRARIES, Runtime, table_of};
 
 /// The variable that names HIP's library, in place of the system's own.
 pub const HIP_DRIVER_VARIABLE: &str = "FOREBAY_HIP_DRIVER";
