@@ -1,0 +1,114 @@
+//! Error codes of OpenCL, and what they mean for the device contract.
+
+use core::fmt;
+
+use cl3::error_codes as cl;
+use forebay_core::Bytes;
+use forebay_hal::{Call, Error, MemoryInfo, invalid};
+
+/// An error code of OpenCL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Code(pub i32);
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The name, as in the headers; a code that the list does not have comes with its number.
+        write!(f, "{} ({})", cl::ClError(self.0), self.0)
+    }
+}
+
+/// A refused call: the function and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) function: &'static str,
+    pub(crate) code: Code,
+}
+
+/// A call's outcome.
+pub(crate) type Outcome<T> = core::result::Result<T, Refusal>;
+
+/// Names the function of a call that may be refused.
+pub(crate) trait Named<T> {
+    /// The same, with the function's name.
+    fn of(self, function: &'static str) -> Outcome<T>;
+}
+
+impl<T> Named<T> for core::result::Result<T, i32> {
+    fn of(self, function: &'static str) -> Outcome<T> {
+        self.map_err(|code| Refusal { function, code: Code(code) })
+    }
+}
+
+/// The argument that a refused call was about, for its error.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) argument: &'static str,
+    pub(crate) given: String,
+    pub(crate) allowed: &'static str,
+    /// The requested size; zero for calls that allocate nothing.
+    pub(crate) size: Bytes,
+}
+
+impl Asked {
+    pub(crate) fn of(
+        argument: &'static str,
+        given: impl fmt::Display,
+        allowed: &'static str,
+    ) -> Self {
+        Self { argument, given: given.to_string(), allowed, size: Bytes::ZERO }
+    }
+
+    pub(crate) fn size(size: Bytes) -> Self {
+        let given = format!("{} B", size.get());
+        Self { argument: "size", given, allowed: "a size that the device can allocate", size }
+    }
+}
+
+impl Refusal {
+    /// The error of a refused call, with `figures` in case memory ran out.
+    pub(crate) fn error(
+        self,
+        call: Call,
+        asked: &Asked,
+        figures: impl FnOnce() -> MemoryInfo,
+    ) -> Error {
+        let said = format!("{} said {}", self.function, self.code);
+        match self.code.0 {
+            // Some drivers answer with the first where the device has no memory left, some with the second.
+            cl::CL_MEM_OBJECT_ALLOCATION_FAILURE | cl::CL_OUT_OF_RESOURCES
+                if !asked.size.is_zero() =>
+            {
+                let MemoryInfo { free, total, .. } = figures();
+                Error::OutOfMemory { call, requested: asked.size, free, total }
+            }
+            cl::CL_OUT_OF_HOST_MEMORY | cl::CL_MEM_OBJECT_ALLOCATION_FAILURE => {
+                let MemoryInfo { free, total, .. } = figures();
+                Error::OutOfMemory { call, requested: asked.size, free, total }
+            }
+            cl::CL_OUT_OF_RESOURCES => Error::Transient { call, reason: said.into() },
+            cl::CL_DEVICE_NOT_AVAILABLE
+            | cl::CL_COMPILER_NOT_AVAILABLE
+            | cl::CL_DEVICE_NOT_FOUND
+            | cl::CL_PLATFORM_NOT_FOUND_KHR
+            | cl::CL_PROFILING_INFO_NOT_AVAILABLE
+            | cl::CL_INVALID_OPERATION
+            | cl::CL_INVALID_QUEUE_PROPERTIES
+            | cl::DLOPEN_FUNCTION_NOT_AVAILABLE
+            | cl::DLOPEN_RUNTIME_LOAD_FAILED => Error::Unsupported { call, missing: said.into() },
+            cl::CL_INVALID_VALUE
+            | cl::CL_INVALID_BUFFER_SIZE
+            | cl::CL_INVALID_MEM_OBJECT
+            | cl::CL_MEM_COPY_OVERLAP
+            | cl::CL_MISALIGNED_SUB_BUFFER_OFFSET
+            | cl::CL_INVALID_EVENT
+            | cl::CL_INVALID_EVENT_WAIT_LIST
+            | cl::CL_INVALID_HOST_PTR
+            | cl::CL_INVALID_COMMAND_QUEUE => {
+                invalid(call, asked.argument, format!("{}; {said}", asked.given), asked.allowed)
+            }
+            // A command that failed on the device, and what no list has: nothing is known about
+            // memory that it used, so the device does not count as usable.
+            _ => Error::Lost { call, reason: said.into() },
+        }
+    }
+}

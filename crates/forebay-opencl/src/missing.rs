@@ -1,0 +1,76 @@
+//! Why there is no OpenCL here.
+
+use core::fmt;
+
+use forebay_hal::{Call, Error};
+
+use crate::code::Code;
+use crate::driver::LIBRARY_VARIABLE;
+
+/// Why there is no OpenCL to use. A value, never a panic: many machines have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenClMissing {
+    /// The library could not be loaded.
+    Library {
+        /// What was tried last.
+        library: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// The library was loaded, and knows no platform: no vendor's driver is installed.
+    Platform,
+    /// The library was loaded, and its list of platforms could not be read.
+    Start {
+        /// What it answered.
+        code: Code,
+    },
+    /// The platforms are there, and show this process no device.
+    Device {
+        /// Their names.
+        platforms: Vec<String>,
+    },
+    /// OpenCL was begun by the parent, before the process forked: its threads are not here.
+    Forked,
+}
+
+impl fmt::Display for OpenClMissing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no OpenCL: ")?;
+        match self {
+            Self::Library { library, reason } => write!(
+                f,
+                "{library} could not be loaded ({reason}); install an OpenCL loader (Debian and Ubuntu: \
+                 ocl-icd-libopencl1), or name the library in {LIBRARY_VARIABLE}, or use another device"
+            ),
+            Self::Platform => f.write_str(
+                "the library is there and finds no platform; install a vendor's driver (NVIDIA's and \
+                 AMD's bring one, intel-opencl-icd, or pocl-opencl-icd for the processor), and see that \
+                 /etc/OpenCL/vendors names it",
+            ),
+            Self::Start { code } => {
+                write!(f, "the platforms could not be listed: {code}; clinfo tells more")
+            }
+            Self::Device { platforms } => write!(
+                f,
+                "{} shows this process no device; in a container, look at what devices it was given",
+                platforms.join(", ")
+            ),
+            Self::Forked => f.write_str(
+                "the process was forked after its parent had begun with OpenCL; fork before that, or \
+                 start the child by exec",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for OpenClMissing {}
+
+impl From<OpenClMissing> for Error {
+    fn from(missing: OpenClMissing) -> Self {
+        match missing {
+            OpenClMissing::Forked => Self::Forked { call: Call::Open },
+            missing => Self::Unsupported { call: Call::Open, missing: missing.to_string().into() },
+        }
+    }
+}
