@@ -1,23 +1,45 @@
 //! The device itself.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use forebay_core::DeviceOrdinal;
-use forebay_hal::{Capabilities, Descriptor, DeviceKind, Result};
+use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_event};
+use forebay_core::{Address, Bytes, DeviceOrdinal, StreamId};
+use forebay_hal::{
+    Call, Capabilities, Descriptor, Device, DeviceKind, Error, EventHandle, EventKind, HostTask,
+    ManagedMemory, MemoryInfo, PinnedMemory, PointerClass, Priority, Progress, Result,
+    StreamHandle, Streams, fresh_handle,
+};
 use forebay_sync::fork::PerProcess;
+use forebay_sync::lock;
 
-use crate::{OpenClDeviceInfo, OpenClDriver, OpenClOptions};
+use crate::code::{Asked, Refusal};
+use crate::context::Context;
+use crate::event::forget_events_of;
+use crate::space::Space;
+use crate::stream::{Lane, QueueOrder, StreamTable, about};
+use crate::{OpenClDeviceInfo, OpenClOptions};
 
 /// A device behind OpenCL.
+///
+/// Devices of one number share a context of OpenCL, which is kept for the process; each has memory, books
+/// and streams of its own. In a forked child a device of the parent refuses all work, and leaks when it is
+/// dropped.
 #[derive(Debug)]
 pub struct OpenClDevice {
-    pub(crate) info: &'static OpenClDeviceInfo,
+    pub(crate) context: &'static Context,
+    /// Tells this device from others of the same number.
+    pub(crate) serial: u64,
     pub(crate) descriptor: Descriptor,
+    pub(crate) options: OpenClOptions,
+    pub(crate) order: QueueOrder,
+    pub(crate) space: Mutex<Space>,
+    pub(crate) streams: Mutex<StreamTable>,
 }
 
 impl OpenClDevice {
-    /// Opens a device by its number; see [`OpenClDriver::load`] for the order.
+    /// Opens a device by its number; see [`OpenClDriver::load`](crate::OpenClDriver::load) for the order.
     pub fn open(ordinal: u32) -> Result<Arc<Self>> {
         Self::open_with(ordinal, OpenClOptions::new())
     }
@@ -38,17 +60,227 @@ impl OpenClDevice {
 
     /// Opens a device by its number, with options.
     pub fn open_with(ordinal: u32, options: OpenClOptions) -> Result<Arc<Self>> {
-        let (info, _id) = OpenClDriver::load()?.device(ordinal)?;
-        let _ = options;
+        let call = Call::Open;
+        let context = Context::of(ordinal)?;
+        let info = context.info;
+        let lacks = |what: &str| {
+            let missing = format!("{} has no {what}", info.name);
+            Err(Error::Unsupported { call, missing: missing.into() })
+        };
+        if options.svm && !info.svm.coarse {
+            return lacks("shared virtual memory (CL_DEVICE_SVM_COARSE_GRAIN_BUFFER)");
+        }
+        let order = match options.out_of_order {
+            true if !context.out_of_order => return lacks("out-of-order queues"),
+            true => QueueOrder::OutOfOrder,
+            false => QueueOrder::InOrder,
+        };
+        let default = Lane::take(context, order, Priority::Normal).map_err(|refusal| {
+            refusal.error(call, &about(StreamHandle::DEFAULT), MemoryInfo::default)
+        })?;
         let descriptor = Descriptor::new(DeviceKind::OpenCl, DeviceOrdinal(ordinal), &*info.name)
             .driver(format!("{} {}", info.platform, info.driver_version))
-            .capabilities(Capabilities::DATA)
+            .capabilities(capabilities(context))
             .alignment(info.alignment);
-        Ok(Arc::new(Self { info, descriptor }))
+        Ok(Arc::new(Self {
+            context,
+            serial: fresh_handle(),
+            descriptor,
+            options,
+            order,
+            space: Mutex::default(),
+            streams: Mutex::new(StreamTable::new(default)),
+        }))
     }
 
     /// What OpenCL tells of the device.
     pub fn info(&self) -> &'static OpenClDeviceInfo {
-        self.info
+        self.context.info
+    }
+
+    /// The context that its buffers and queues are in, for programs and kernels. It is never released.
+    pub fn raw_context(&self) -> cl_context {
+        self.context.raw()
+    }
+
+    /// The device, as OpenCL names it.
+    pub fn raw_device(&self) -> cl_device_id {
+        self.context.id().device
+    }
+
+    /// Enqueues a command of the program's own, such as a kernel, in the order of `stream`.
+    ///
+    /// `enqueue` is given the queue and the events that the command waits for: none where the queue keeps
+    /// the order by itself. It returns the command's event, and the reference that the call gave with it.
+    ///
+    /// # Safety
+    ///
+    /// * `enqueue` enqueues on that queue and waits for these events; the event it returns is that of its
+    ///   last command, and the reference becomes the device's.
+    /// * Memory that the command uses is not freed before it is done.
+    pub unsafe fn launch(
+        &self,
+        stream: StreamHandle,
+        enqueue: impl FnOnce(cl_command_queue, &[cl_event]) -> core::result::Result<cl_event, i32>,
+    ) -> Result<()> {
+        let call = Call::Launch;
+        let lane = self.lane(call, stream)?;
+        let mut row = lane.begin();
+        let mut enqueue = Some(enqueue);
+        // SAFETY: as the caller promised.
+        let launched = unsafe {
+            row.push_beside("the command", &mut |queue, count, events| {
+                let wait: &[cl_event] = match usize::try_from(count) {
+                    // SAFETY: the row gives a list of that length.
+                    Ok(count) if count > 0 => core::slice::from_raw_parts(events, count),
+                    _ => &[],
+                };
+                let enqueue = enqueue.take().ok_or(cl3::error_codes::CL_INVALID_OPERATION)?;
+                enqueue(queue, wait)
+            })
+        };
+        let event = launched.map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
+        row.advance(event);
+        Ok(())
+    }
+
+    /// How much memory there is, by the driver and by the books.
+    fn figures(&self) -> MemoryInfo {
+        let total = self.context.info.total_memory;
+        let space = lock(&self.space);
+        let (held, managed) = (space.held, space.managed);
+        drop(space);
+        // Others take and give back between the two looks: what is held is never free.
+        let free = self.context.free().min(total.saturating_sub(held));
+        MemoryInfo { total, free, held, managed }
+    }
+
+    /// The error of a call the driver refused.
+    pub(crate) fn refused(&self, call: Call, refusal: Refusal, asked: &Asked) -> Error {
+        refusal.error(call, asked, || self.figures())
+    }
+
+    /// More than there is.
+    pub(crate) fn out_of_memory(&self, call: Call, requested: Bytes) -> Error {
+        let MemoryInfo { free, total, .. } = self.figures();
+        Error::OutOfMemory { call, requested, free, total }
+    }
+}
+
+fn capabilities(context: &Context) -> Capabilities {
+    let mut all = Capabilities::DATA
+        | Capabilities::PINNED
+        | Capabilities::HOST_TASKS
+        | Capabilities::TIMED_EVENTS;
+    all.set(Capabilities::MANAGED, context.info.svm.fine);
+    all.set(Capabilities::PRIORITIES, context.priorities);
+    all
+}
+
+impl Drop for OpenClDevice {
+    fn drop(&mut self) {
+        let space = self.space.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut space = core::mem::take(space);
+        if self.descriptor.is_inherited() {
+            // The parent's: its locks may be held for ever.
+            core::mem::forget(space);
+            return;
+        }
+        forget_events_of(self.serial);
+        let lanes = lock(&self.streams).lanes();
+        if !lanes.iter().all(|lane| lane.is_over()) {
+            space.leak_host_memory();
+        }
+        drop(space);
+        // Their work may not be done: whoever takes one sees to that.
+        lock(&self.context.idle).extend(lanes);
+    }
+}
+
+// SAFETY: the groups given are those whose bits are set, always. What is free is no more than what no device
+// of this number holds. Dropping the device waits for nothing: commands keep the buffers they use, and host
+// memory that work may use is left to the process.
+unsafe impl Device for OpenClDevice {
+    fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        self.descriptor.check_process(Call::MemoryInfo)?;
+        Ok(self.figures())
+    }
+
+    fn classify(&self, address: Address) -> Result<Option<PointerClass>> {
+        self.descriptor.check_process(Call::Classify)?;
+        Ok(lock(&self.space).classify(address))
+    }
+
+    fn pinned_memory(&self) -> Option<&dyn PinnedMemory> {
+        Some(self)
+    }
+
+    fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
+        self.descriptor.capabilities.contains(Capabilities::MANAGED).then_some(self as _)
+    }
+}
+
+// SAFETY: a queue keeps the order of its commands, by itself or by the events of their predecessors, and
+// every row of commands is sent to the device when it ends. Queues wait for each other by barriers on events
+// alone. A task runs when its callback or the call has handed it over, once, and the queue waits for its end.
+unsafe impl Streams for OpenClDevice {
+    fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {
+        self.new_stream(priority)
+    }
+
+    fn destroy_stream(&self, stream: StreamHandle) -> Result<()> {
+        self.end_stream(stream)
+    }
+
+    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
+        self.identity(stream)
+    }
+
+    fn query_stream(&self, stream: StreamHandle) -> Result<Progress> {
+        self.stream_progress(stream)
+    }
+
+    fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
+        self.wait_for_stream(stream)
+    }
+
+    fn synchronize_device(&self) -> Result<()> {
+        self.wait_for_all()
+    }
+
+    fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
+        self.enqueue_task(task, stream)
+    }
+
+    fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
+        self.new_event(kind)
+    }
+
+    fn destroy_event(&self, event: EventHandle) -> Result<()> {
+        self.end_event(event)
+    }
+
+    fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
+        self.record(event, stream)
+    }
+
+    fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
+        self.make_stream_wait(stream, event)
+    }
+
+    fn query_event(&self, event: EventHandle) -> Result<Progress> {
+        self.event_progress(event)
+    }
+
+    fn synchronize_event(&self, event: EventHandle) -> Result<()> {
+        self.wait_for_event(event)
+    }
+
+    fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {
+        self.time_between(start, end)
     }
 }

@@ -13,18 +13,30 @@
 //! }
 //! ```
 
-#![allow(dead_code, reason = "memory and streams come next")]
-
 mod code;
+mod context;
 mod device;
 mod driver;
+mod event;
 mod info;
+mod managed;
+mod memory;
 mod missing;
+mod object;
 mod options;
+mod pinned;
+mod space;
+mod stream;
+mod task;
+mod transfer;
 
+/// The functions and types of OpenCL, for kernels on this library's memory.
+pub use cl3;
 pub use code::Code;
 pub use device::OpenClDevice;
 pub use driver::{LIBRARY_VARIABLE, OpenClDriver};
 pub use info::{OpenClDeviceInfo, OpenClDeviceType, SvmSupport};
+pub use memory::SubBuffer;
 pub use missing::OpenClMissing;
+pub use object::ObjectCounts;
 pub use options::OpenClOptions;

@@ -1,0 +1,296 @@
+//! Streams: queues of OpenCL, used again after they were destroyed.
+//!
+//! A queue cannot be asked whether its work is done. So each [`Lane`] keeps the event of the last command,
+//! its tail: where that was reached, everything before it was.
+//!
+//! ```text
+//!   queue      [copy][fill][barrier: waits for another lane's event][copy]
+//!                                                                      └── tail
+//! ```
+//!
+//! The tail also is what an event records, what a host task waits for, and on an out-of-order queue what
+//! every command waits for, so that such a queue keeps the order of its calls too.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use cl3::command_queue::{enqueue_barrier_with_wait_list, enqueue_marker_with_wait_list, flush};
+use cl3::types::{cl_command_queue, cl_event, cl_uint};
+use forebay_core::StreamId;
+use forebay_hal::{Call, Error, Priority, Progress, Result, StreamHandle, fresh_handle, invalid};
+use forebay_sync::lock;
+
+use crate::OpenClDevice;
+use crate::code::{Asked, Named, Outcome};
+use crate::context::Context;
+use crate::object::{Event, Queue};
+
+/// How many idle queues are looked at before a new one is made.
+const LOOKS: usize = 16;
+
+/// In which order a queue runs its commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueOrder {
+    /// One after another.
+    InOrder,
+    /// As their events allow.
+    OutOfOrder,
+}
+
+/// A queue, and the end of its work.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) context: &'static Context,
+    queue: Queue,
+    order: QueueOrder,
+    priority: Priority,
+    /// The event of the last command; `None` where none was enqueued since the lane was taken. The lock
+    /// makes the order of calls that of the queue.
+    tail: Mutex<Option<Event>>,
+}
+
+impl Lane {
+    /// A lane without work, idle or new.
+    pub(crate) fn take(
+        context: &'static Context,
+        order: QueueOrder,
+        priority: Priority,
+    ) -> Outcome<Arc<Self>> {
+        let priority = if context.priorities { priority } else { Priority::Normal };
+        let mut idle = lock(&context.idle);
+        let fits =
+            |lane: &Arc<Self>| lane.order == order && lane.priority == priority && lane.is_over();
+        if let Some(index) = idle.iter().take(LOOKS).position(fits) {
+            let lane = idle.swap_remove(index);
+            *lock(&lane.tail) = None;
+            return Ok(lane);
+        }
+        drop(idle);
+        let queue = context.queue(order, priority)?;
+        Ok(Arc::new(Self { context, queue, order, priority, tail: Mutex::default() }))
+    }
+
+    pub(crate) const fn order(&self) -> QueueOrder {
+        self.order
+    }
+
+    /// The event after which all work enqueued so far is done.
+    pub(crate) fn tail(&self) -> Option<Event> {
+        lock(&self.tail).clone()
+    }
+
+    /// Begins a row of commands that belong together.
+    pub(crate) fn begin(&self) -> Row<'_> {
+        Row { lane: self, tail: lock(&self.tail) }
+    }
+
+    pub(crate) fn progress(&self) -> Outcome<Progress> {
+        self.tail().map_or(Ok(Progress::Done), |tail| tail.progress())
+    }
+
+    pub(crate) fn wait(&self) -> Outcome<()> {
+        self.tail().map_or(Ok(()), |tail| tail.wait())
+    }
+
+    /// Whether nothing is to come any more, well or not.
+    pub(crate) fn is_over(&self) -> bool {
+        self.tail().is_none_or(|tail| tail.is_over())
+    }
+}
+
+/// Commands that are being enqueued on a lane, one after another. Sent to the device when it goes.
+#[derive(Debug)]
+pub(crate) struct Row<'a> {
+    lane: &'a Lane,
+    tail: MutexGuard<'a, Option<Event>>,
+}
+
+/// What a command is given: the queue, and the events that it waits for as a count and a list.
+pub(crate) type Enqueue<'a> = dyn FnMut(cl_command_queue, cl_uint, *const cl_event) -> core::result::Result<cl_event, i32>
+    + 'a;
+
+impl Row<'_> {
+    /// Enqueues a command after all before it, without making it the end of the row. On an out-of-order queue
+    /// several of these may run at once; [`advance`](Self::advance) or [`join`](Self::join) ends them.
+    ///
+    /// # Safety
+    ///
+    /// * `enqueue` keeps what OpenCL demands of the function's caller. It waits for the events it is
+    ///   given, and gives the command's event with a reference.
+    pub(crate) unsafe fn push_beside(
+        &mut self,
+        function: &'static str,
+        enqueue: &mut Enqueue<'_>,
+    ) -> Outcome<Event> {
+        let queue = self.lane.queue.raw();
+        let before = self.tail.as_ref().filter(|_| self.lane.order == QueueOrder::OutOfOrder);
+        let raw = match before.map(Event::raw) {
+            Some(tail) => enqueue(queue, 1, &raw const tail),
+            None => enqueue(queue, 0, core::ptr::null()),
+        };
+        // SAFETY: the function gave it, with a reference.
+        raw.of(function).map(|raw| unsafe { Event::new(raw) })
+    }
+
+    /// Makes the command of `event` the end of the row.
+    pub(crate) fn advance(&mut self, event: Event) {
+        *self.tail = Some(event);
+    }
+
+    /// Makes everything that follows wait for `events`, and for what is enqueued before.
+    pub(crate) fn join(&mut self, events: &[&Event]) -> Outcome<()> {
+        let mut all: Vec<cl_event> = events.iter().map(|event| event.raw()).collect();
+        if self.lane.order == QueueOrder::OutOfOrder {
+            all.extend(self.tail.as_ref().map(Event::raw));
+        }
+        let count = cl_uint::try_from(all.len()).unwrap_or(cl_uint::MAX);
+        // SAFETY: the events are live, as the callers' values are and the tail.
+        let raw =
+            unsafe { enqueue_barrier_with_wait_list(self.lane.queue.raw(), count, all.as_ptr()) };
+        let raw = raw.of("clEnqueueBarrierWithWaitList")?;
+        // SAFETY: the function gave it, with a reference.
+        *self.tail = Some(unsafe { Event::new(raw) });
+        Ok(())
+    }
+
+    /// An event of its own for this point, which keeps time.
+    pub(crate) fn mark(&mut self) -> Outcome<Event> {
+        // SAFETY: a marker uses nothing but the events it waits for.
+        let event = unsafe {
+            self.push_beside("clEnqueueMarkerWithWaitList", &mut |queue, count, events| {
+                enqueue_marker_with_wait_list(queue, count, events)
+            })
+        }?;
+        self.advance(event.clone());
+        Ok(event)
+    }
+
+    /// The event after which everything enqueued so far is done.
+    pub(crate) fn end(&self) -> Option<Event> {
+        self.tail.clone()
+    }
+
+    pub(crate) fn lane(&self) -> &Lane {
+        self.lane
+    }
+}
+
+impl Drop for Row<'_> {
+    fn drop(&mut self) {
+        // Others may wait for these commands, and OpenCL starts them only when they are sent. A refusal
+        // shows in the wait for the tail.
+        let _ = flush(self.lane.queue.raw());
+    }
+}
+
+/// The streams a device knows.
+#[derive(Debug)]
+pub(crate) struct StreamTable {
+    default: (StreamId, Arc<Lane>),
+    live: BTreeMap<StreamHandle, Arc<Lane>>,
+    /// Destroyed streams whose work may not be done.
+    draining: Vec<Arc<Lane>>,
+}
+
+impl StreamTable {
+    pub(crate) fn new(default: Arc<Lane>) -> Self {
+        let default = (StreamId(fresh_handle()), default);
+        Self { default, live: BTreeMap::new(), draining: Vec::new() }
+    }
+
+    /// Every lane with work of this device.
+    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+        let live = core::iter::once(&self.default.1).chain(self.live.values());
+        live.chain(&self.draining).map(Arc::clone).collect()
+    }
+
+    /// Lets destroyed streams whose work is done be used again.
+    fn settle(&mut self) {
+        let draining = core::mem::take(&mut self.draining);
+        let (over, busy) = draining.into_iter().partition(|lane| lane.is_over());
+        self.draining = busy;
+        let _: () = lock(&self.default.1.context.idle).extend::<Vec<_>>(over);
+    }
+}
+
+/// The stream calls of the contract.
+impl OpenClDevice {
+    /// The lane of a live stream.
+    pub(crate) fn lane(&self, call: Call, stream: StreamHandle) -> Result<Arc<Lane>> {
+        self.descriptor.check_process(call)?;
+        let table = lock(&self.streams);
+        if stream == StreamHandle::DEFAULT {
+            return Ok(Arc::clone(&table.default.1));
+        }
+        table.live.get(&stream).map(Arc::clone).ok_or_else(|| not_a_stream(call, stream))
+    }
+
+    pub(crate) fn new_stream(&self, priority: Priority) -> Result<StreamHandle> {
+        let call = Call::CreateStream;
+        self.descriptor.check_process(call)?;
+        lock(&self.streams).settle();
+        let lane = Lane::take(self.context, self.order, priority).map_err(|refusal| {
+            let asked = Asked::of("priority", format!("{priority:?}"), "low, normal or high");
+            self.refused(call, refusal, &asked)
+        })?;
+        let handle = StreamHandle(fresh_handle());
+        lock(&self.streams).live.insert(handle, lane);
+        Ok(handle)
+    }
+
+    pub(crate) fn end_stream(&self, stream: StreamHandle) -> Result<()> {
+        let call = Call::DestroyStream;
+        self.descriptor.check_process(call)?;
+        if stream == StreamHandle::DEFAULT {
+            return Err(invalid(call, "stream", "the default stream", "a stream that was created"));
+        }
+        let mut table = lock(&self.streams);
+        let lane = table.live.remove(&stream).ok_or_else(|| not_a_stream(call, stream))?;
+        table.draining.push(lane);
+        table.settle();
+        Ok(())
+    }
+
+    pub(crate) fn identity(&self, stream: StreamHandle) -> Result<StreamId> {
+        self.lane(Call::StreamId, stream)?;
+        // Handles never come back, so they are identities.
+        match stream {
+            StreamHandle::DEFAULT => Ok(lock(&self.streams).default.0),
+            StreamHandle(handle) => Ok(StreamId(handle)),
+        }
+    }
+
+    pub(crate) fn stream_progress(&self, stream: StreamHandle) -> Result<Progress> {
+        let call = Call::QueryStream;
+        let lane = self.lane(call, stream)?;
+        lane.progress().map_err(|refusal| self.refused(call, refusal, &about(stream)))
+    }
+
+    pub(crate) fn wait_for_stream(&self, stream: StreamHandle) -> Result<()> {
+        let call = Call::SynchronizeStream;
+        let lane = self.lane(call, stream)?;
+        lane.wait().map_err(|refusal| self.refused(call, refusal, &about(stream)))
+    }
+
+    pub(crate) fn wait_for_all(&self) -> Result<()> {
+        let call = Call::SynchronizeDevice;
+        self.descriptor.check_process(call)?;
+        let lanes = lock(&self.streams).lanes();
+        // All are waited for, whatever one of them says.
+        let outcomes: Vec<_> = lanes.iter().map(|lane| lane.wait()).collect();
+        outcomes
+            .into_iter()
+            .collect::<Outcome<()>>()
+            .map_err(|refusal| self.refused(call, refusal, &about(StreamHandle::DEFAULT)))
+    }
+}
+
+/// A stream, for the error of a call about it.
+pub(crate) fn about(stream: StreamHandle) -> Asked {
+    Asked::of("stream", stream, "a live stream")
+}
+
+fn not_a_stream(call: Call, stream: StreamHandle) -> Error {
+    let allowed = "a stream of this device, created and not destroyed, or the default stream";
+    invalid(call, "stream", stream, allowed)
+}

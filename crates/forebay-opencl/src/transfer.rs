@@ -1,0 +1,329 @@
+//! Copies and fills.
+//!
+//! A call is first taken apart into [`Command`]s, each of which is one call of OpenCL; only then is anything
+//! enqueued. So a call that is refused for its addresses has enqueued nothing.
+
+use core::ffi::c_void;
+use core::ptr;
+
+use cl3::command_queue::{
+    enqueue_copy_buffer, enqueue_copy_buffer_rect, enqueue_fill_buffer, enqueue_read_buffer,
+    enqueue_read_buffer_rect, enqueue_write_buffer, enqueue_write_buffer_rect,
+};
+use cl3::types::{CL_FALSE, cl_command_queue, cl_event, cl_uint};
+use forebay_core::transfer::{CopyEnd, CopyShape};
+use forebay_core::{Address, Bytes, Span};
+use forebay_hal::{self as hal, Call, Pattern, Result, StreamHandle, Transfers};
+use forebay_sync::lock;
+
+use crate::OpenClDevice;
+use crate::code::{Asked, Outcome};
+use crate::object::Event;
+use crate::space::Place;
+use crate::stream::{Lane, QueueOrder, Row};
+use crate::task;
+
+/// One end of a copy.
+#[derive(Clone, Debug)]
+enum Side {
+    Host(Address),
+    Device(Place),
+}
+
+/// One call of OpenCL.
+#[derive(Clone, Debug)]
+enum Command {
+    Copy { shape: CopyShape, to: Side, from: Side },
+    Fill { to: Place, size: Bytes, pattern: Pattern },
+}
+
+/// The host pointer of an address.
+fn pointer(address: Address) -> *mut u8 {
+    ptr::with_exposed_provenance_mut(usize::try_from(address.get()).unwrap_or(0))
+}
+
+/// A size of memory that is there, or of addresses: it fits.
+fn length(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// The start, the pitches and the extent of one side of a rectangle, as OpenCL takes them.
+struct Rectangle {
+    origin: [usize; 3],
+    row: usize,
+    slice: usize,
+}
+
+impl Rectangle {
+    fn of(shape: &CopyShape, end: CopyEnd, offset: Bytes) -> Self {
+        let slice = if shape.slices > 1 { length(end.slice) } else { 0 };
+        Self { origin: [length(offset.get()), 0, 0], row: length(end.row), slice }
+    }
+}
+
+impl Command {
+    /// Enqueues the command.
+    ///
+    /// # Safety
+    ///
+    /// * Rows on the host are memory until the command is done, and no row written shares a byte with one
+    ///   read. The device's sides are live, which their places see to.
+    unsafe fn enqueue(
+        &self,
+        queue: cl_command_queue,
+        count: cl_uint,
+        events: *const cl_event,
+    ) -> core::result::Result<cl_event, i32> {
+        let (shape, to, from) = match self {
+            Self::Fill { to, size, pattern } => {
+                let four = pattern.four_bytes();
+                let width = length(pattern.width().get());
+                let (start, size) = (length(to.offset.get()), length(size.get()));
+                let buffer = to.memory.buffer.raw();
+                let bytes: *const c_void = four.as_ptr().cast();
+                // SAFETY: the pattern is read before the call returns; what is filled lies in the buffer.
+                return unsafe {
+                    enqueue_fill_buffer(queue, buffer, bytes, width, start, size, count, events)
+                };
+            }
+            Self::Copy { shape, to, from } => (shape, to, from),
+        };
+        let region = [length(shape.width), length(shape.rows), length(shape.slices)];
+        let (extent, linear) = (region.as_ptr(), shape.rows == 1 && shape.slices == 1);
+        let [size, ..] = region;
+        let far = |offset| Rectangle::of(shape, shape.to, offset);
+        let near = |offset| Rectangle::of(shape, shape.from, offset);
+        // SAFETY: as the caller promised; the shape was checked when it was made, and lies in the buffers.
+        unsafe {
+            match (to, from) {
+                (Side::Device(to), Side::Host(from)) => {
+                    let (buffer, from) = (to.memory.buffer.raw(), pointer(*from).cast());
+                    let (b, h) = (far(to.offset), near(Bytes::ZERO));
+                    if linear {
+                        let [start, ..] = b.origin;
+                        enqueue_write_buffer(
+                            queue, buffer, CL_FALSE, start, size, from, count, events,
+                        )
+                    } else {
+                        let (at, home) = (b.origin.as_ptr(), h.origin.as_ptr());
+                        enqueue_write_buffer_rect(
+                            queue, buffer, CL_FALSE, at, home, extent, b.row, b.slice, h.row,
+                            h.slice, from, count, events,
+                        )
+                    }
+                }
+                (Side::Host(to), Side::Device(from)) => {
+                    let (buffer, to) = (from.memory.buffer.raw(), pointer(*to).cast());
+                    let (b, h) = (near(from.offset), far(Bytes::ZERO));
+                    if linear {
+                        let [start, ..] = b.origin;
+                        enqueue_read_buffer(queue, buffer, CL_FALSE, start, size, to, count, events)
+                    } else {
+                        let (at, home) = (b.origin.as_ptr(), h.origin.as_ptr());
+                        enqueue_read_buffer_rect(
+                            queue, buffer, CL_FALSE, at, home, extent, b.row, b.slice, h.row,
+                            h.slice, to, count, events,
+                        )
+                    }
+                }
+                (Side::Device(to), Side::Device(from)) => {
+                    let (here, there) = (from.memory.buffer.raw(), to.memory.buffer.raw());
+                    let (f, t) = (near(from.offset), far(to.offset));
+                    if linear {
+                        let ([start, ..], [end, ..]) = (f.origin, t.origin);
+                        enqueue_copy_buffer(queue, here, there, start, end, size, count, events)
+                    } else {
+                        let (at, to) = (f.origin.as_ptr(), t.origin.as_ptr());
+                        enqueue_copy_buffer_rect(
+                            queue, here, there, at, to, extent, f.row, f.slice, t.row, t.slice,
+                            count, events,
+                        )
+                    }
+                }
+                // Not OpenCL's: `push` has a thread of ours do it.
+                (Side::Host(_), Side::Host(_)) => Err(cl3::error_codes::CL_INVALID_VALUE),
+            }
+        }
+    }
+
+    /// The function that does it, for errors.
+    fn function(&self) -> &'static str {
+        match self {
+            Self::Fill { .. } => "clEnqueueFillBuffer",
+            Self::Copy { to: Side::Device(_), from: Side::Host(_), .. } => "clEnqueueWriteBuffer",
+            Self::Copy { to: Side::Host(_), .. } => "clEnqueueReadBuffer",
+            Self::Copy { .. } => "clEnqueueCopyBuffer",
+        }
+    }
+}
+
+/// Enqueues commands after all that came before, in no order among themselves.
+///
+/// # Safety
+///
+/// * As for [`Command::enqueue`], for each of them; no row written shares a byte with a row of another.
+unsafe fn push(row: &mut Row<'_>, commands: &[Command]) -> Outcome<()> {
+    let mut beside: Vec<Event> = Vec::new();
+    let mut pushed = commands.iter().try_for_each(|command| {
+        if let Command::Copy { shape, to: Side::Host(_), from: Side::Host(_) } = *command {
+            let before = row.end().filter(|tail| !tail.is_over());
+            // SAFETY: as the caller promised, until the copy is done.
+            let task = Box::new(move || unsafe { copy_on_host(&shape) });
+            return task::enqueue_after(row, before.as_ref(), task);
+        }
+        // SAFETY: as the caller promised.
+        let event = unsafe {
+            row.push_beside(command.function(), &mut |queue, count, events| {
+                command.enqueue(queue, count, events)
+            })
+        }?;
+        match row.lane().order() {
+            QueueOrder::InOrder => row.advance(event),
+            QueueOrder::OutOfOrder => beside.push(event),
+        }
+        Ok(())
+    });
+    // What was enqueued counts, whatever came of the rest.
+    if let [event] = beside.as_slice() {
+        row.advance(event.clone());
+    } else if !beside.is_empty() {
+        let all: Vec<&Event> = beside.iter().collect();
+        pushed = row.join(&all).and(pushed);
+    }
+    pushed
+}
+
+/// Copies rows from the host to the host.
+///
+/// # Safety
+///
+/// * The rows are memory, and none written shares a byte with one read.
+unsafe fn copy_on_host(shape: &CopyShape) {
+    let at = |end: CopyEnd, slice: u64, row: u64| {
+        pointer(Address::new(end.start + slice * end.slice + row * end.row))
+    };
+    for slice in 0..shape.slices {
+        for row in 0..shape.rows {
+            let (to, from) = (at(shape.to, slice, row), at(shape.from, slice, row));
+            // SAFETY: as the caller promised; the shape's ends were checked when it was made.
+            unsafe { ptr::copy_nonoverlapping(from, to, length(shape.width)) };
+        }
+    }
+}
+
+impl OpenClDevice {
+    /// One end of a copy; the device's must lie in one allocation.
+    fn side(&self, argument: &'static str, place: hal::Place, span: Span) -> Result<Side> {
+        match place {
+            hal::Place::Host(address) => Ok(Side::Host(address)),
+            hal::Place::Device(_) => {
+                lock(&self.space).place(Call::Copy, argument, span).map(Side::Device)
+            }
+        }
+    }
+
+    /// The commands of a copy.
+    fn commands(&self, copy: &hal::Copy, commands: &mut Vec<Command>) -> Result<()> {
+        if copy.extent().is_empty() {
+            return Ok(());
+        }
+        let shape = copy.shape();
+        let sides = self
+            .side("to", copy.to(), copy.written())
+            .and_then(|to| Ok((to, self.side("from", copy.from(), copy.read())?)));
+        let whole = match &sides {
+            // Drivers refuse rectangles of one buffer that interleave.
+            Ok((Side::Device(to), Side::Device(from))) => {
+                to.memory.buffer.raw() != from.memory.buffer.raw() || shape.rows == 1
+            }
+            Ok(_) => true,
+            // The rows may still lie in several allocations.
+            Err(_) => shape.rows == 1 && shape.slices == 1,
+        };
+        if whole {
+            let (to, from) = sides?;
+            commands.push(Command::Copy { shape, to, from });
+            return Ok(());
+        }
+        for (to, from) in copy.rows() {
+            let shape = CopyShape::linear(to.start().get(), from.start().get(), to.size().get());
+            let place = |place: hal::Place, span: Span| match place {
+                hal::Place::Host(_) => hal::Place::Host(span.start()),
+                hal::Place::Device(_) => hal::Place::Device(span.start()),
+            };
+            let (to, from) = (
+                self.side("to", place(copy.to(), to), to)?,
+                self.side("from", place(copy.from(), from), from)?,
+            );
+            commands.push(Command::Copy { shape, to, from });
+        }
+        Ok(())
+    }
+
+    /// Enqueues commands of one call.
+    ///
+    /// # Safety
+    ///
+    /// * As for [`push`].
+    unsafe fn run(
+        &self,
+        call: Call,
+        lane: &Lane,
+        commands: &[Command],
+        asked: impl FnOnce() -> Asked,
+    ) -> Result<()> {
+        if commands.is_empty() {
+            return Ok(());
+        }
+        let mut row = lane.begin();
+        // SAFETY: as the caller promised.
+        let pushed = unsafe { push(&mut row, commands) };
+        drop(row);
+        pushed.map_err(|refusal| self.refused(call, refusal, &asked()))
+    }
+}
+
+// SAFETY: every address of the device is looked up before anything is enqueued, and its memory is kept alive
+// until then. Commands go to the stream's queue in the order of the calls, and OpenCL writes the rows of the
+// shape alone. Reads and writes do not block, and use the host's memory when their turn comes.
+unsafe impl Transfers for OpenClDevice {
+    unsafe fn copy(&self, copy: &hal::Copy, stream: StreamHandle) -> Result<()> {
+        let lane = self.lane(Call::Copy, stream)?;
+        let mut commands = Vec::new();
+        self.commands(copy, &mut commands)?;
+        let asked = || Asked::of("copy", format!("{copy:?}"), "a copy that the driver takes");
+        // SAFETY: as the caller promised.
+        let done = unsafe { self.run(Call::Copy, &lane, &commands, asked) };
+        if done.is_err() && (copy.to().is_host() || copy.from().is_host()) {
+            // Part of it may be under way; the caller's memory is not to be used after this.
+            let _ = lane.wait();
+        }
+        done
+    }
+
+    unsafe fn copy_all(&self, copies: &[hal::Copy], stream: StreamHandle) -> Result<()> {
+        let lane = self.lane(Call::Copy, stream)?;
+        let mut commands = Vec::new();
+        copies.iter().try_for_each(|copy| self.commands(copy, &mut commands))?;
+        let count = copies.len();
+        let asked = || Asked::of("copies", count, "copies that the driver takes");
+        // SAFETY: as the caller promised.
+        unsafe { self.run(Call::Copy, &lane, &commands, asked) }
+    }
+
+    unsafe fn fill(&self, fill: &hal::Fill, stream: StreamHandle) -> Result<()> {
+        let call = Call::Fill;
+        let lane = self.lane(call, stream)?;
+        if fill.extent().is_empty() {
+            return Ok(());
+        }
+        let rows = fill.rows().map(|row| {
+            let to = lock(&self.space).place(call, "to", row)?;
+            Ok(Command::Fill { to, size: row.size(), pattern: fill.pattern() })
+        });
+        let commands = rows.collect::<Result<Vec<_>>>()?;
+        let asked = || Asked::of("fill", format!("{fill:?}"), "a fill that the driver takes");
+        // SAFETY: as the caller promised.
+        unsafe { self.run(call, &lane, &commands, asked) }
+    }
+}
