@@ -24,6 +24,12 @@ pub(crate) struct Refusal {
     pub(crate) code: Code,
 }
 
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} said {}", self.function, self.code)
+    }
+}
+
 /// A call's outcome.
 pub(crate) type Outcome<T> = core::result::Result<T, Refusal>;
 
@@ -72,7 +78,7 @@ impl Refusal {
         asked: &Asked,
         figures: impl FnOnce() -> MemoryInfo,
     ) -> Error {
-        let said = format!("{} said {}", self.function, self.code);
+        let said = self.to_string();
         match self.code.0 {
             // Some drivers answer with the first where the device has no memory left, some with the second.
             cl::CL_MEM_OBJECT_ALLOCATION_FAILURE | cl::CL_OUT_OF_RESOURCES

@@ -2,7 +2,7 @@
 
 use core::ptr;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cl3::command_queue::{
     CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, CL_QUEUE_PROFILING_ENABLE, create_command_queue,
@@ -17,6 +17,7 @@ use forebay_sync::fork::PerProcess;
 use forebay_sync::lock;
 
 use crate::code::{Asked, Named, Outcome};
+use crate::decompression::Program;
 use crate::driver::DeviceId;
 use crate::info::{as_number, number, text};
 use crate::object::Queue;
@@ -48,6 +49,8 @@ pub(crate) struct Context {
     pub(crate) upkeep: Queue,
     /// Queues that no stream has; their work may not be done.
     pub(crate) idle: Mutex<Vec<Arc<Lane>>>,
+    /// The kernel that decodes LZ4 blocks, or why there is none.
+    lz4: OnceLock<core::result::Result<Program, String>>,
     /// The memory that all devices of this number have.
     used: Mutex<Bytes>,
 }
@@ -92,6 +95,7 @@ impl Context {
             out_of_order: queues & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE != 0,
             upkeep,
             idle: Mutex::default(),
+            lz4: OnceLock::new(),
             used: Mutex::default(),
         })
     }
@@ -102,6 +106,11 @@ impl Context {
 
     pub(crate) const fn id(&self) -> DeviceId {
         self.id
+    }
+
+    /// The kernel that decodes LZ4 blocks, compiled when it is first needed; or why there is none.
+    pub(crate) fn lz4(&self) -> core::result::Result<&Program, &String> {
+        self.lz4.get_or_init(|| Program::build(self)).as_ref()
     }
 
     /// A new queue for a stream.

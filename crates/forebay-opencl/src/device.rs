@@ -7,15 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_event};
 use forebay_core::{Address, Bytes, DeviceOrdinal, StreamId};
 use forebay_hal::{
-    Call, Capabilities, Descriptor, Device, DeviceKind, Error, EventHandle, EventKind, HostTask,
-    ManagedMemory, MemoryInfo, PinnedMemory, PointerClass, Priority, Progress, Result,
-    StreamHandle, Streams, fresh_handle,
+    Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, Error, EventHandle,
+    EventKind, HostTask, ManagedMemory, MemoryInfo, PinnedMemory, PointerClass, Priority, Progress,
+    Result, StreamHandle, Streams, fresh_handle,
 };
 use forebay_sync::fork::PerProcess;
 use forebay_sync::lock;
 
 use crate::code::{Asked, Refusal};
 use crate::context::Context;
+use crate::decompression::can_decompress;
 use crate::event::forget_events_of;
 use crate::space::Space;
 use crate::stream::{Lane, QueueOrder, StreamTable, about};
@@ -144,6 +145,10 @@ impl OpenClDevice {
         Ok(())
     }
 
+    fn has(&self, capability: Capabilities) -> bool {
+        self.descriptor.capabilities.contains(capability)
+    }
+
     /// How much memory there is, by the driver and by the books.
     fn figures(&self) -> MemoryInfo {
         let total = self.context.info.total_memory;
@@ -174,6 +179,7 @@ fn capabilities(context: &Context) -> Capabilities {
         | Capabilities::TIMED_EVENTS;
     all.set(Capabilities::MANAGED, context.info.svm.fine);
     all.set(Capabilities::PRIORITIES, context.priorities);
+    all.set(Capabilities::DECOMPRESSION, can_decompress(context.id()));
     all
 }
 
@@ -220,7 +226,11 @@ unsafe impl Device for OpenClDevice {
     }
 
     fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
-        self.descriptor.capabilities.contains(Capabilities::MANAGED).then_some(self as _)
+        self.has(Capabilities::MANAGED).then_some(self as _)
+    }
+
+    fn decompression(&self) -> Option<&dyn Decompression> {
+        self.has(Capabilities::DECOMPRESSION).then_some(self as _)
     }
 }
 

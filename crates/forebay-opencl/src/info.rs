@@ -97,7 +97,7 @@ impl fmt::Display for OpenClDeviceInfo {
 
 /// A text about a device; empty where there is none.
 pub(crate) fn text(device: cl_device_id, name: u32) -> String {
-    as_text(&cl::get_device_data(device, name).unwrap_or_default())
+    text_of(&cl::get_device_data(device, name).unwrap_or_default())
 }
 
 /// A number about a device, of whichever width it answers with; 0 where it knows none.
@@ -107,10 +107,10 @@ pub(crate) fn number(device: cl_device_id, name: u32) -> u64 {
 
 /// The name of a platform.
 pub(crate) fn platform_name(platform: cl_platform_id) -> String {
-    as_text(&get_platform_data(platform, CL_PLATFORM_NAME).unwrap_or_default())
+    text_of(&get_platform_data(platform, CL_PLATFORM_NAME).unwrap_or_default())
 }
 
-fn as_text(bytes: &[u8]) -> String {
+pub(crate) fn text_of(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).trim().to_owned()
 }
@@ -158,8 +158,8 @@ mod tests {
         assert_eq!(as_number(&[]), 0);
         assert_eq!(as_number(&[1, 2]), 0x201);
         assert_eq!(as_number(&[0xff; 24]), u64::MAX);
-        assert_eq!(as_text(b" Portable\0rest"), "Portable");
-        assert_eq!(as_text(b"no end"), "no end");
+        assert_eq!(text_of(b" Portable\0rest"), "Portable");
+        assert_eq!(text_of(b"no end"), "no end");
     }
 
     #[test]

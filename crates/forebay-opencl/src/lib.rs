@@ -15,6 +15,7 @@
 
 mod code;
 mod context;
+mod decompression;
 mod device;
 mod driver;
 mod event;

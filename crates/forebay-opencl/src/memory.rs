@@ -77,7 +77,7 @@ impl OpenClDevice {
         let most = self.context.info.max_allocation;
         match refusal.code.0 {
             CL_INVALID_BUFFER_SIZE | CL_INVALID_VALUE if size > most => {
-                let given = format!("{} B; {} said {}", size.get(), refusal.function, refusal.code);
+                let given = format!("{} B; {refusal}", size.get());
                 let allowed =
                     format!("at most {} B in one allocation, the device's limit", most.get());
                 invalid(call, "size", given, allowed)

@@ -1,0 +1,1 @@
+../../forebay-cuda/kernels/lz4.c
