@@ -1,0 +1,136 @@
+//! Memory of the device, mapped for the host.
+
+use core::ptr;
+use std::sync::Arc;
+
+use cl3::command_queue::{enqueue_map_buffer, enqueue_unmap_mem_object};
+use cl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MAP_WRITE_INVALIDATE_REGION};
+use cl3::types::{CL_FALSE, cl_mem};
+use forebay_core::Span;
+use forebay_hal::{Call, Error, Result, StreamHandle, nonzero};
+use forebay_sync::lock;
+
+use crate::OpenClDevice;
+use crate::code::Asked;
+use crate::space::Allocation;
+use crate::stream::Lane;
+
+/// What the host does with mapped memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MapAccess {
+    /// Reads it.
+    Read,
+    /// Reads and changes it.
+    ReadWrite,
+    /// Writes all of it: what is there now is not needed.
+    Overwrite,
+}
+
+/// Memory of the device that the host uses in place. It is unmapped in the order of its stream when the value
+/// goes; work that is enqueued there afterwards sees what the host wrote.
+#[derive(Debug)]
+#[must_use = "the memory is unmapped when this value goes"]
+pub struct MappedMemory {
+    lane: Arc<Lane>,
+    memory: Arc<Allocation>,
+    pointer: *mut u8,
+    length: usize,
+    access: MapAccess,
+}
+
+// SAFETY: it owns the mapping, and every thread may use and end it.
+unsafe impl Send for MappedMemory {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for MappedMemory {}
+
+impl MappedMemory {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped for that many bytes, which no work changes, as the caller of `map` promised.
+        unsafe { core::slice::from_raw_parts(self.pointer, self.length) }
+    }
+
+    /// The bytes, to be changed; `None` where the memory is mapped for reading alone.
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if self.access == MapAccess::Read {
+            return None;
+        }
+        // SAFETY: mapped for that many bytes, which no work uses, as the caller of `map` promised.
+        Some(unsafe { core::slice::from_raw_parts_mut(self.pointer, self.length) })
+    }
+}
+
+impl Drop for MappedMemory {
+    fn drop(&mut self) {
+        let (buffer, pointer) = (self.memory.buffer.raw(), self.pointer.cast());
+        let mut row = self.lane.begin();
+        // SAFETY: mapped from this buffer, and nobody uses it from now on.
+        let unmapped = unsafe {
+            row.push_beside("clEnqueueUnmapMemObject", &mut |queue, count, events| {
+                enqueue_unmap_mem_object(queue, buffer, pointer, count, events)
+            })
+        };
+        if let Ok(event) = unmapped {
+            row.advance(event);
+        }
+    }
+}
+
+impl OpenClDevice {
+    /// Maps plain or managed memory for the host, after all work of `stream`, which it waits for. On devices
+    /// that share the host's memory nothing is copied.
+    ///
+    /// # Safety
+    ///
+    /// * Until the value goes, no work uses the memory, but that it may read what is mapped for reading; and
+    ///   the memory is not freed.
+    pub unsafe fn map(
+        &self,
+        span: Span,
+        access: MapAccess,
+        stream: StreamHandle,
+    ) -> Result<MappedMemory> {
+        let call = Call::Map;
+        let lane = self.lane(call, stream)?;
+        nonzero(call, "span", span.size())?;
+        let place = lock(&self.space).place(call, "span", span)?;
+        let asked = Asked::of("span", span, "memory that the device can map");
+        let size = |bytes: forebay_core::Bytes| {
+            bytes.to_usize().map_err(|error| Error::quantity(call, "span", &error))
+        };
+        let (offset, length) = (size(place.offset)?, size(span.size())?);
+        let flags = match access {
+            MapAccess::Read => CL_MAP_READ,
+            MapAccess::ReadWrite => CL_MAP_READ | CL_MAP_WRITE,
+            MapAccess::Overwrite => CL_MAP_WRITE_INVALIDATE_REGION,
+        };
+        let (buffer, mut pointer): (cl_mem, _) = (place.memory.buffer.raw(), ptr::null_mut());
+        let mut row = lane.begin();
+        // SAFETY: the part lies in the buffer, which lives as long as `place`.
+        let mapped = unsafe {
+            row.push_beside("clEnqueueMapBuffer", &mut |queue, count, events| {
+                let at = &mut pointer;
+                enqueue_map_buffer(
+                    queue, buffer, CL_FALSE, flags, offset, length, at, count, events,
+                )
+            })
+        };
+        let mapped = mapped.inspect(|event| row.advance(event.clone()));
+        // The lock goes before the wait.
+        drop(row);
+        let waited = mapped.and_then(|event| event.wait());
+        let pointer = pointer.cast();
+        let value = MappedMemory { lane, memory: place.memory, pointer, length, access };
+        match waited {
+            Ok(()) => Ok(value),
+            Err(refusal) => {
+                if pointer.is_null() {
+                    // There is nothing to unmap.
+                    core::mem::forget(value);
+                }
+                Err(self.refused(call, refusal, &asked))
+            }
+        }
+    }
+}
