@@ -49,6 +49,9 @@ pub(crate) struct Context {
     pub(crate) upkeep: Queue,
     /// Queues that no stream has; their work may not be done.
     pub(crate) idle: Mutex<Vec<Arc<Lane>>>,
+    /// Held across calls that make and free shared virtual memory: NVIDIA's driver breaks where two are made at
+    /// once.
+    pub(crate) svm: Mutex<()>,
     /// The kernel that decodes LZ4 blocks, or why there is none.
     lz4: OnceLock<core::result::Result<Program, String>>,
     /// The memory that all devices of this number have.
@@ -95,6 +98,7 @@ impl Context {
             out_of_order: queues & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE != 0,
             upkeep,
             idle: Mutex::default(),
+            svm: Mutex::default(),
             lz4: OnceLock::new(),
             used: Mutex::default(),
         })

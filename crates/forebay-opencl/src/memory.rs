@@ -130,11 +130,13 @@ impl OpenClDevice {
             Grain::Coarse => CL_MEM_READ_WRITE,
             Grain::Fine => CL_MEM_READ_WRITE | CL_MEM_SVM_FINE_GRAIN_BUFFER,
         };
+        let context = self.context;
         // SAFETY: these flags are good where the device has such memory, which was asked when it was opened.
-        let pointer = unsafe { svm_alloc(self.context.raw(), flags, length, 0) }
+        let allocate = |_turn| unsafe { svm_alloc(context.raw(), flags, length, 0) };
+        let pointer = allocate(lock(&context.svm))
             .of("clSVMAlloc")
             .map_err(|refusal| self.no_memory(call, refusal, size))?;
-        let source = Source::Svm { context: self.context, pointer };
+        let source = Source::Svm { context, pointer };
         let _ = pointer.expose_provenance();
         let base = Address::of_pointer(pointer);
         let flags = CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR;

@@ -20,6 +20,7 @@ use cl3::memory::svm_free;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PointerClass, PointerKind, Result, invalid};
 use forebay_host::mapping::AddressRange;
+use forebay_sync::lock;
 
 use crate::context::{Charge, Context};
 use crate::object::{Buffer, Event};
@@ -86,6 +87,7 @@ impl Drop for HostMapping {
 impl Drop for Source {
     fn drop(&mut self) {
         if let Self::Svm { context, pointer } = *self {
+            let _turn = lock(&context.svm);
             // SAFETY: it came from `clSVMAlloc` in this context, the buffer made of it went before, and
             // nobody uses it from now on.
             let _ = unsafe { svm_free(context.raw(), pointer) };

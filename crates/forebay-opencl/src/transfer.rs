@@ -5,11 +5,13 @@
 
 use core::ffi::c_void;
 use core::ptr;
+use std::sync::Arc;
 
 use cl3::command_queue::{
     enqueue_copy_buffer, enqueue_copy_buffer_rect, enqueue_fill_buffer, enqueue_read_buffer,
     enqueue_read_buffer_rect, enqueue_write_buffer, enqueue_write_buffer_rect,
 };
+use cl3::error_codes::CL_INVALID_VALUE;
 use cl3::types::{CL_FALSE, cl_command_queue, cl_event, cl_uint};
 use forebay_core::transfer::{CopyEnd, CopyShape};
 use forebay_core::{Address, Bytes, Span};
@@ -28,6 +30,20 @@ use crate::task;
 enum Side {
     Host(Address),
     Device(Place),
+}
+
+impl Side {
+    /// The same, `bytes` further on.
+    fn advanced(&self, bytes: u64) -> Self {
+        let bytes = Bytes::new(bytes);
+        match self {
+            Self::Host(address) => Self::Host(address.checked_add(bytes).unwrap_or(*address)),
+            Self::Device(place) => Self::Device(Place {
+                memory: Arc::clone(&place.memory),
+                offset: place.offset.saturating_add(bytes),
+            }),
+        }
+    }
 }
 
 /// One call of OpenCL.
@@ -140,10 +156,32 @@ impl Command {
                         )
                     }
                 }
-                // Not OpenCL's: `push` has a thread of ours do it.
-                (Side::Host(_), Side::Host(_)) => Err(cl3::error_codes::CL_INVALID_VALUE),
+                // Not OpenCL's: `push_one` has a thread of ours do it.
+                (Side::Host(_), Side::Host(_)) => Err(CL_INVALID_VALUE),
             }
         }
+    }
+
+    /// A rectangle as two: all but the last slice or row, and that one. Some drivers count the gap after the last
+    /// row as part of a rectangle, and refuse one whose gap would pass the end of the buffer.
+    fn halves(&self) -> Option<[Self; 2]> {
+        let Self::Copy { shape, to, from } = self else { return None };
+        let (most, last, steps) = if shape.slices > 1 {
+            let count = shape.slices - 1;
+            let steps = (shape.to.slice * count, shape.from.slice * count);
+            (CopyShape { slices: count, ..*shape }, CopyShape { slices: 1, ..*shape }, steps)
+        } else if shape.rows > 1 {
+            let count = shape.rows - 1;
+            let steps = (shape.to.row * count, shape.from.row * count);
+            (CopyShape { rows: count, ..*shape }, CopyShape { rows: 1, ..*shape }, steps)
+        } else {
+            return None;
+        };
+        let (far, near) = (to.advanced(steps.0), from.advanced(steps.1));
+        Some([
+            Self::Copy { shape: most, to: to.clone(), from: from.clone() },
+            Self::Copy { shape: last, to: far, from: near },
+        ])
     }
 
     /// The function that does it, for errors.
@@ -164,25 +202,9 @@ impl Command {
 /// * As for [`Command::enqueue`], for each of them; no row written shares a byte with a row of another.
 unsafe fn push(row: &mut Row<'_>, commands: &[Command]) -> Outcome<()> {
     let mut beside: Vec<Event> = Vec::new();
-    let mut pushed = commands.iter().try_for_each(|command| {
-        if let Command::Copy { shape, to: Side::Host(_), from: Side::Host(_) } = *command {
-            let before = row.end().filter(|tail| !tail.is_over());
-            // SAFETY: as the caller promised, until the copy is done.
-            let task = Box::new(move || unsafe { copy_on_host(&shape) });
-            return task::enqueue_after(row, before.as_ref(), task);
-        }
-        // SAFETY: as the caller promised.
-        let event = unsafe {
-            row.push_beside(command.function(), &mut |queue, count, events| {
-                command.enqueue(queue, count, events)
-            })
-        }?;
-        match row.lane().order() {
-            QueueOrder::InOrder => row.advance(event),
-            QueueOrder::OutOfOrder => beside.push(event),
-        }
-        Ok(())
-    });
+    // SAFETY: as the caller promised.
+    let each = |command| unsafe { push_one(row, command, &mut beside) };
+    let mut pushed = commands.iter().try_for_each(each);
     // What was enqueued counts, whatever came of the rest.
     if let [event] = beside.as_slice() {
         row.advance(event.clone());
@@ -191,6 +213,43 @@ unsafe fn push(row: &mut Row<'_>, commands: &[Command]) -> Outcome<()> {
         pushed = row.join(&all).and(pushed);
     }
     pushed
+}
+
+/// Enqueues one command, in pieces where the driver refuses it whole. Its events go to `beside`, or make the end
+/// of the row where the queue keeps its order.
+///
+/// # Safety
+///
+/// * As for [`Command::enqueue`].
+unsafe fn push_one(row: &mut Row<'_>, command: &Command, beside: &mut Vec<Event>) -> Outcome<()> {
+    if let Command::Copy { shape, to: Side::Host(_), from: Side::Host(_) } = *command {
+        let before = row.end().filter(|tail| !tail.is_over());
+        // SAFETY: as the caller promised, until the copy is done.
+        let task = Box::new(move || unsafe { copy_on_host(&shape) });
+        return task::enqueue_after(row, before.as_ref(), task);
+    }
+    // SAFETY: as the caller promised.
+    let enqueued = unsafe {
+        row.push_beside(command.function(), &mut |queue, count, events| {
+            command.enqueue(queue, count, events)
+        })
+    };
+    match enqueued {
+        Ok(event) => {
+            match row.lane().order() {
+                QueueOrder::InOrder => row.advance(event),
+                QueueOrder::OutOfOrder => beside.push(event),
+            }
+            Ok(())
+        }
+        Err(refusal) => match command.halves().filter(|_| refusal.code.0 == CL_INVALID_VALUE) {
+            Some(halves) => halves.iter().try_for_each(|half| {
+                // SAFETY: as the caller promised: the rows are the same.
+                unsafe { push_one(row, half, beside) }
+            }),
+            None => Err(refusal),
+        },
+    }
 }
 
 /// Copies rows from the host to the host.

@@ -1,7 +1,8 @@
 //! OpenCL devices keep the device contract, where there are any: with buffers, with shared virtual memory as plain
 //! memory, and with out-of-order queues.
 //!
-//! `FOREBAY_OPENCL_DEVICE` is the number of the one device to test; without it, every device is.
+//! `FOREBAY_OPENCL_DEVICE` is the number of the one device to test; without it, every device is. With
+//! `FOREBAY_OPENCL_MODE` (`svm` or `out-of-order`) every case is a test of devices that are opened so.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,7 +36,13 @@ fn trials(ordinal: u32) -> Vec<Trial> {
     let fixture = |mode: &str, options| -> Arc<dyn Fixture> {
         Arc::new(OpenCl { name: format!("opencl:{ordinal}{mode}"), ordinal, options })
     };
-    let plain = fixture("", OpenClOptions::new());
+    let svm = fixture("-svm", OpenClOptions::new().svm(true));
+    let out_of_order = fixture("-out-of-order", OpenClOptions::new().out_of_order(true));
+    let plain = match std::env::var("FOREBAY_OPENCL_MODE").as_deref() {
+        Ok("svm") => Arc::clone(&svm),
+        Ok("out-of-order") => Arc::clone(&out_of_order),
+        _ => fixture("", OpenClOptions::new()),
+    };
     let each = conformance::cases().into_iter().map(|case| {
         let plain = Arc::clone(&plain);
         let name = format!("{}/{}", plain.name(), case.name);
@@ -49,8 +56,6 @@ fn trials(ordinal: u32) -> Vec<Trial> {
     let places = |case: &Case| {
         matches!(case.group, CallGroup::Memory | CallGroup::Transfers | CallGroup::Info)
     };
-    let svm = fixture("-svm", OpenClOptions::new().svm(true));
-    let out_of_order = fixture("-out-of-order", OpenClOptions::new().out_of_order(true));
     each.chain([together(svm, places), together(out_of_order, orders)]).collect()
 }
 

@@ -168,15 +168,40 @@ fn memory_that_is_not_there_is_refused_when_it_is_allocated() -> Ending {
         other => panic!("{other}"),
     }
     assert_eq!(device.memory_info().unwrap().held.get(), piece * taken.len() as u64);
-    // All of it works, to the last byte.
-    let last = taken.last().map(|memory| at(*memory, piece - 1)).unwrap();
-    fill(&device, last, 1, 9, StreamHandle::DEFAULT);
-    assert_eq!(read(&device, last, 1, StreamHandle::DEFAULT), [9]);
     for memory in taken {
         free(&device, memory);
     }
     let again = allocate(&device, piece);
     free(&device, again);
+    Ok(())
+}
+
+fn bytes_beyond_four_gibibytes_of_one_buffer_are_filled_and_copied() -> Ending {
+    const GIB: u64 = 1 << 30;
+    let device = open();
+    let size = 9 * GIB;
+    let Ok(memory) = device.allocate(Bytes::new(size), Alignment::BLOCK) else {
+        return Err(format!("the device gives at most {}", device.info().max_allocation));
+    };
+    let stream = StreamHandle::DEFAULT;
+    fill(&device, memory, size, 1, stream);
+    let edges = [3 * GIB, 4 * GIB - 1, 4 * GIB, 5 * GIB + 3, 8 * GIB - 2, size - 1];
+    for (edge, byte) in edges.into_iter().zip(10..) {
+        assert_eq!(read(&device, at(memory, edge), 1, stream), [1], "filled at {edge}");
+        fill(&device, at(memory, edge), 1, byte, stream);
+    }
+    let four = Fill::plane(at(memory, 6 * GIB), Bytes::gib(1), (Bytes::new(8), 2), Pattern::U32(7));
+    // SAFETY: the memory is kept until the stream was waited for.
+    unsafe { device.fill(&four.unwrap(), stream) }.unwrap();
+    for (edge, byte) in edges.into_iter().zip(10..) {
+        assert_eq!(read(&device, at(memory, edge), 1, stream), [byte], "at {edge}");
+    }
+    assert_eq!(read(&device, at(memory, 7 * GIB), 9, stream), [7, 0, 0, 0, 7, 0, 0, 0, 1]);
+    let (to, from) = (Place::Device(at(memory, 100)), Place::Device(at(memory, 8 * GIB - 3)));
+    // SAFETY: as above.
+    unsafe { device.copy(&Copy::linear(to, from, Bytes::new(3)).unwrap(), stream) }.unwrap();
+    assert_eq!(read(&device, at(memory, 99), 5, stream), [1, 1, 14, 1, 1]);
+    free(&device, memory);
     Ok(())
 }
 
@@ -470,6 +495,7 @@ fn main() -> ExitCode {
         everything_is_released,
         devices_in_many_threads_keep_apart,
         freeing_does_not_wait_for_a_kernel_where_that_is_promised,
+        bytes_beyond_four_gibibytes_of_one_buffer_are_filled_and_copied,
     ];
     let missing = OpenClDriver::load().map(|driver| driver.device_count());
     let trials = tests.map(|(name, test)| {
