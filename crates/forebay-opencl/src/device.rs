@@ -179,6 +179,9 @@ fn capabilities(context: &Context) -> Capabilities {
         | Capabilities::TIMED_EVENTS;
     all.set(Capabilities::MANAGED, context.info.svm.fine);
     all.set(Capabilities::PRIORITIES, context.priorities);
+    // PoCL releases buffers while kernels run, as was measured; NVIDIA's driver waits for them, and of others
+    // nothing is known.
+    all.set(Capabilities::PROMPT_FREE, context.info.platform == "Portable Computing Language");
     all.set(Capabilities::DECOMPRESSION, can_decompress(context.id()));
     all
 }

@@ -48,6 +48,21 @@ fn too_large() -> Refusal {
     Refusal { function: "clCreateBuffer", code: crate::Code(CL_INVALID_BUFFER_SIZE) }
 }
 
+/// A part of a buffer as a buffer. It begins at a multiple of the device's alignment.
+pub(crate) fn part_of(buffer: &Buffer, offset: Bytes, size: Bytes) -> Outcome<Buffer> {
+    let (Ok(origin), Ok(size)) = (offset.to_usize(), size.to_usize()) else {
+        return Err(too_large());
+    };
+    let region = cl_buffer_region { origin, size };
+    // SAFETY: the buffer is live; a part that does not lie in it is refused.
+    let raw = unsafe {
+        let (kind, region) = (CL_BUFFER_CREATE_TYPE_REGION, (&raw const region).cast());
+        create_sub_buffer(buffer.raw(), CL_MEM_READ_WRITE, kind, region)
+    };
+    // SAFETY: just made.
+    raw.of("clCreateSubBuffer").map(|raw| unsafe { Buffer::new(raw) })
+}
+
 /// Makes the driver take the memory now: it would do so with the first command that uses the buffer, and
 /// fail there. One byte is written and waited for; a copy does not wait for a busy device as a fill's kernel
 /// might.
@@ -194,19 +209,9 @@ impl OpenClDevice {
             let allowed = format!("a multiple of {} B into it", alignment.get());
             return Err(invalid(call, "span", given, allowed));
         }
-        let cut =
-            |size: Bytes| size.to_usize().map_err(|error| Error::quantity(call, "span", &error));
-        let region = cl_buffer_region { origin: cut(place.offset)?, size: cut(span.size())? };
-        // SAFETY: the buffer is live while `place` is, and the region lies in it.
-        let raw = unsafe {
-            let region = (&raw const region).cast();
-            let kind = CL_BUFFER_CREATE_TYPE_REGION;
-            create_sub_buffer(place.memory.buffer.raw(), CL_MEM_READ_WRITE, kind, region)
-        };
-        let raw =
-            raw.of("clCreateSubBuffer").map_err(|refusal| self.refused(call, refusal, &asked))?;
-        // SAFETY: just made.
-        Ok(SubBuffer { buffer: unsafe { Buffer::new(raw) }, span })
+        let buffer = part_of(&place.memory.buffer, place.offset, span.size());
+        let buffer = buffer.map_err(|refusal| self.refused(call, refusal, &asked))?;
+        Ok(SubBuffer { buffer, span })
     }
 }
 

@@ -20,7 +20,8 @@ use forebay_sync::lock;
 
 use crate::OpenClDevice;
 use crate::code::{Asked, Outcome};
-use crate::object::Event;
+use crate::memory::part_of;
+use crate::object::{Buffer, Event};
 use crate::space::Place;
 use crate::stream::{Lane, QueueOrder, Row};
 use crate::task;
@@ -47,11 +48,15 @@ impl Side {
 }
 
 /// One call of OpenCL.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Command {
     Copy { shape: CopyShape, to: Side, from: Side },
-    Fill { to: Place, size: Bytes, pattern: Pattern },
+    Fill { to: Place, window: Option<Buffer>, offset: Bytes, size: Bytes, pattern: Pattern },
 }
+
+/// How far into a buffer fills reach. NVIDIA's driver counts in 32 bits with a sign there, and writes elsewhere
+/// or nothing at all; so what lies further on is filled through parts of the buffer, each no longer than this.
+const FILL_REACH: Bytes = Bytes::gib(1);
 
 /// The host pointer of an address.
 fn pointer(address: Address) -> *mut u8 {
@@ -91,11 +96,11 @@ impl Command {
         events: *const cl_event,
     ) -> core::result::Result<cl_event, i32> {
         let (shape, to, from) = match self {
-            Self::Fill { to, size, pattern } => {
+            Self::Fill { to, window, offset, size, pattern } => {
                 let four = pattern.four_bytes();
                 let width = length(pattern.width().get());
-                let (start, size) = (length(to.offset.get()), length(size.get()));
-                let buffer = to.memory.buffer.raw();
+                let (start, size) = (length(offset.get()), length(size.get()));
+                let buffer = window.as_ref().unwrap_or(&to.memory.buffer).raw();
                 let bytes: *const c_void = four.as_ptr().cast();
                 // SAFETY: the pattern is read before the call returns; what is filled lies in the buffer.
                 return unsafe {
@@ -319,6 +324,37 @@ impl OpenClDevice {
         Ok(())
     }
 
+    /// The commands that fill `size` bytes from a place on.
+    fn fill_commands(
+        &self,
+        to: &Place,
+        size: Bytes,
+        pattern: Pattern,
+        commands: &mut Vec<Command>,
+    ) -> Result<()> {
+        let (mut offset, mut left) = (to.offset, size);
+        while !left.is_zero() {
+            let to = to.clone();
+            if offset.saturating_add(left) <= FILL_REACH {
+                commands.push(Command::Fill { to, window: None, offset, size: left, pattern });
+                break;
+            }
+            // A multiple of every pattern's width, since both ends of the reach are.
+            let start = offset.align_down(self.context.info.alignment);
+            let inside = offset.saturating_sub(start);
+            let step = left.min(FILL_REACH.saturating_sub(inside));
+            let window = part_of(&to.memory.buffer, start, inside.saturating_add(step));
+            let window = window.map_err(|refusal| {
+                let given = format!("{} B from byte {}", left.get(), offset.get());
+                self.refused(Call::Fill, refusal, &Asked::of("to", given, "a part of a buffer"))
+            })?;
+            let window = Some(window);
+            commands.push(Command::Fill { to, window, offset: inside, size: step, pattern });
+            (offset, left) = (offset.saturating_add(step), left.saturating_sub(step));
+        }
+        Ok(())
+    }
+
     /// Enqueues commands of one call.
     ///
     /// # Safety
@@ -376,11 +412,11 @@ unsafe impl Transfers for OpenClDevice {
         if fill.extent().is_empty() {
             return Ok(());
         }
-        let rows = fill.rows().map(|row| {
+        let mut commands = Vec::new();
+        for row in fill.rows() {
             let to = lock(&self.space).place(call, "to", row)?;
-            Ok(Command::Fill { to, size: row.size(), pattern: fill.pattern() })
-        });
-        let commands = rows.collect::<Result<Vec<_>>>()?;
+            self.fill_commands(&to, row.size(), fill.pattern(), &mut commands)?;
+        }
         let asked = || Asked::of("fill", format!("{fill:?}"), "a fill that the driver takes");
         // SAFETY: as the caller promised.
         unsafe { self.run(call, &lane, &commands, asked) }

@@ -201,6 +201,10 @@ fn bytes_beyond_four_gibibytes_of_one_buffer_are_filled_and_copied() -> Ending {
     // SAFETY: as above.
     unsafe { device.copy(&Copy::linear(to, from, Bytes::new(3)).unwrap(), stream) }.unwrap();
     assert_eq!(read(&device, at(memory, 99), 5, stream), [1, 1, 14, 1, 1]);
+    let (to, from) = (Place::Device(at(memory, 9 * GIB / 2)), Place::Device(memory));
+    // SAFETY: as above.
+    unsafe { device.copy(&Copy::linear(to, from, Bytes::gib(4)).unwrap(), stream) }.unwrap();
+    assert_eq!(read(&device, at(memory, 17 * GIB / 2 - 2), 3, stream), [1, 11, 1]);
     free(&device, memory);
     Ok(())
 }
