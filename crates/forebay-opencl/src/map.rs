@@ -116,21 +116,15 @@ impl OpenClDevice {
                 )
             })
         };
-        let mapped = mapped.inspect(|event| row.advance(event.clone()));
+        let refused = |refusal| self.refused(call, refusal, &asked);
+        let event = mapped.map_err(refused)?;
+        row.advance(event.clone());
         // The lock goes before the wait.
         drop(row);
-        let waited = mapped.and_then(|event| event.wait());
-        let pointer = pointer.cast();
-        let value = MappedMemory { lane, memory: place.memory, pointer, length, access };
-        match waited {
-            Ok(()) => Ok(value),
-            Err(refusal) => {
-                if pointer.is_null() {
-                    // There is nothing to unmap.
-                    core::mem::forget(value);
-                }
-                Err(self.refused(call, refusal, &asked))
-            }
-        }
+        let (memory, pointer) = (place.memory, pointer.cast());
+        // Unmaps where the wait fails.
+        let mapped = MappedMemory { lane, memory, pointer, length, access };
+        event.wait().map_err(refused)?;
+        Ok(mapped)
     }
 }

@@ -19,7 +19,7 @@ use forebay_hal::{self as hal, Call, Pattern, Result, StreamHandle, Transfers};
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
-use crate::code::{Asked, Outcome};
+use crate::code::{Asked, Outcome, Refusal};
 use crate::memory::part_of;
 use crate::object::{Buffer, Event};
 use crate::space::Place;
@@ -200,24 +200,33 @@ impl Command {
     }
 }
 
-/// Enqueues commands after all that came before, in no order among themselves.
+/// Enqueues commands after all that came before, in no order among themselves. Where that fails, gives the events
+/// of those that the row does not end with.
 ///
 /// # Safety
 ///
 /// * As for [`Command::enqueue`], for each of them; no row written shares a byte with a row of another.
-unsafe fn push(row: &mut Row<'_>, commands: &[Command]) -> Outcome<()> {
+unsafe fn push(
+    row: &mut Row<'_>,
+    commands: &[Command],
+) -> core::result::Result<(), (Refusal, Vec<Event>)> {
     let mut beside: Vec<Event> = Vec::new();
     // SAFETY: as the caller promised.
     let each = |command| unsafe { push_one(row, command, &mut beside) };
-    let mut pushed = commands.iter().try_for_each(each);
+    let pushed = commands.iter().try_for_each(each);
     // What was enqueued counts, whatever came of the rest.
-    if let [event] = beside.as_slice() {
-        row.advance(event.clone());
-    } else if !beside.is_empty() {
-        let all: Vec<&Event> = beside.iter().collect();
-        pushed = row.join(&all).and(pushed);
+    let joined = match beside.as_slice() {
+        [] => Ok(()),
+        [event] => {
+            row.advance(event.clone());
+            Ok(())
+        }
+        all => row.join(&all.iter().collect::<Vec<_>>()),
+    };
+    match joined {
+        Ok(()) => pushed.map_err(|refusal| (refusal, Vec::new())),
+        Err(refusal) => Err((refusal, beside)),
     }
-    pushed
 }
 
 /// Enqueues one command, in pieces where the driver refuses it whole. Its events go to `beside`, or make the end
@@ -374,7 +383,11 @@ impl OpenClDevice {
         // SAFETY: as the caller promised.
         let pushed = unsafe { push(&mut row, commands) };
         drop(row);
-        pushed.map_err(|refusal| self.refused(call, refusal, &asked()))
+        pushed.map_err(|(refusal, stray)| {
+            // The stream does not wait for these, so this call must: their memory may go after it.
+            let _: Vec<_> = stray.iter().map(Event::wait).collect();
+            self.refused(call, refusal, &asked())
+        })
     }
 }
 

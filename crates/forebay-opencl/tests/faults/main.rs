@@ -1,0 +1,149 @@
+//! A driver that refuses a call half-way: every operation, refused at each of its calls in turn.
+//!
+//! The library that refuses is `shim.c`, built here and loaded in place of the system's. After each refusal nothing may
+//! be left over, no task may have run, and the device must work as before.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what a test needs and does not get fails it"
+)]
+
+mod operations;
+
+use core::ffi::{CStr, c_char};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use forebay_core::Bytes;
+use forebay_hal::{Device, Error, Streams};
+use forebay_opencl::{ObjectCounts, OpenClDevice, OpenClDriver, OpenClOptions};
+use libtest_mimic::{Arguments, Completion, Trial};
+
+use operations::{OPERATIONS, Operation, works};
+
+/// What the library answers in place of doing what it is asked: no resources, no memory, an invalid value, and what no
+/// list of codes has.
+const ANSWERS: [i32; 4] = [-5, -4, -30, -9999];
+
+/// The library that refuses.
+struct Shim(libloading::Library);
+
+impl Shim {
+    fn load(path: &Path) -> Self {
+        // SAFETY: the library has nothing that runs when it is loaded.
+        Self(unsafe { libloading::Library::new(path) }.unwrap())
+    }
+
+    fn arm(&self, passes: i32, answer: i32) {
+        // SAFETY: the function takes two numbers.
+        unsafe {
+            self.0.get::<unsafe extern "C" fn(i32, i32)>(c"forebay_arm").unwrap()(passes, answer);
+        }
+    }
+
+    /// The function that was refused, if one was.
+    fn disarm(&self) -> Option<String> {
+        // SAFETY: the function gives a name that is never freed, or null.
+        unsafe {
+            type Disarm = unsafe extern "C" fn() -> *const c_char;
+            let name = self.0.get::<Disarm>(c"forebay_disarm").unwrap()();
+            (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
+        }
+    }
+}
+
+/// Builds the library; else why it cannot be.
+fn build(folder: &Path) -> Result<PathBuf, String> {
+    let library = folder.join("refusing.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/shim.c");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut command = Command::new(&compiler);
+    command.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source);
+    command.args(["-Wl,--no-as-needed", "-l:libOpenCL.so.1", "-ldl"]);
+    let output = command.output().map_err(|error| format!("{compiler}: {error}"))?;
+    if output.status.success() {
+        return Ok(library);
+    }
+    Err(format!("{compiler}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Refuses each call of an operation in turn, with each answer.
+fn refuse_everywhere(shim: &Shim, device: &Arc<OpenClDevice>, operation: Operation) {
+    let (name, run) = operation;
+    // Once without refusals, so that what is kept for the process is there.
+    run(device).unwrap_or_else(|error| panic!("{name} without refusals: {error}"));
+    works(device);
+    let mut refusals = 0;
+    for answer in ANSWERS {
+        for passes in 0.. {
+            let before = ObjectCounts::now();
+            shim.arm(passes, answer);
+            let outcome = run(device);
+            let Some(function) = shim.disarm() else {
+                outcome.unwrap_or_else(|error| panic!("{name} after all: {error}"));
+                break;
+            };
+            refusals += 1;
+            let what = format!("{name}, {function} refused with {answer} after {passes} calls");
+            if let Err(error) = outcome {
+                assert!(!matches!(error, Error::Busy { .. }), "{what}: {error}");
+                assert!(!error.to_string().is_empty());
+            }
+            device.synchronize_device().unwrap();
+            let info = device.memory_info().unwrap();
+            assert_eq!((info.held, info.managed), (Bytes::ZERO, Bytes::ZERO), "{what}");
+            works(device);
+            let after = ObjectCounts::now();
+            assert_eq!(after.buffers, before.buffers, "{what}");
+            assert!(passes < 200, "{what}: it never ends");
+        }
+    }
+    assert!(refusals >= ANSWERS.len(), "{name}: {refusals} refusals");
+}
+
+fn main() -> ExitCode {
+    let folder = tempfile::tempdir().unwrap();
+    let built = build(folder.path());
+    if let Ok(library) = &built {
+        // SAFETY: no other thread runs yet.
+        unsafe { std::env::set_var(forebay_opencl::LIBRARY_VARIABLE, library) };
+    }
+    let ready = built.and_then(|library| match OpenClDriver::load() {
+        Ok(driver) if driver.device_count() > 0 => Ok(Arc::new(Shim::load(&library))),
+        Ok(_) => Err("OpenCL shows no device".to_owned()),
+        Err(missing) => Err(missing.to_string()),
+    });
+    let modes = [
+        ("", OpenClOptions::new()),
+        ("out-of-order/", OpenClOptions::new().out_of_order(true)),
+        ("svm/", OpenClOptions::new().svm(true)),
+    ];
+    let mut trials = Vec::new();
+    for (mode, options) in modes {
+        for operation in OPERATIONS {
+            let ready = ready.clone();
+            let name = format!("{mode}{}", operation.0);
+            trials.push(Trial::ignorable_test(name, move || {
+                let shim = match ready {
+                    Ok(shim) => shim,
+                    Err(reason) => {
+                        return Ok(Completion::ignored_with(format!("skipped: {reason}")));
+                    }
+                };
+                match OpenClDevice::open_with(0, options) {
+                    Ok(device) => refuse_everywhere(&shim, &device, *operation),
+                    Err(error) => {
+                        return Ok(Completion::ignored_with(format!("skipped: {error}")));
+                    }
+                }
+                Ok(Completion::Completed)
+            }));
+        }
+    }
+    let mut arguments = Arguments::from_args();
+    // One library refuses for the whole process.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

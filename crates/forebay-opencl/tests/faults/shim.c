@@ -1,0 +1,109 @@
+/* An OpenCL library that refuses one call on demand, and passes all others on. It is linked with the real one, so that
+ * functions which are not here are found there. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+
+typedef void *object;
+typedef int code;
+typedef unsigned int uint;
+typedef unsigned long long ulong;
+
+/* How many calls pass before the one that is refused; negative where none is. */
+static int passes = -1;
+static code answer = 0;
+static const char *refused = NULL;
+
+/* Refuses the call after `count` more of those below. */
+void forebay_arm(int count, code with)
+{
+    answer = with;
+    refused = NULL;
+    __atomic_store_n(&passes, count, __ATOMIC_SEQ_CST);
+}
+
+/* Refuses no call any more. The function that was refused, or null. */
+const char *forebay_disarm(void)
+{
+    __atomic_store_n(&passes, -1, __ATOMIC_SEQ_CST);
+    return refused;
+}
+
+static int refuses(const char *name)
+{
+    if (__atomic_load_n(&passes, __ATOMIC_SEQ_CST) < 0 || __atomic_fetch_sub(&passes, 1, __ATOMIC_SEQ_CST) != 0)
+        return 0;
+    refused = name;
+    return 1;
+}
+
+static void *real(const char *name)
+{
+    static void *library = NULL;
+    if (library == NULL)
+        library = dlopen("libOpenCL.so.1", RTLD_NOW);
+    return dlsym(library, name);
+}
+
+/* A function that answers with a code. */
+#define CALL(name, parameters, arguments)                                                                              \
+    code name parameters                                                                                               \
+    {                                                                                                                  \
+        if (refuses(#name))                                                                                            \
+            return answer;                                                                                             \
+        return ((code(*) parameters)real(#name))arguments;                                                             \
+    }
+
+/* A function that makes something, and writes the code to its last argument. */
+#define MAKE(name, parameters, arguments)                                                                              \
+    object name parameters                                                                                             \
+    {                                                                                                                  \
+        if (refuses(#name)) {                                                                                          \
+            *error = answer;                                                                                           \
+            return NULL;                                                                                               \
+        }                                                                                                              \
+        return ((object(*) parameters)real(#name))arguments;                                                           \
+    }
+
+#define WAIT uint count, const object *events, object *event
+#define W count, events, event
+
+MAKE(clCreateBuffer, (object c, ulong f, size_t s, void *h, code *error), (c, f, s, h, error))
+MAKE(clCreateSubBuffer, (object b, ulong f, uint t, const void *r, code *error), (b, f, t, r, error))
+MAKE(clCreateCommandQueue, (object c, object d, ulong p, code *error), (c, d, p, error))
+MAKE(clCreateUserEvent, (object c, code *error), (c, error))
+MAKE(clCreateKernel, (object p, const char *n, code *error), (p, n, error))
+MAKE(clEnqueueMapBuffer, (object q, object b, uint k, ulong f, size_t o, size_t s, WAIT, code *error),
+     (q, b, k, f, o, s, W, error))
+CALL(clSetKernelArg, (object k, uint i, size_t s, const void *v), (k, i, s, v))
+CALL(clEnqueueNDRangeKernel,
+     (object q, object k, uint d, const size_t *o, const size_t *g, const size_t *l, WAIT), (q, k, d, o, g, l, W))
+CALL(clEnqueueWriteBuffer, (object q, object b, uint k, size_t o, size_t s, const void *p, WAIT),
+     (q, b, k, o, s, p, W))
+CALL(clEnqueueReadBuffer, (object q, object b, uint k, size_t o, size_t s, void *p, WAIT), (q, b, k, o, s, p, W))
+CALL(clEnqueueCopyBuffer, (object q, object a, object b, size_t f, size_t t, size_t s, WAIT), (q, a, b, f, t, s, W))
+CALL(clEnqueueFillBuffer, (object q, object b, const void *p, size_t w, size_t o, size_t s, WAIT),
+     (q, b, p, w, o, s, W))
+CALL(clEnqueueWriteBufferRect,
+     (object q, object b, uint k, const size_t *o, const size_t *h, const size_t *r, size_t x, size_t y, size_t z,
+      size_t a, const void *p, WAIT),
+     (q, b, k, o, h, r, x, y, z, a, p, W))
+CALL(clEnqueueReadBufferRect,
+     (object q, object b, uint k, const size_t *o, const size_t *h, const size_t *r, size_t x, size_t y, size_t z,
+      size_t a, void *p, WAIT),
+     (q, b, k, o, h, r, x, y, z, a, p, W))
+CALL(clEnqueueCopyBufferRect,
+     (object q, object f, object t, const size_t *o, const size_t *h, const size_t *r, size_t x, size_t y, size_t z,
+      size_t a, WAIT),
+     (q, f, t, o, h, r, x, y, z, a, W))
+CALL(clEnqueueSVMMigrateMem, (object q, uint n, const void **p, const size_t *s, ulong f, WAIT), (q, n, p, s, f, W))
+CALL(clEnqueueMarkerWithWaitList, (object q, WAIT), (q, W))
+CALL(clEnqueueBarrierWithWaitList, (object q, WAIT), (q, W))
+CALL(clSetEventCallback, (object e, code t, void *f, void *d), (e, t, f, d))
+
+void *clSVMAlloc(object c, ulong f, size_t s, uint a)
+{
+    if (refuses("clSVMAlloc"))
+        return NULL;
+    return ((void *(*)(object, ulong, size_t, uint))real("clSVMAlloc"))(c, f, s, a);
+}
