@@ -78,8 +78,8 @@ enum Chore {
     /// Run every check and every test, and say what was left out and why.
     ///
     /// Gets what it needs by itself (rustfmt, clippy, Miri, packages of Python's) where that can be had, and
-    /// skips what cannot, with the reason. Packages of the system (valgrind, python3-venv, libamdhip64-5) are installed only
-    /// with --install, or where the environment says CI=true. The last line is "N passed, M failed, K skipped":
+    /// skips what cannot, with the reason. Packages of the system (valgrind, python3-venv, libamdhip64-5, PoCL) are
+    /// installed only with --install, or where the environment says CI=true. The last line is "N passed, M failed, K skipped":
     /// tests and checks together. Exits with 0 only where nothing failed.
     Test {
         /// For the inner loop: format, clippy without test code, layers, and unit tests but the longest.

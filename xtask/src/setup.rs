@@ -108,6 +108,21 @@ pub(crate) fn ensure_hip(place: &Workplace, run: &mut Runner<'_>) {
     }
 }
 
+/// Sees that OpenCL has a platform, by installing PoCL, which runs on the processor, where that is allowed; else the
+/// reason.
+pub(crate) fn ensure_opencl(place: &Workplace, run: &mut Runner<'_>) -> Result<(), String> {
+    let look = place.program("sh", ["-c", "ls /etc/OpenCL/vendors/*.icd"], LOOK);
+    if run(&look).succeeded() {
+        return Ok(());
+    }
+    for package in ["ocl-icd-libopencl1", "pocl-opencl-icd"] {
+        install_package(package, place, run)
+            .map_err(|reason| format!("OpenCL has no platform; {reason}"))?;
+    }
+    let found = run(&look);
+    if found.succeeded() { Ok(()) } else { Err(format!("OpenCL's vendors: {}", found.reason())) }
+}
+
 /// Installs a package of the system with apt-get, where that is allowed; else the reason, which names the
 /// package and what would install it.
 pub(crate) fn install_package(
@@ -219,6 +234,21 @@ mod tests {
         let (result, commands) = asked(|_, _| said(false, ""), ensure_miri);
         assert!(result.unwrap_err().contains("could not be started"));
         assert_eq!(commands.len(), 2);
+    }
+
+    #[test]
+    fn opencl_is_installed_with_its_loader_where_no_platform_is() {
+        let missing = |words: &str, number: usize| {
+            said(words.starts_with("apt-get") || (words.starts_with("sh") && number > 1), "")
+        };
+        let ours = Workplace::here().installing(true);
+        let (result, commands) = asked_at(&ours, missing, ensure_opencl);
+        assert_eq!(result, Ok(()));
+        assert!(commands[2].ends_with("ocl-icd-libopencl1"), "{commands:?}");
+        assert!(commands[4].ends_with("pocl-opencl-icd"), "{commands:?}");
+        let (result, commands) = asked_at(&Workplace::of_a_person(), missing, ensure_opencl);
+        assert!(result.unwrap_err().starts_with("OpenCL has no platform; the package"));
+        assert_eq!(commands.len(), 1, "nothing but a look: {commands:?}");
     }
 
     #[test]
