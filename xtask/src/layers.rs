@@ -17,7 +17,7 @@ const LEVELS: &[&[&str]] = &[
     &["forebay-hip-bridge"],
     &["forebay-hip"],
     &["forebay"],
-    &["forebay-trace"],
+    &["forebay-trace", "forebay-cudarc"],
     &["forebay-report"],
     &["forebay-cli", "forebay-capi"],
     &["forebay-py"],

@@ -13,7 +13,7 @@ use forebay_hal::{Device, Peers, Streams};
 use crate::answer::{Answer, Export, exports, put, said};
 use crate::control::{settings, text};
 use crate::machine::{self, Machine, machine};
-use crate::{captures, kernels, memory, pages, pools, streams, work};
+use crate::{captures, cudarc_calls, kernels, memory, pages, pools, streams, work};
 
 /// Primary contexts are this and the device's number.
 const PRIMARY: u64 = 0x1000_0000;
@@ -115,6 +115,7 @@ fn all() -> impl Iterator<Item = &'static Export> {
     [
         EXPORTS,
         captures::EXPORTS,
+        cudarc_calls::EXPORTS,
         kernels::EXPORTS,
         memory::EXPORTS,
         pages::EXPORTS,

@@ -28,6 +28,7 @@ mod answer;
 mod captures;
 mod context;
 mod control;
+mod cudarc_calls;
 mod kernels;
 mod machine;
 mod memory;

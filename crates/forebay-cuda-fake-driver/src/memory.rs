@@ -64,7 +64,7 @@ fn advise(at: u64, size: usize, advice: CUmem_advise, to: Option<DeviceOrdinal>)
 }
 
 /// Gives memory back of whichever kind, on whichever device.
-fn free(at: u64, kinds: &[PointerKind]) -> Answer {
+pub(crate) fn free(at: u64, kinds: &[PointerKind]) -> Answer {
     let (machine, _) = here()?;
     let (owner, class) = machine.find(at).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
     if !kinds.contains(&class.kind) {

@@ -130,7 +130,17 @@ fn end_stream(value: u64) -> Answer {
     said(machine.device(entry.device)?.destroy_stream(entry.stream))
 }
 
-fn make_stream(context: u64, device: u32, priority: c_int, tie: LegacySync) -> Answer<u64> {
+/// How a stream that is made with `flags` stands to the legacy default stream.
+pub(crate) fn tie_of(flags: c_uint) -> LegacySync {
+    if flags & NON_BLOCKING == 0 { LegacySync::Blocking } else { LegacySync::NonBlocking }
+}
+
+pub(crate) fn make_stream(
+    context: u64,
+    device: u32,
+    priority: c_int,
+    tie: LegacySync,
+) -> Answer<u64> {
     let machine = machine()?;
     let kind = if priority < 0 { Priority::High } else { Priority::Normal };
     let stream = said(machine.device(device)?.create_stream(kind))?;
@@ -168,8 +178,7 @@ exports! {
         priority: c_int,
     ) {
         let (context, device) = current()?;
-        let tie = if flags & NON_BLOCKING == 0 { LegacySync::Blocking } else { LegacySync::NonBlocking };
-        let made = make_stream(context, device, priority.clamp(-5, 0), tie)?;
+        let made = make_stream(context, device, priority.clamp(-5, 0), tie_of(flags))?;
         // SAFETY: a place of the caller's.
         unsafe { put(place, handle(made)) }
     }

@@ -30,7 +30,7 @@ fn place(address: u64) -> Answer<(Place, Option<u32>)> {
 }
 
 /// A copy of any shape by the addresses alone.
-fn copy(
+pub(crate) fn copy(
     to: u64,
     to_pitch: Pitch,
     from: u64,
