@@ -55,6 +55,24 @@ impl Component {
     }
 }
 
+/// Sees that the standard library is there for a target, fetching it if need be; else the reason.
+pub(crate) fn ensure_target(
+    target: &str,
+    place: &Workplace,
+    run: &mut Runner<'_>,
+) -> Result<(), String> {
+    let look = place.rustup(["target", "list", "--installed"], LOOK);
+    let has = |ran: &Ran| ran.succeeded() && ran.output.lines().any(|line| line.trim() == target);
+    if has(&run(&look)) {
+        return Ok(());
+    }
+    let added = run(&place.rustup(["target", "add", target], FETCH_COMPONENT));
+    if added.succeeded() && has(&run(&look)) {
+        return Ok(());
+    }
+    Err(format!("{target} is not installed, and \"rustup target add {target}\" {}", added.reason()))
+}
+
 /// Sees that Miri is there for the nightly toolchain, fetching it if need be; else the reason.
 pub(crate) fn ensure_miri(place: &Workplace, run: &mut Runner<'_>) -> Result<(), String> {
     let look = place.rustup(["run", "nightly", "cargo", "miri", "--version"], LOOK);
@@ -218,6 +236,23 @@ mod tests {
         assert!(reason.contains("rustup component add rustfmt"), "{reason}");
         assert!(reason.contains("could not reach the server"), "{reason}");
         assert!(!has_subcommand(&Workplace::here(), "deny", &mut |_| said(false, "")));
+    }
+
+    #[test]
+    fn a_target_is_fetched_where_it_is_missing() {
+        let look = |place: &Workplace, run: &mut Runner<'_>| ensure_target("mac", place, run);
+        let (result, commands) = asked(|_, _| said(true, "linux\nmac\n"), look);
+        assert_eq!((result, commands.len()), (Ok(()), 1));
+        let added =
+            |_: &str, number: usize| said(true, if number > 2 { "mac\n" } else { "linux\n" });
+        let (result, commands) = asked(added, look);
+        assert_eq!((result, commands[1].as_str()), (Ok(()), "rustup target add mac"));
+        let (result, _) = asked(|_, number| said(number == 1, "macro\n"), look);
+        let reason = result.unwrap_err();
+        assert!(
+            reason.starts_with("mac is not installed, and \"rustup target add mac\""),
+            "{reason}"
+        );
     }
 
     #[test]

@@ -71,6 +71,7 @@ impl Plan {
             main: vec![
                 step("format", sources::format),
                 step("clippy", sources::clippy),
+                step("metal lints", sources::metal),
                 step("documentation", sources::documentation),
                 step("layers", sources::layers),
                 step("C header", sources::header),

@@ -10,7 +10,7 @@ use crate::layers::{breaches, drawing, members};
 use crate::packages;
 use crate::rooms::Rooms;
 use crate::screen::{BAD, Screen, styled};
-use crate::setup::Component;
+use crate::setup::{Component, ensure_target};
 use crate::shape::faults;
 use crate::step::Outcome;
 use crate::workplace::Workplace;
@@ -45,6 +45,24 @@ fn clippy_on(targets: &[&str], place: &Workplace, desk: &mut Desk<'_>) -> Outcom
     }
     let words = [&["clippy", "--workspace"], targets, &["--", "-D", "warnings"]].concat();
     desk.check(&place.cargo(words, BUILD))
+}
+
+/// The system that the Metal device is for.
+const APPLE: &str = "aarch64-apple-darwin";
+
+/// No lint speaks up in the Metal device, as it is built for a Mac. It cannot be run here.
+pub(super) fn metal(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+    let ready = Component::Clippy
+        .ensure(place, &mut |task| desk.run_aside(task))
+        .and_then(|()| ensure_target(APPLE, place, &mut |task| desk.run_aside(task)));
+    if let Err(reason) = ready {
+        return Outcome::LeftOut { reason };
+    }
+    let words = ["clippy", "--package", "forebay-metal", "--all-targets", "--target", APPLE];
+    match desk.check(&place.cargo(words.into_iter().chain(["--", "-D", "warnings"]), BUILD)) {
+        Outcome::Holds { .. } => Outcome::Holds { note: format!("checked for {APPLE}, not run") },
+        other => other,
+    }
 }
 
 /// The documentation builds, and its links lead somewhere.
