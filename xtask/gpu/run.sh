@@ -68,6 +68,8 @@ done
 part pool 240 env FOREBAY_TEST_DEVICES=cuda:0 ./on_device
 part kernels 240 ./kernels
 part named 300 env FOREBAY_TEST_DEVICES=cuda:0 ./named
+part cudarc 120 env FOREBAY_TEST_DEVICES=cuda:0 ./cudarc_slices
+part cudarc-example 60 ./08_cudarc
 
 if command -v compute-sanitizer > /dev/null; then
   # What the driver refuses on purpose is no error of memory, so refusals are not reported.

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   forebay, libforebay_capi.so          what people use
-//!   conformance, on_device, kernels, named   tests, as plain programs
+//!   conformance, on_device, kernels, named,
+//!   cudarc_slices, 08_cudarc             tests and an example, as plain programs
 //!   hip_conformance, libforebay_hip_bridge.so   HIP over the CUDA driver
 //!   run.sh, table.py, *_check.py,        what runs them, from xtask/gpu
 //!   bare.py, sides.cpp
@@ -38,7 +39,7 @@ const ASK: Duration = Duration::from_secs(20);
 const COMMIT: &str = "COMMIT";
 
 /// What is built, and by which words.
-const BUILDS: [&[&str]; 2] = [
+const BUILDS: [&[&str]; 3] = [
     &["build", "--package=forebay-cli", "--package=forebay-capi", "--package=forebay-py"],
     &[
         "test",
@@ -46,12 +47,15 @@ const BUILDS: [&[&str]; 2] = [
         "--package=forebay",
         "--package=forebay-cuda",
         "--package=forebay-hip",
+        "--package=forebay-cudarc",
         "--test=conformance",
         "--test=hip_conformance",
         "--test=kernels",
         "--test=on_device",
         "--test=named",
+        "--test=slices",
     ],
+    &["build", "--package=forebay-cudarc", "--example=08_cudarc"],
 ];
 
 /// What must come of it, by the names of cargo's targets, and what it is called in the bundle.
@@ -65,6 +69,8 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("kernels", "kernels"),
     ("on_device", "on_device"),
     ("named", "named"),
+    ("slices", "cudarc_slices"),
+    ("08_cudarc", "08_cudarc"),
 ];
 
 /// forebay's Python modules, here and there.

@@ -140,6 +140,7 @@ fn noted_streams() {
     let from = bench.filled(&home, OLD);
     let copies = [&one, &other].map(|stream| bench.filled(stream, 0));
     let tables = copies.each_ref().map(|to| table(&bench, &home, to, &from));
+    bench.context.synchronize().unwrap();
     let gates = vec![hold(&one), hold(&other)];
     for (stream, table) in [&one, &other].into_iter().zip(&tables) {
         launch(stream.cuda(), &kernel, table);
@@ -171,6 +172,8 @@ fn kernels_of_destroyed_streams() {
     let kernel = copy_kernel(&bench);
     let (from, to) = (bench.filled(&keeper, OLD), bench.filled(&keeper, 0));
     let table = table(&bench, &home, &to, &from);
+    // The kernel finds them by address: nothing orders it after they were filled.
+    keeper.cuda().synchronize().unwrap();
     let gates = vec![hold(&other)];
     launch(other.cuda(), &kernel, &table);
     drop(other);
