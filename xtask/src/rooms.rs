@@ -63,6 +63,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("named", "buffers that processes share by name; a lock for each process"),
     ("leak", "what is live in the process, and what of it is suspicious; no lock"),
     ("objects", "pools of objects and arrays; a lock for each"),
+    ("devices", "devices by name"),
     ("bindings", "what the C and Python crates share"),
 ];
 

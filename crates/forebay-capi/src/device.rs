@@ -5,11 +5,11 @@ use core::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use forebay::cuda::CudaDriver;
+use forebay::devices::{self, DeviceName};
 use forebay::hal::{Descriptor, DeviceKind};
 use forebay::sim::{MemoryModel, SimMachine};
 use forebay::transfer::TransferEngine;
-use forebay::{Bytes, CudaDevice, Device, HostDevice, Pool};
+use forebay::{Bytes, Device, Pool};
 use forebay_sync::lock;
 
 use crate::error::status_of;
@@ -99,16 +99,14 @@ versioned_struct!(forebay_device_info: 312);
 
 /// The name of a device. The same name is the same device for the whole process.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum DeviceName {
-    /// This machine's own memory.
-    Host,
+enum Name {
     /// A simulated accelerator by its number; each is a machine of its own.
     Sim(u32, Option<Bytes>, MemoryModel),
-    /// A GPU, by its number.
-    Cuda(u32),
+    /// Another device.
+    Real(DeviceName),
 }
 
-impl DeviceName {
+impl Name {
     fn parse(name: &str) -> Result<Self, Failure> {
         let numbered = |rest: &str| match rest.strip_prefix(':') {
             Some(number) => number.parse().ok(),
@@ -119,23 +117,21 @@ impl DeviceName {
             let capacity = size.map(str::parse::<Bytes>).transpose()?;
             Ok::<_, Failure>(numbered(number).map(|number| Self::Sim(number, capacity, memory)))
         };
-        let parsed = if name == "host" {
-            Some(Self::Host)
-        } else if let Some(rest) = name.strip_prefix("sim") {
+        let parsed = if let Some(rest) = name.strip_prefix("sim") {
             simulated(rest, MemoryModel::Backed)?
         } else if let Some(rest) = name.strip_prefix("phantom") {
             simulated(rest, MemoryModel::Phantom)?
         } else {
-            name.strip_prefix("cuda").and_then(numbered).map(Self::Cuda)
+            name.parse().ok().map(Self::Real)
         };
-        let allowed = "host, cuda, cuda:1 and up, sim, sim:1 and up, sim@1GiB, phantom";
+        let allowed = "host, cuda, hip, opencl or metal, with :1 and up for others than the first, sim, sim:1 and \
+                       up, sim@1GiB, phantom";
         parsed.ok_or_else(|| Failure::argument("name", format!("\"{name}\""), allowed))
     }
 
     fn open(self) -> Result<Arc<dyn Device>, Failure> {
-        Ok(match self {
-            Self::Host => HostDevice::open()?,
-            Self::Cuda(ordinal) => CudaDevice::shared(ordinal)?,
+        match self {
+            Self::Real(name) => Ok(name.open()?),
             Self::Sim(_, capacity, memory) => {
                 // C has no access to the checker's findings, so it is off.
                 let machine = SimMachine::builder().memory(memory).checked(false);
@@ -143,11 +139,11 @@ impl DeviceName {
                     Some(capacity) => machine.capacity(capacity),
                     None => machine,
                 };
-                machine.build()?.device(0).ok_or_else(|| {
+                Ok(machine.build()?.device(0).ok_or_else(|| {
                     Failure::new(forebay_status::Defect, "a simulated machine without a device")
-                })?
+                })?)
             }
-        })
+        }
     }
 }
 
@@ -212,7 +208,7 @@ impl fmt::Debug for DeviceEntry {
 
 /// A device that is or was open, by its name.
 struct KnownDevice {
-    name: DeviceName,
+    name: Name,
     entry: Weak<DeviceEntry>,
     /// Keeps the device open where the process has a pool of it, even when all handles are closed.
     kept_open: Option<Arc<DeviceEntry>>,
@@ -225,7 +221,7 @@ fn known() -> MutexGuard<'static, Vec<KnownDevice>> {
 }
 
 /// The device of a name, opened by the first call.
-fn open_shared(name: DeviceName) -> Result<Arc<DeviceEntry>, Failure> {
+fn open_shared(name: Name) -> Result<Arc<DeviceEntry>, Failure> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     // Held while a device is opened, so that two threads that ask at once get the same.
     let mut known = known();
@@ -274,7 +270,7 @@ pub(crate) fn forget_process_pool(entry: &Arc<DeviceEntry>) -> bool {
     Pool::forget(&entry.device) || had.is_some()
 }
 
-/// Opens a device by name: "host", "cuda", "sim", or with a number "cuda:1", "sim:1". A simulated one
+/// Opens a device by name: "host", "cuda", "hip", "opencl", "metal", "sim", or with a number "cuda:1", "sim:1". A simulated one
 /// has 8 GiB, or as much as the name says: "sim@1GiB"; "phantom" is one with addresses but no memory behind
 /// them. Opening the same name again gives the same device, as long as it is open.
 ///
@@ -291,13 +287,13 @@ pub unsafe extern "C" fn forebay_device_open(
     status_of(|| {
         // SAFETY: as the caller promises.
         let (name, to) = unsafe { (text::read_str(name, "name")?, Out::new(device, "device")?) };
-        let id = table::open(Object::Device(open_shared(DeviceName::parse(name)?)?))?;
+        let id = table::open(Object::Device(open_shared(Name::parse(name)?)?))?;
         to.set(forebay_device { id });
         Ok(())
     })
 }
 
-/// Opens the best device of this machine: the first GPU, else the host.
+/// Opens the best device of this machine: the one that FOREBAY_DEVICE names, else the first GPU, else the host.
 ///
 /// # Safety
 ///
@@ -308,23 +304,24 @@ pub unsafe extern "C" fn forebay_device_best(device: *mut forebay_device) -> for
     status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(device, "device") }?;
-        let entry = open_shared(DeviceName::Cuda(0)).or_else(|_| open_shared(DeviceName::Host))?;
+        let entry = open_shared(Name::parse(&devices::best()?.to_string())?)?;
         to.set(forebay_device { id: table::open(Object::Device(entry))? });
         Ok(())
     })
 }
 
-/// How many GPUs there are: none where there is no driver.
-fn gpus() -> u32 {
-    let count = CudaDriver::load().ok().and_then(|driver| driver.device_count().ok()).unwrap_or(0);
-    if count > 0 {
+/// The devices of this machine, the host last.
+fn present() -> Vec<DeviceName> {
+    let mut names = devices::all();
+    if names.len() > 1 {
         // A child cannot use a driver that its parent has started.
         fork::register();
     }
-    count
+    names.rotate_left(1);
+    names
 }
 
-/// The number of devices of this machine: its GPUs and the host. Simulated devices do not count.
+/// The number of devices of this machine: those that drivers show, and the host. Simulated devices do not count.
 ///
 /// # Safety
 ///
@@ -334,13 +331,13 @@ pub unsafe extern "C" fn forebay_device_count(count: *mut u32) -> forebay_status
     status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(count, "count") }?;
-        to.set(gpus().saturating_add(1));
+        to.set(u32::try_from(present().len()).unwrap_or(u32::MAX));
         Ok(())
     })
 }
 
-/// Opens a device of this machine by its index, below `forebay_device_count`: the GPUs first, by their
-/// ordinals, then the host. `forebay_device_describe` tells what it is. Opening a GPU takes some of its memory
+/// Opens a device of this machine by its index, below `forebay_device_count`: those of drivers first, by
+/// kind and ordinal, then the host. `forebay_device_describe` tells what it is. Opening a GPU takes some of its memory
 /// for the driver.
 ///
 /// # Safety
@@ -355,13 +352,13 @@ pub unsafe extern "C" fn forebay_device_at(
     status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(device, "device") }?;
-        let gpus = gpus();
-        let name = match index {
-            index if index < gpus => DeviceName::Cuda(index),
-            index if index == gpus => DeviceName::Host,
-            index => return Err(Failure::argument("index", index, format!("0 to {gpus}"))),
-        };
-        to.set(forebay_device { id: table::open(Object::Device(open_shared(name)?))? });
+        let names = present();
+        let name = usize::try_from(index).ok().and_then(|index| names.get(index));
+        let last = names.len().saturating_sub(1);
+        let name = name.ok_or_else(|| Failure::argument("index", index, format!("0 to {last}")))?;
+        to.set(forebay_device {
+            id: table::open(Object::Device(open_shared(Name::Real(*name))?))?,
+        });
         Ok(())
     })
 }
@@ -447,17 +444,16 @@ mod tests {
 
     #[test]
     fn names_are_read_and_others_refused() {
-        assert!(matches!(DeviceName::parse("cuda:12"), Ok(DeviceName::Cuda(12))));
-        assert!(matches!(
-            DeviceName::parse("sim"),
-            Ok(DeviceName::Sim(0, None, MemoryModel::Backed))
-        ));
-        let large = DeviceName::Sim(2, Some(Bytes::gib(24)), MemoryModel::Phantom);
-        assert!(DeviceName::parse("phantom:2@24GiB").is_ok_and(|name| name == large));
-        for wrong in
-            ["", "cuda:", "cuda:x", "cuda0", "HOST", "hip:0", "host:0", "sim:-1", "sim@", "sim@x"]
-        {
-            assert!(DeviceName::parse(wrong).is_err(), "{wrong}");
+        assert!(
+            matches!(Name::parse("cuda:12"), Ok(Name::Real(name)) if name == DeviceName::cuda(12))
+        );
+        assert!(matches!(Name::parse("sim"), Ok(Name::Sim(0, None, MemoryModel::Backed))));
+        let large = Name::Sim(2, Some(Bytes::gib(24)), MemoryModel::Phantom);
+        assert!(Name::parse("phantom:2@24GiB").is_ok_and(|name| name == large));
+        for wrong in [
+            "", "cuda:", "cuda:x", "cuda0", "HOST", "vulkan:0", "host:0", "sim:-1", "sim@", "sim@x",
+        ] {
+            assert!(Name::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

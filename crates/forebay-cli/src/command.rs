@@ -3,11 +3,15 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, value_parser};
+use forebay::devices::VARIABLE;
 use forebay_core::Bytes;
 use forebay_trace::Model;
 
 use crate::bench::{Against, Case, Subjects};
 use crate::replay::{DeviceName, Policy};
+
+/// The names of devices.
+const DEVICES: &str = "sim|host|cuda:N|hip:N|opencl:N";
 
 /// What comes after the list of commands.
 const AFTER: &str = "\
@@ -118,8 +122,8 @@ pub struct ReplayOptions {
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
 
-    /// The device to replay on: simulated, this machine's own memory, or GPU number N.
-    #[arg(long, value_name = "sim|host|cuda:N", default_value_t = DeviceName::Sim)]
+    /// The device to replay on: simulated, this machine's own memory, or device number N of a driver.
+    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::SIM)]
     pub device: DeviceName,
 
     /// The allocators to compare, separated by commas [default: all].
@@ -232,8 +236,8 @@ pub struct BenchOptions {
     #[arg(value_enum, ignore_case = true, value_name = "WORKLOAD")]
     pub workloads: Vec<Case>,
 
-    /// The device to time on: simulated, this machine's own memory, or GPU number N.
-    #[arg(long, value_name = "sim|host|cuda:N", default_value_t = DeviceName::Sim)]
+    /// The device to time on: simulated, this machine's own memory, or device number N of a driver.
+    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::SIM)]
     pub device: DeviceName,
 
     /// Another GPU allocator to compare with: a library, and its two functions with the signatures of
@@ -254,8 +258,8 @@ pub struct BenchOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[non_exhaustive]
 pub struct BandwidthOptions {
-    /// The device: this machine's own memory, GPU number N, or simulated.
-    #[arg(long, value_name = "host|cuda:N|sim", default_value_t = DeviceName::Host)]
+    /// The device: this machine's own memory, device number N of a driver, or simulated.
+    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::HOST)]
     pub device: DeviceName,
 
     /// The threads of the transfer engine [default: what a short measurement finds on a GPU, else one for each processor up to twelve].
@@ -323,7 +327,7 @@ mod tests {
             }
         };
         let plain = replay(&["a.csv", "b.csv"]).unwrap();
-        assert_eq!((plain.traces.len(), plain.passes, plain.device), (2, 2, DeviceName::Sim));
+        assert_eq!((plain.traces.len(), plain.passes, plain.device), (2, 2, DeviceName::SIM));
         assert_eq!(plain.policy, Policy::ALL);
         assert!(!plain.verify && !plain.backed && !plain.analyse && plain.record.is_none());
         let chosen = replay(&["a", "--policy", "pow2,direct", "--capacity", "1.5GiB"]).unwrap();

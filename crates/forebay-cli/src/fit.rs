@@ -20,7 +20,7 @@ use crate::command::FitOptions;
 use crate::layout::{BAD, Cell, Column, GOOD, QUIET, Table, WhenNarrow, paragraph};
 use crate::output::{Width, complain};
 use crate::progress::Progress;
-use crate::replay::{DeviceName, Policy, heading, no_room_for, read_trace, time};
+use crate::replay::{DeviceName, Policy, heading, no_room_for, open_device, read_trace, time};
 use crate::settings::{Named, changed};
 use crate::source::Source;
 
@@ -165,7 +165,7 @@ fn row(
     settings: &Settings,
 ) -> Result<Option<Row>, Box<dyn Error>> {
     let open = |capacity: Bytes| {
-        let device = DeviceName::Sim.open(Some(capacity), false)?;
+        let device = open_device(DeviceName::SIM, Some(capacity), false)?;
         Ok(policy.player(device, settings)?)
     };
     let Some(fit) = Fit::find(trace, options.passes, open)? else { return Ok(None) };

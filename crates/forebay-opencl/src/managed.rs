@@ -33,7 +33,8 @@ unsafe impl ManagedMemory for OpenClDevice {
             return Ok(Address::NULL);
         }
         let kind = (MemoryKind::Managed, Grain::Fine);
-        self.allocate_svm(Call::AllocateManaged, size, Alignment::ONE, kind)
+        // As other devices' does, it begins at a page of the host, which pools rely on.
+        self.allocate_svm(Call::AllocateManaged, size, Alignment::HOST_PAGE, kind)
     }
 
     unsafe fn free_managed(&self, address: Address) -> Result<()> {

@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyFrozenSet};
 use crate::allocation::Allocation;
 use crate::construct::new_buffer;
 use crate::failure::Failure;
-use crate::open_device::{OpenDevice, gpus};
+use crate::open_device::{OpenDevice, present};
 use crate::pool::PyPool;
 use crate::quantity::Size;
 use crate::stream::{PyStream, StreamRef, raw_stream_argument, stream_argument};
@@ -176,8 +176,8 @@ impl PyDevice {
 /// Every device of this machine: the host, its GPUs, and the simulated one. This opens none of them.
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> Vec<PyDevice> {
-    let gpus = py.detach(gpus);
-    OpenDevice::all(gpus).into_iter().map(PyDevice::new).collect()
+    let present = py.detach(present);
+    OpenDevice::all(present).into_iter().map(PyDevice::new).collect()
 }
 
 /// The device of that name, opened: "host", "sim", "cuda:0" and so on.

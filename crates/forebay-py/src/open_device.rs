@@ -3,6 +3,7 @@
 //! ```text
 //!   "host"     this machine's memory and threads
 //!   "cuda:0"   a GPU: the device of the C functions too, so that PyTorch and Python share one pool
+//!   "hip:0", "opencl:0", "metal:0"   other drivers' devices
 //!   "sim"      a simulated accelerator of 8 GiB
 //! ```
 
@@ -10,12 +11,10 @@ use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use forebay::cuda::CudaDriver;
+use forebay::devices::{self, DeviceName};
 use forebay::hal::DeviceKind;
-use forebay::sim::SimMachine;
 use forebay::transfer::TransferEngine;
-use forebay::{CudaDevice, Device, HostDevice, Pool};
-use forebay_cli::replay::DeviceName;
+use forebay::{Device, Pool};
 use forebay_sync::fork::{Birth, LeakOnFork, PerProcess};
 use forebay_sync::lock;
 
@@ -55,8 +54,8 @@ impl Streams {
 /// The devices of this process. A forked child begins with none.
 static DEVICES: PerProcess<Vec<Arc<OpenDevice>>> = PerProcess::new();
 
-/// The process that first called the CUDA driver.
-static CUDA: OnceLock<Birth> = OnceLock::new();
+/// The process that first called a driver.
+static DRIVERS: OnceLock<Birth> = OnceLock::new();
 
 impl OpenDevice {
     /// The device of that name, not opened yet.
@@ -78,15 +77,9 @@ impl OpenDevice {
         device
     }
 
-    /// Every device of this machine: the host, `gpus` GPUs, and the simulated one.
-    pub(crate) fn all(gpus: u32) -> Vec<Arc<Self>> {
-        let gpus = (0..gpus).map(DeviceName::Cuda);
-        [DeviceName::Host]
-            .into_iter()
-            .chain(gpus)
-            .chain([DeviceName::Sim])
-            .map(Self::shared)
-            .collect()
+    /// Every device of this machine: the host, what drivers show, and the simulated one.
+    pub(crate) fn all(hardware: Vec<DeviceName>) -> Vec<Arc<Self>> {
+        hardware.into_iter().chain([DeviceName::SIM]).map(Self::shared).collect()
     }
 
     /// The device of the HAL, opened by the first call. May take long: call it with the GIL released.
@@ -137,21 +130,17 @@ impl OpenDevice {
 
     /// Its kind.
     pub(crate) fn kind(&self) -> DeviceKind {
-        match self.name {
-            DeviceName::Host => DeviceKind::Host,
-            DeviceName::Cuda(_) => DeviceKind::Cuda,
-            _ => DeviceKind::Sim,
-        }
+        self.name.kind()
     }
 
     /// Its number among devices of its kind.
     pub(crate) fn ordinal(&self) -> u32 {
-        if let DeviceName::Cuda(ordinal) = self.name { ordinal } else { 0 }
+        self.name.ordinal()
     }
 
     /// Whether the host reads and writes its blocks directly.
     pub(crate) fn is_host(&self) -> bool {
-        self.name == DeviceName::Host
+        self.name == DeviceName::HOST
     }
 
     /// Its default stream. The two refer to each other, but devices live as long as the process.
@@ -166,10 +155,10 @@ impl OpenDevice {
     }
 }
 
-/// An error where the CUDA driver was initialised before this process was forked: a child cannot use it, and
+/// An error where a driver was initialised before this process was forked: a child cannot use it, and
 /// calling it may never return.
-pub(crate) fn check_cuda() -> Result<(), Failure> {
-    if !CUDA.get_or_init(Birth::here).is_elsewhere() {
+pub(crate) fn check_drivers() -> Result<(), Failure> {
+    if !DRIVERS.get_or_init(Birth::here).is_elsewhere() {
         return Ok(());
     }
     Err(Failure::Unsupported(
@@ -179,25 +168,16 @@ pub(crate) fn check_cuda() -> Result<(), Failure> {
     ))
 }
 
-/// How many GPUs there are: 0 without a driver, or where this process cannot use it.
-pub(crate) fn gpus() -> u32 {
-    let driver = check_cuda().ok().and_then(|()| CudaDriver::load().ok());
-    driver.and_then(|driver| driver.device_count().ok()).unwrap_or(0)
+/// The host, and the devices that drivers show to this process: none without a driver, or where this process cannot use
+/// it.
+pub(crate) fn present() -> Vec<DeviceName> {
+    check_drivers().map_or_else(|_| vec![DeviceName::HOST], |()| devices::all())
 }
 
+/// PyTorch, the C functions and Python share the devices of drivers.
 fn open(name: DeviceName) -> Result<Arc<dyn Device>, Failure> {
-    match name {
-        DeviceName::Host => Ok(HostDevice::open()?),
-        DeviceName::Cuda(ordinal) => {
-            check_cuda()?;
-            // PyTorch and the C functions share it.
-            Ok(CudaDevice::shared(ordinal)?)
-        }
-        _ => {
-            // The checker records every access to memory: for tests of the library, not for programs.
-            let machine = SimMachine::builder().checked(false).build()?;
-            let device = machine.device(0);
-            Ok(device.ok_or_else(|| Failure::invalid("the machine has no device"))?)
-        }
+    if name.is_hardware() {
+        check_drivers()?;
     }
+    Ok(name.open()?)
 }

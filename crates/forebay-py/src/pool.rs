@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::bindings::effective_settings;
+use forebay::devices::DeviceName;
 use forebay::handle::{allocate_batch, warm_up};
 use forebay::report::EventAction;
 use forebay::snapshot::StatisticsSnapshot;
@@ -73,10 +74,7 @@ impl PyPool {
     /// The name of a pool's device.
     pub(crate) fn name_of(pool: &Pool) -> String {
         let descriptor = pool.device().descriptor();
-        match descriptor.kind {
-            forebay::hal::DeviceKind::Cuda => format!("cuda:{}", descriptor.ordinal.0),
-            kind => kind.name().to_owned(),
-        }
+        DeviceName::new(descriptor.kind, descriptor.ordinal.0).to_string()
     }
 }
 

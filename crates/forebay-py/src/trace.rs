@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use forebay::bindings::effective_settings;
 use forebay::{Bytes, Pool, Settings};
-use forebay_cli::replay::{DeviceName, Policy, Row};
+use forebay_cli::replay::{DeviceName, Policy, Row, open_device};
 use forebay_trace::format::{check_ending, read_path, write_path};
 use forebay_trace::{
     ReadOptions, Recorder, ReplayOptions, Trace, Verifier, replay as play, trace_of_history,
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::failure::Failure;
-use crate::open_device::check_cuda;
+use crate::open_device::check_drivers;
 use crate::quantity::{Size, integer};
 use crate::value::to_python;
 
@@ -83,8 +83,8 @@ pub(crate) fn replay<'py>(
     let settings = effective_settings()?;
     let setup = ReplaySetup { device: name, capacity: capacity.map(Size::bytes), passes, verify };
     let rows = py.detach(|| {
-        if let DeviceName::Cuda(_) = name {
-            check_cuda()?;
+        if name.is_hardware() {
+            check_drivers()?;
         }
         let unread = |error| Failure::Trace(format!("{}: {error}", trace.display()));
         let trace = read_path(&trace, &ReadOptions::default()).map_err(unread)?;
@@ -125,7 +125,8 @@ fn replay_policy(
     setup: &ReplaySetup,
 ) -> Result<Vec<Row>, Failure> {
     // Verification needs memory behind the addresses.
-    let device = setup.device.open(setup.capacity, setup.verify).map_err(Failure::Unsupported)?;
+    let device =
+        open_device(setup.device, setup.capacity, setup.verify).map_err(Failure::Unsupported)?;
     let mut verifier = match setup.verify {
         true => {
             Some(Verifier::new(device.clone()).map_err(|error| Failure::Trace(error.to_string()))?)

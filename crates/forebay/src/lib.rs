@@ -75,6 +75,7 @@ pub mod arena;
 pub mod bindings;
 pub mod buffer;
 pub mod config;
+pub mod devices;
 pub mod handle;
 pub mod leak;
 pub mod named;
@@ -94,9 +95,18 @@ pub use bytemuck;
 pub use forebay_cuda as cuda;
 /// The device contract. Implement it to bring a device of your own.
 pub use forebay_hal as hal;
+/// ROCm's HIP as a device. Its library is loaded at run time.
+#[cfg(feature = "hip")]
+pub use forebay_hip as hip;
 /// The host as a device, with its options.
 #[cfg(feature = "host")]
 pub use forebay_host as host;
+/// Metal as a device: a typed error on systems other than macOS.
+#[cfg(feature = "metal")]
+pub use forebay_metal as metal;
+/// OpenCL's devices. The library is loaded at run time.
+#[cfg(feature = "opencl")]
+pub use forebay_opencl as opencl;
 /// The simulated accelerator, with its race checker and injected faults.
 #[cfg(feature = "sim")]
 pub use forebay_sim as sim;

@@ -2,7 +2,7 @@
 
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::{RawContext, RawStream, Refusal, Table};
-use forebay_hal::StreamHandle;
+use forebay_hal::{DeviceKind, StreamHandle};
 use libloading::Library;
 
 use super::Fault;
@@ -26,8 +26,10 @@ fn failed(refusal: Refusal) -> Fault {
 impl RawDriver {
     /// The driver of a device; `None` if the device has none.
     pub(super) fn of(place: DeviceName) -> Result<Option<Self>, Fault> {
-        let DeviceName::Cuda(ordinal) = place else { return Ok(None) };
-        let device = CudaDevice::shared(ordinal)?;
+        if place.kind() != DeviceKind::Cuda {
+            return Ok(None);
+        }
+        let device = CudaDevice::shared(place.ordinal())?;
         let driver = device.driver();
         // SAFETY: the driver's library, which is loaded already and stays.
         let library: &'static Library =

@@ -246,7 +246,7 @@ fn table(rows: &[Row], width: Width, out: &mut dyn Write) -> io::Result<()> {
         "The best of {} rounds each, by this machine's clock.",
         rows.first().map_or(0, |row| row.rounds)
     )?;
-    if rows.iter().any(|row| row.device == DeviceName::Sim) {
+    if rows.iter().any(|row| row.device == DeviceName::SIM) {
         writeln!(out, "Figures of the simulated device tell how fast it is simulated.")?;
     }
     Ok(())

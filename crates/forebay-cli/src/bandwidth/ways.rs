@@ -10,7 +10,7 @@ use forebay_hal::{Copy, Device, Place, Priority};
 use super::Fault;
 use super::driver::RawDriver;
 use crate::output::complain;
-use crate::replay::DeviceName;
+use crate::replay::{DeviceName, open_device};
 
 /// Which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Bench {
         largest: usize,
         threads: Option<usize>,
     ) -> Result<Self, Fault> {
-        let device = place.open(None, true)?;
+        let device = open_device(place, None, true)?;
         let pool = Pool::new(&device)?;
         let streams = [(); 2].map(|()| device.create_stream(Priority::Normal));
         let [up, down] = streams;
@@ -120,7 +120,7 @@ impl Bench {
             array.host_mut()?.fill(7);
         }
         // Measured where there is a wire, and then as the settings say.
-        if matches!(place, DeviceName::Cuda(_)) {
+        if place.is_hardware() {
             Calibration::of(&device)?;
         }
         let options = TransferOptions::for_device(&device)?;

@@ -9,7 +9,7 @@ use forebay_hal::{Device, Priority, Stream};
 use forebay_host::HostOptions;
 use forebay_sim::{MemoryModel, SimMachine};
 
-use crate::replay::DeviceName;
+use crate::replay::{DeviceName, open_device};
 
 /// How much a nearly full device has: as much as a usual card.
 const FULL_DEVICE: Bytes = Bytes::new(16 * GIB);
@@ -54,7 +54,7 @@ impl FreshDevice {
     /// A fresh device with `limit` of memory; without a limit, as much as it can have.
     pub(crate) fn open(place: DeviceName, limit: Option<Bytes>) -> Result<Self, String> {
         match place {
-            DeviceName::Sim => {
+            DeviceName::SIM => {
                 let machine = SimMachine::builder()
                     .memory(MemoryModel::Phantom)
                     .capacity(limit.unwrap_or(Bytes::new(TIB)))
@@ -64,14 +64,14 @@ impl FreshDevice {
                 let device = machine.device(0).ok_or("the simulated machine has no device")?;
                 Ok(Self { device, machine: Some(machine) })
             }
-            DeviceName::Host => {
+            DeviceName::HOST => {
                 let options = HostOptions::new();
                 let options = limit.map_or(options.clone(), |limit| options.memory_limit(limit));
                 let device = options.open().map_err(|error| error.to_string())?;
                 Ok(Self { device, machine: None })
             }
             // A workload's limit is the pool's; the driver itself has what the card has.
-            DeviceName::Cuda(_) => Ok(Self { device: place.open(None, true)?, machine: None }),
+            _ => Ok(Self { device: open_device(place, None, true)?, machine: None }),
         }
     }
 

@@ -40,7 +40,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use forebay::{Pool, PoolOptions, Settings};
 use forebay_core::Bytes;
-use forebay_hal::Device;
+use forebay_hal::{Device, DeviceKind};
 use forebay_trace::workload::{Script, Sequence, Timing, Workload};
 
 use self::foreign::Foreign;
@@ -182,7 +182,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             return Ok(Ending::BadUsage);
         }
     };
-    if options.device != DeviceName::Sim
+    if options.device != DeviceName::SIM
         && options.workloads.iter().any(|case| case.chooses_devices())
     {
         complain("RIM workloads choose their own devices; leave --device out");
@@ -317,11 +317,10 @@ fn allocators(
 
 /// The allocators of others that were named, which are for GPUs.
 fn load_foreign(options: &BenchOptions) -> Result<Vec<Foreign>, String> {
-    let load = |against| match options.device {
-        DeviceName::Cuda(ordinal) => Foreign::load(against, ordinal),
-        place => {
-            Err(format!("--against compares GPU allocators; use --device cuda:0, not {place}"))
-        }
+    let place = options.device;
+    let load = |against| match place.kind() {
+        DeviceKind::Cuda => Foreign::load(against, place.ordinal()),
+        _ => Err(format!("--against compares GPU allocators; use --device cuda:0, not {place}")),
     };
     options.against.iter().map(load).collect()
 }

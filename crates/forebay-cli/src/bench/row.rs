@@ -157,7 +157,7 @@ mod tests {
     fn what_was_not_asked_for_is_not_there() {
         let plain = Settings::default();
         let setup = BenchSetup {
-            place: DeviceName::Sim,
+            place: DeviceName::SIM,
             effort: Effort::Quick,
             settings: &plain,
             foreign: &[],

@@ -44,12 +44,12 @@ impl Subject for Counter {
 }
 
 fn setup(settings: &Settings) -> BenchSetup<'_> {
-    BenchSetup { place: DeviceName::Sim, effort: Effort::Quick, settings, foreign: &[] }
+    BenchSetup { place: DeviceName::SIM, effort: Effort::Quick, settings, foreign: &[] }
 }
 
 #[test]
 fn a_limit_that_was_set_stands_before_a_workloads_own() {
-    let ground = FreshDevice::open(DeviceName::Sim, None).unwrap();
+    let ground = FreshDevice::open(DeviceName::SIM, None).unwrap();
     for (conf, limit) in [("", Bytes::gib(3)), ("max_bytes:2GiB", Bytes::gib(2))] {
         let settings = Settings::parse_conf(conf).unwrap();
         let pool = setup(&settings).pool(&ground.device, Some(Bytes::gib(3))).unwrap();
@@ -58,7 +58,7 @@ fn a_limit_that_was_set_stands_before_a_workloads_own() {
 }
 
 fn played(subject: &Counter, sequence: &Sequence) -> Result<Vec<Measured>, String> {
-    let ground = FreshDevice::open(DeviceName::Sim, None).unwrap();
+    let ground = FreshDevice::open(DeviceName::SIM, None).unwrap();
     play::play(subject, &ground, ground.host_clock(), sequence, &sequence.scripts())
 }
 
@@ -95,7 +95,7 @@ fn an_allocator_that_refuses_fails_and_gets_everything_back() {
 #[test]
 fn a_device_that_is_too_small_is_a_failed_row() {
     let sequence = Workload::MpReuse.sequences(Bytes::gib(16)).unwrap().remove(0);
-    let ground = FreshDevice::open(DeviceName::Sim, Some(Bytes::mib(512))).unwrap();
+    let ground = FreshDevice::open(DeviceName::SIM, Some(Bytes::mib(512))).unwrap();
     let pool = forebay::Pool::new(&ground.device).unwrap();
     let scripts = sequence.scripts();
     let clock = ground.host_clock();

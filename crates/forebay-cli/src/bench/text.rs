@@ -136,20 +136,20 @@ pub(super) fn reading_aid(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let place = match place {
-        DeviceName::Sim => {
+        DeviceName::SIM => {
             "The device is simulated, so driver calls are priced by the cost table of one H200: in the \
              column \"driver ns\" for the pool, and in \"ns/op\" for the driver itself. The pool's ns/op \
              also includes the time that simulating the calls took here. \"faster\" compares the sum of \
              both columns with the driver."
         }
-        DeviceName::Host => {
+        DeviceName::HOST => {
             "The driver is this machine's operating system, and its calls are included in the figures. \
              \"faster\" compares with it. No memory is touched, so the cost of the first touch of a page \
              is not included."
         }
-        DeviceName::Cuda(_) => {
-            "The driver is the GPU's, and its calls are included in the figures. \"faster\" compares with \
-             cuMemAlloc and cuMemFree."
+        _ => {
+            "The driver is the device's, and its calls are included in the figures. \"faster\" compares with \
+             the driver's own allocation and free (of CUDA, cuMemAlloc and cuMemFree)."
         }
     };
     let text = format!(
@@ -175,7 +175,7 @@ mod tests {
     fn row(allocator: &'static str, ns: f64) -> Row {
         let plain = Settings::default();
         let setup = BenchSetup {
-            place: DeviceName::Sim,
+            place: DeviceName::SIM,
             effort: Effort::Quick,
             settings: &plain,
             foreign: &[],
@@ -235,7 +235,7 @@ mod tests {
                 left_out = workload(case, &rows, width, &mut out).unwrap();
                 workload(case, &rows[..1], width, &mut out).unwrap();
             }
-            for place in [DeviceName::Sim, DeviceName::Host, DeviceName::Cuda(0)] {
+            for place in [DeviceName::SIM, DeviceName::HOST, DeviceName::cuda(0)] {
                 reading_aid(place, &left_out, width, &mut out).unwrap();
             }
             let text = stripped(&out);

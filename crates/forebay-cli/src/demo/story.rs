@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::bench::{self, BenchSetup, Effort, hot};
 use crate::progress::Progress;
-use crate::replay::{DeviceName, Policy, Row};
+use crate::replay::{DeviceName, Policy, Row, open_device};
 use crate::settings::in_words;
 
 /// The id of the summary's form. A key that is there stays there with the same meaning.
@@ -93,7 +93,7 @@ impl Story {
         let mut there = Vec::new();
         for &policy in Policy::ALL {
             progress.doing(policy.name());
-            there.extend(played(&trace, DeviceName::Sim, Some(H200), (policy, &settings))?);
+            there.extend(played(&trace, DeviceName::SIM, Some(H200), (policy, &settings))?);
             progress.advance(1);
         }
         progress.doing("a hot pair");
@@ -201,11 +201,11 @@ fn left_aside() -> Vec<String> {
 /// A GPU or else the host, where it has room for a run of that peak; the simulated device elsewhere.
 fn best_place(peak: Bytes) -> DeviceName {
     let has_room = |place: &DeviceName| {
-        let device = place.open(None, true).ok();
+        let device = open_device(*place, None, true).ok();
         let info = device.and_then(|device| device.memory_info().ok());
         info.is_some_and(|info| info.free >= peak.saturating_add(ROOM))
     };
-    [DeviceName::Cuda(0), DeviceName::Host].into_iter().find(has_room).unwrap_or(DeviceName::Sim)
+    [DeviceName::cuda(0), DeviceName::HOST].into_iter().find(has_room).unwrap_or(DeviceName::SIM)
 }
 
 /// A cold and a warm pass of one policy.
@@ -216,7 +216,7 @@ fn played(
     (policy, settings): (Policy, &Settings),
 ) -> Result<Vec<Row>, String> {
     let said = |error: &dyn core::fmt::Display| format!("{}: {policy}: {error}", trace.name());
-    let device = place.open(capacity, false).map_err(|error| said(&error))?;
+    let device = open_device(place, capacity, false).map_err(|error| said(&error))?;
     let mut player = policy.player(device, settings).map_err(|error| said(&error))?;
     let reports =
         replay(trace, &mut *player, ReplayOptions::new()).map_err(|error| said(&error))?;
@@ -234,7 +234,7 @@ mod tests {
         let settings = Settings::default();
         let row = |(name, policy): (&&str, &Policy)| {
             let capacity = if short.contains(name) { Bytes::gib(8) } else { H200 };
-            played(&trace, DeviceName::Sim, Some(capacity), (*policy, &settings)).unwrap()
+            played(&trace, DeviceName::SIM, Some(capacity), (*policy, &settings)).unwrap()
         };
         let named = [("forebay", &Policy::ALL[0]), ("torch", &Policy::ALL[1])];
         let there = named.iter().flat_map(|(name, policy)| row((name, policy))).collect();

@@ -50,9 +50,9 @@ fn what(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
 fn here(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
     let [cold, warm] = story.here.as_slice() else { return Ok(()) };
     let device = match cold.device {
-        DeviceName::Cuda(_) => "this machine's GPU",
-        DeviceName::Host => "this machine's own memory",
-        DeviceName::Sim => "a simulated device, as this machine has too little free memory",
+        DeviceName::HOST => "this machine's own memory",
+        DeviceName::SIM => "a simulated device, as this machine has too little free memory",
+        _ => "this machine's GPU",
     };
     titled(("Replayed here", TITLE), &format!("forebay's pool on {device}"), width, out)?;
     for (row, said) in [(cold, "first pass"), (warm, "second pass")] {

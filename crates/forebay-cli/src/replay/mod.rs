@@ -20,7 +20,8 @@ mod policy;
 mod row;
 mod text;
 
-pub use device_name::DeviceName;
+pub use device_name::open_device;
+pub use forebay::devices::DeviceName;
 pub use patterns::Patterns;
 pub use policy::Policy;
 pub use row::Row;
@@ -46,7 +47,7 @@ const WORTH_SHOWING: u64 = 1 << 20;
 /// Plays every run on every policy and writes what came of it to `out`, for people in lines of
 /// `width`. Escape sequences are `out`'s to strip.
 pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
-    if options.verify && options.device == DeviceName::Sim && !options.backed {
+    if options.verify && options.device == DeviceName::SIM && !options.backed {
         complain(
             "--verify writes to every block, but the simulated device has addresses and no memory; \
              add --backed to give it memory, or replay on --device host",
@@ -62,8 +63,8 @@ pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Re
         return Ok(Ending::BadUsage);
     }
     // A device that is not there is told of once, not for every run and policy.
-    if let DeviceName::Cuda(_) = options.device
-        && let Err(error) = options.device.open(options.capacity, true)
+    if options.device.is_hardware()
+        && let Err(error) = open_device(options.device, options.capacity, true)
     {
         complain(error);
         return Ok(Ending::Fault);
@@ -207,7 +208,7 @@ fn play_on(
     options: &ReplayOptions,
     tell: &mut dyn FnMut(u64),
 ) -> Result<Played, String> {
-    let device = options.device.open(options.capacity, options.backed)?;
+    let device = open_device(options.device, options.capacity, options.backed)?;
     let mut verifier = match options.verify {
         true => Some(Verifier::new(device.clone()).map_err(|error| error.to_string())?),
         false => None,

@@ -118,8 +118,8 @@ pub(super) fn reading_aid(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let driver = match place {
-        DeviceName::Sim => "by the cost table of one H200",
-        DeviceName::Host | DeviceName::Cuda(_) => "by this machine's clock",
+        DeviceName::SIM => "by the cost table of one H200",
+        _ => "by this machine's clock",
     };
     let text = format!(
         "peak: the most memory taken from the driver. ratio: peak over the most memory requested; 1 is \
@@ -156,6 +156,7 @@ mod tests {
     use forebay_trace::{Model, ReplayOptions, replay, sample};
 
     use super::*;
+    use crate::replay::open_device;
     use crate::replay::{Policy, patterns};
 
     #[test]
@@ -169,7 +170,7 @@ mod tests {
     fn wide_rows(trace: &Trace) -> Vec<Row> {
         let settings = Settings::default();
         let policy = Policy::Model(Model::TorchExpandable);
-        let device = DeviceName::Sim.open(None, false).unwrap();
+        let device = open_device(DeviceName::SIM, None, false).unwrap();
         let mut player = policy.player(device, &settings).unwrap();
         let reports = replay(trace, &mut *player, ReplayOptions::new()).unwrap();
         let row = |report| Row {
@@ -179,7 +180,7 @@ mod tests {
             maps: 9_876_543,
             mean_ns: 1_234_567.0,
             p99_ns: 123_456_789,
-            ..Row::new(trace.name(), DeviceName::Cuda(12), (policy, &settings), report)
+            ..Row::new(trace.name(), DeviceName::cuda(12), (policy, &settings), report)
         };
         reports.iter().map(row).collect()
     }
@@ -205,7 +206,7 @@ mod tests {
             for rows in [&plain, &verified, &short] {
                 left_out = table(rows, width, &mut out).unwrap();
             }
-            for place in [DeviceName::Sim, DeviceName::Host, DeviceName::Cuda(0)] {
+            for place in [DeviceName::SIM, DeviceName::HOST, DeviceName::cuda(0)] {
                 reading_aid(place, &left_out, width, &mut out).unwrap();
             }
             let text = String::from_utf8(out).unwrap();

@@ -4,6 +4,7 @@ use core::ffi::{CStr, c_void};
 use std::sync::Arc;
 
 use forebay::StreamHandle;
+use forebay::opencl::OpenClDevice;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -56,7 +57,7 @@ pub(crate) fn export<'py>(
             deleter: Some(delete_versioned),
             flags: if array.writable() { 0 } else { READ_ONLY },
             tensor,
-        });
+        })?;
         let exported = Box::into_raw(exported);
         // SAFETY: the box was just made; the struct that is handed out knows where its end is.
         unsafe { (*exported).managed.context = exported.cast() };
@@ -73,7 +74,7 @@ pub(crate) fn export<'py>(
         tensor,
         context: core::ptr::null_mut(),
         deleter: Some(delete),
-    });
+    })?;
     let exported = Box::into_raw(exported);
     // SAFETY: as above.
     unsafe { (*exported).managed.context = exported.cast() };
@@ -114,13 +115,14 @@ fn make_tensor<M>(
     array: &ArrayView,
     (device_type, device_id): (i32, i32),
     manage: impl FnOnce(Tensor) -> M,
-) -> Box<ExportedTensor<M>> {
+) -> Result<Box<ExportedTensor<M>>, Failure> {
     let signed = |value: &u64| i64::try_from(*value).unwrap_or(i64::MAX);
     let mut shape: Box<[i64]> = array.shape().iter().map(signed).collect();
     let mut strides: Box<[i64]> = array.strides().iter().map(signed).collect();
     let (code, bits) = array.dtype().dlpack;
+    let (data, byte_offset) = place_of(&pin, array, device_type)?;
     let tensor = Tensor {
-        data: pointer(array.address(pin.allocation())).cast(),
+        data,
         device_type,
         device_id,
         dimensions: i32::try_from(shape.len()).unwrap_or(i32::MAX),
@@ -129,14 +131,26 @@ fn make_tensor<M>(
         lanes: 1,
         shape: shape.as_mut_ptr(),
         strides: strides.as_mut_ptr(),
-        byte_offset: 0,
+        byte_offset,
     };
-    Box::new(ExportedTensor {
+    Ok(Box::new(ExportedTensor {
         managed: manage(tensor),
         _pin: DropDetached::new(pin),
         _shape: shape,
         _strides: strides,
-    })
+    }))
+}
+
+/// What DLPack calls the data of an array, and the offset in it: its address, or of OpenCL the buffer object.
+fn place_of(pin: &Pin, array: &ArrayView, device_type: i32) -> Result<(*mut c_void, u64), Failure> {
+    let address = array.address(pin.allocation());
+    if device_type != device_type::OPENCL {
+        return Ok((pointer(address).cast(), 0));
+    }
+    // The device that the allocation's was opened as.
+    let device = OpenClDevice::shared(pin.allocation().device().ordinal())?;
+    let (buffer, offset) = device.buffer_at(address)?;
+    Ok((buffer, offset.get()))
 }
 
 /// # Safety

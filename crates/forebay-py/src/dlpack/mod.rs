@@ -22,6 +22,9 @@ mod device_type {
     pub(super) const CPU: i32 = 1;
     pub(super) const CUDA: i32 = 2;
     pub(super) const CUDA_HOST: i32 = 3;
+    pub(super) const OPENCL: i32 = 4;
+    pub(super) const ROCM: i32 = 10;
+    pub(super) const ROCM_HOST: i32 = 11;
 }
 
 /// The DLPack version of exports.
@@ -83,8 +86,11 @@ fn numbers_of(space: MemorySpace, device: &OpenDevice) -> Result<(i32, i32), Fai
     let ordinal = i32::try_from(device.ordinal()).unwrap_or(i32::MAX);
     match (space, device.kind()) {
         (MemorySpace::Host, DeviceKind::Cuda) => Ok((device_type::CUDA_HOST, 0)),
+        (MemorySpace::Host, DeviceKind::Hip) => Ok((device_type::ROCM_HOST, 0)),
         (MemorySpace::Host | MemorySpace::HostDevice, _) => Ok((device_type::CPU, 0)),
         (MemorySpace::Device, DeviceKind::Cuda) => Ok((device_type::CUDA, ordinal)),
+        (MemorySpace::Device, DeviceKind::Hip) => Ok((device_type::ROCM, ordinal)),
+        (MemorySpace::Device, DeviceKind::OpenCl) => Ok((device_type::OPENCL, ordinal)),
         (MemorySpace::Device, kind) => {
             Err(Failure::Export(format!("DLPack has no device type for memory of a {kind} device")))
         }

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use forebay::hal::Capabilities;
 use forebay::{Block, Bytes, Error, Pool, PoolOptions, StreamHandle};
 
 use crate::stage::Stage;
@@ -100,10 +101,17 @@ pub(crate) fn collect(stage: &Stage) -> Step {
     }
     // It waits for nothing: what it asked of the stream is known when the stream has come to it, and
     // pages go some at a time.
+    let can = stage.device.descriptor().capabilities;
+    let gives_back = can.intersects(Capabilities::VIRTUAL_MEMORY | Capabilities::PROMPT_FREE);
     let begun = Instant::now();
-    while pool.held() >= Bytes::mib(64) && begun.elapsed() < Duration::from_secs(10) {
+    while gives_back && pool.held() >= Bytes::mib(64) && begun.elapsed() < Duration::from_secs(10) {
         std::thread::sleep(Duration::from_millis(1));
         pool.process_deferred()?;
+    }
+    if !gives_back {
+        // The device's free may wait, which a collect never does.
+        ensure!(pool.held() >= Bytes::mib(64), "a collect waited");
+        pool.trim(Bytes::ZERO)?;
     }
     ensure!(pool.held() < Bytes::mib(64), "{} are still held", pool.held());
     let again = pool.allocate(Bytes::mib(64), DEFAULT)?;

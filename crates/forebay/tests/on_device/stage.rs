@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use forebay::cuda::CudaDriver;
-use forebay::hal::{Copy, Fill, Pattern, Place};
+use forebay::devices::DeviceName;
+use forebay::hal::{self, Copy, DeviceKind, Fill, Pattern, Place};
+use forebay::hip::HipDevice;
+use forebay::opencl::OpenClDevice;
 use forebay::{Address, Bytes, CudaDevice, Device, Priority, Stream, StreamHandle};
-use forebay_host::HostDevice;
 use forebay_sim::SimMachine;
 
 use crate::{Step, ensure};
@@ -20,27 +21,27 @@ pub(crate) struct Stage {
     machine: Option<SimMachine>,
 }
 
+/// A device of that name that no other case has.
+fn fresh(name: DeviceName) -> hal::Result<Arc<dyn Device>> {
+    match name.kind() {
+        DeviceKind::Cuda => Ok(CudaDevice::open(name.ordinal())?),
+        DeviceKind::Hip => Ok(HipDevice::open(name.ordinal())?),
+        DeviceKind::OpenCl => Ok(OpenClDevice::open(name.ordinal())?),
+        _ => name.open(),
+    }
+}
+
 impl Stage {
     /// The device of that name, or why there is none.
     pub(crate) fn open(name: &str) -> Result<Self, String> {
-        let (device, machine): (Arc<dyn Device>, _) =
-            match name.split_once(':').unwrap_or((name, "0")) {
-                ("host", "0") => (HostDevice::open().map_err(|error| error.to_string())?, None),
-                ("sim", "0") => {
-                    let built = SimMachine::builder().capacity(Bytes::gib(1)).build();
-                    let machine = built.map_err(|error| error.to_string())?;
-                    let device =
-                        machine.device(0).ok_or("the simulated machine has no device 0")?;
-                    (device, Some(machine))
-                }
-                ("cuda", number) => {
-                    let number = number.parse().map_err(|_| format!("{name} is no device"))?;
-                    let driver = CudaDriver::load().map_err(|missing| missing.to_string())?;
-                    let device = CudaDevice::open_with(driver, number);
-                    (device.map_err(|error| error.to_string())?, None)
-                }
-                _ => return Err(format!("{name} is no device: host, sim or cuda:0 and up")),
-            };
+        let said = |error: hal::Error| error.to_string();
+        let (device, machine) = if name == "sim" {
+            let machine = SimMachine::builder().capacity(Bytes::gib(1)).build().map_err(said)?;
+            let device = machine.device(0).ok_or("the simulated machine has no device 0")?;
+            (device as Arc<dyn Device>, Some(machine))
+        } else {
+            (fresh(name.parse().map_err(said)?).map_err(said)?, None)
+        };
         Ok(Self { device, machine })
     }
 

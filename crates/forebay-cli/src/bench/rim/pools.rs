@@ -24,10 +24,10 @@ const ADDRESSES: f64 = 128.0 * TIB as f64;
 
 pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     let host: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
-    let on_host = many(setup, "on the host", DeviceName::Host, &host)?;
+    let on_host = many(setup, "on the host", DeviceName::HOST, &host)?;
     drop(host);
     let (_machine, device) = phantom(140)?;
-    Ok(vec![on_host, many(setup, "simulated, 140 GiB", DeviceName::Sim, &device)?])
+    Ok(vec![on_host, many(setup, "simulated, 140 GiB", DeviceName::SIM, &device)?])
 }
 
 fn many(

@@ -144,7 +144,7 @@ mod tests {
     fn every_table_fits_80_columns() {
         let settings = forebay::Settings::default();
         let setup = BenchSetup {
-            place: DeviceName::Sim,
+            place: DeviceName::SIM,
             effort: Effort::Quick,
             settings: &settings,
             foreign: &[],

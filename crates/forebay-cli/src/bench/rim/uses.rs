@@ -49,7 +49,7 @@ pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
 
 fn pending(setup: BenchSetup<'_>, count: usize) -> Result<Row, String> {
     let mut row = Rim::Uses.row(setup, format!("{} uses pending", grouped(count)));
-    row.device = DeviceName::Host;
+    row.device = DeviceName::HOST;
     let device: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
     let pool = setup.pool(&device, None)?;
     let own = Stream::new(&device, Priority::Normal).map_err(said)?;

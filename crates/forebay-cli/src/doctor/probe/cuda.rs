@@ -1,8 +1,10 @@
 //! NVIDIA GPUs. Where the driver loads, each GPU is opened and tried; where it does not, the machine's
 //! files say how far it is from there and what to do.
 
+use std::sync::Arc;
+
 use forebay_cuda::{CudaDevice, CudaDriver, DRIVER_VARIABLE, DriverMissing};
-use forebay_hal::DeviceKind;
+use forebay_hal::{Device, DeviceKind};
 use forebay_host::system::System;
 
 use super::Environment;
@@ -111,7 +113,7 @@ impl DriverFiles {
 
     /// A GPU, opened and tried.
     fn opened(&self, driver: &'static CudaDriver, ordinal: u32) -> DeviceRow {
-        let open = || CudaDevice::open_with(driver, ordinal);
+        let open = || Ok(CudaDevice::open_with(driver, ordinal)? as Arc<dyn Device>);
         let row = tried(DeviceKind::Cuda, "", open).seen(self.seen.clone());
         DeviceRow { ordinal: Some(ordinal), ..row }
     }

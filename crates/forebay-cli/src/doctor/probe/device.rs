@@ -3,11 +3,10 @@
 use core::fmt::Display;
 use std::sync::Arc;
 
+use forebay::devices::DeviceName;
 use forebay::transfer::Calibration;
-use forebay_hal::{Device, DeviceKind};
-use forebay_host::HostDevice;
+use forebay_hal::{Device, DeviceKind, Result};
 use forebay_host::system::System;
-use forebay_sim::SimMachine;
 
 use super::trial::trial;
 use crate::doctor::report::{DeviceRow, MemorySection, Status, TransferSection};
@@ -24,24 +23,21 @@ pub(super) fn host(system: &System, memory: &MemorySection) -> DeviceRow {
         let reason = memory.unknown.first().map(ToString::to_string).unwrap_or_default();
         return broken(kind, &format!("the amount of memory is unknown ({reason})"));
     }
-    tried(kind, "", HostDevice::open)
+    tried(kind, "", || DeviceName::HOST.open())
 }
 
 /// The simulation, with the machine it stands for by default.
 pub(super) fn sim() -> DeviceRow {
-    tried(DeviceKind::Sim, "always there, no hardware: ", || {
-        let machine = SimMachine::builder().build().map_err(|error| error.to_string())?;
-        machine.device(0).ok_or_else(|| "the simulated machine has no device 0".to_owned())
-    })
+    tried(DeviceKind::Sim, "always there, no hardware: ", || DeviceName::SIM.open())
 }
 
 /// Opens a device, tries it, and says how it stands with it.
-pub(super) fn tried<D: Device + 'static, E: Display>(
+pub(super) fn tried(
     kind: DeviceKind,
     remark: &str,
-    open: impl FnOnce() -> Result<Arc<D>, E>,
+    open: impl FnOnce() -> Result<Arc<dyn Device>>,
 ) -> DeviceRow {
-    let device: Arc<dyn Device> = match open() {
+    let device = match open() {
         Ok(device) => device,
         Err(error) => return broken(kind, &format!("cannot be opened: {error}")),
     };

@@ -5,13 +5,16 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use forebay::config::Sources;
+use forebay::devices::VARIABLE;
+use forebay::hip::HIP_DRIVER_VARIABLE;
+use forebay::opencl::LIBRARY_VARIABLE;
 use forebay_cuda::DRIVER_VARIABLE;
 
 use crate::doctor::report::{Owner, Setting};
 
-/// Every variable that this command reads, and what it does. All but the last two are read where
-/// output is written, those where driver libraries are looked for.
-const READ: [(&str, &str); 8] = [
+/// Every variable that this command reads, and what it does. The first six are read where output is written,
+/// the others where driver libraries are looked for and devices chosen.
+const READ: [(&str, &str); 11] = [
     ("NO_COLOR", "not empty: no colours"),
     ("CLICOLOR_FORCE", "not empty: colours in files too"),
     ("CLICOLOR", "0: no colours"),
@@ -20,6 +23,9 @@ const READ: [(&str, &str); 8] = [
     ("COLUMNS", "how wide lines are, 60 to 100"),
     (LIBRARY_PATH, "where drivers are looked for first"),
     (DRIVER_VARIABLE, "the CUDA driver's library by name"),
+    (HIP_DRIVER_VARIABLE, "HIP's library by name"),
+    (LIBRARY_VARIABLE, "OpenCL's library by name"),
+    (VARIABLE, "the device of commands that name none, and of programs that ask for the best"),
 ];
 
 /// Where the loader looks before all other places.

@@ -4,6 +4,7 @@
 mod cards;
 mod cuda;
 mod device;
+mod drivers;
 mod environment;
 mod library;
 mod machine;
@@ -77,6 +78,7 @@ impl Probe {
     fn devices(&self, memory: &MemorySection) -> Vec<DeviceRow> {
         let mut rows = vec![device::host(&self.system, memory), device::sim()];
         rows.extend(cuda::cuda(&self.system, &self.environment));
+        rows.extend(drivers::others(&self.system));
         rows
     }
 }

@@ -1,42 +1,40 @@
-//! A small piece of work that takes a device once around: memory, a page mapped into a region, a
-//! stream, a fill, two copies. "Ready" means that this went well.
+//! A small piece of work that takes a device once around: memory, a page mapped into a region where the device has
+//! pages, a stream, a fill, two copies. "Ready" means that this went well.
 //!
 //! ```text
-//!   page ──fill──► region ──copy──► plain memory ──copy──► the host, where it is looked at
+//!   page, or memory ──fill──► region ──copy──► plain memory ──copy──► the host, where it is looked at
 //! ```
 
 use std::sync::Arc;
 
-use forebay_core::{Address, Alignment, Span};
+use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::{
-    Access, Call, Copy, Device, Error, Fill, PageOptions, Pattern, Place, Priority, Result, Stream,
+    Access, Call, Copy, Device, Error, Fill, PageHandle, PageOptions, Pattern, Place, Priority,
+    Result, Stream, VirtualMemory,
 };
 
 /// What is written: no value that fresh or forgotten memory is likely to hold.
 const PATTERN: Pattern = Pattern::U32(0x5a17_c3e9);
 
+/// How much is tried where there are no pages.
+const WITHOUT_PAGES: Bytes = Bytes::kib(64);
+
 /// Tries `device`, and gives back everything it took. After an error the device is to be dropped,
 /// which takes the rest back.
 pub(super) fn trial(device: &Arc<dyn Device>) -> Result<()> {
-    let pages = device.virtual_memory().ok_or_else(|| Error::Unsupported {
-        call: Call::Map,
-        missing: format!("{} maps no pages", device.descriptor()).into(),
-    })?;
-    let size = pages.granularity().minimum.bytes();
+    let pages = device.virtual_memory();
+    let size = pages.map_or(WITHOUT_PAGES, |pages| pages.granularity().minimum.bytes());
     let plain = device.allocate(size, Alignment::BLOCK)?;
-    let region = pages.reserve(size, Alignment::ONE)?;
-    let page = pages.create_page(size, PageOptions::default())?;
-    pages.map(region.start(), page)?;
-    let mapped = Span::new(region.start(), size)
-        .map_err(|error| Error::quantity(Call::Map, "at", &error))?;
-    // SAFETY: the page was mapped there just now, and no work uses it yet.
-    unsafe { pages.set_access(mapped, Access::ReadWrite, device.descriptor().ordinal) }?;
-
+    let mapped = pages.map(|pages| mapped(device, pages, size)).transpose()?;
+    let first = match &mapped {
+        Some((at, _)) => at.start(),
+        None => device.allocate(size, Alignment::BLOCK)?,
+    };
     let stream = Stream::new(device, Priority::Normal)?;
     let length = size.to_usize().map_err(|error| Error::quantity(Call::Copy, "size", &error))?;
     let mut back = vec![0_u8; length];
-    let fill = Fill::linear(mapped.start(), size, PATTERN)?;
-    let over = Copy::linear(Place::Device(plain), Place::Device(mapped.start()), size)?;
+    let fill = Fill::linear(first, size, PATTERN)?;
+    let over = Copy::linear(Place::Device(plain), Place::Device(first), size)?;
     let host = Place::Host(Address::of_pointer(back.as_mut_ptr()));
     let out = Copy::linear(host, Place::Device(plain), size)?;
     // SAFETY: what is filled and copied was taken above and is given back below, after the stream
@@ -66,11 +64,32 @@ pub(super) fn trial(device: &Arc<dyn Device>) -> Result<()> {
     // SAFETY: the stream was waited for, so no work uses the page, the region or the memory; all
     // are this function's own.
     unsafe {
-        pages.unmap(mapped)?;
-        pages.release_page(page)?;
-        pages.release_region(region.start())?;
+        match pages.zip(mapped) {
+            Some((pages, (at, page))) => {
+                pages.unmap(at)?;
+                pages.release_page(page)?;
+                pages.release_region(at.start())?;
+            }
+            None => device.free(first)?,
+        }
         device.free(plain)
     }
+}
+
+/// A page of `size`, mapped where the device may write.
+fn mapped(
+    device: &Arc<dyn Device>,
+    pages: &dyn VirtualMemory,
+    size: Bytes,
+) -> Result<(Span, PageHandle)> {
+    let region = pages.reserve(size, Alignment::ONE)?;
+    let page = pages.create_page(size, PageOptions::default())?;
+    pages.map(region.start(), page)?;
+    let at = Span::new(region.start(), size)
+        .map_err(|error| Error::quantity(Call::Map, "at", &error))?;
+    // SAFETY: the page was mapped there just now, and no work uses it yet.
+    unsafe { pages.set_access(at, Access::ReadWrite, device.descriptor().ordinal) }?;
+    Ok((at, page))
 }
 
 #[cfg(test)]
@@ -95,6 +114,14 @@ mod tests {
         let device: Arc<dyn Device> = Arc::<forebay_host::HostDevice>::clone(&host);
         trial(&device).unwrap();
         device.synchronize_device().unwrap();
+        let machine = SimMachine::builder()
+            .without(forebay_hal::Capabilities::VIRTUAL_MEMORY)
+            .build()
+            .unwrap();
+        let segments: Arc<dyn Device> = machine.device(0).unwrap();
+        let fresh = machine.census();
+        trial(&segments).unwrap();
+        assert_eq!(machine.census(), fresh);
         assert_eq!(host.census(), forebay_host::Census::default());
     }
 

@@ -20,7 +20,7 @@ use crate::output::Width;
 /// How wide the first column is: its longest label, "transparent, files", and a gap.
 const LABEL: usize = 20;
 /// How wide the kind of a device is within it.
-const KIND: usize = 8;
+const KIND: usize = 10;
 /// How wide values are, so that the remarks behind them line up.
 const VALUE: usize = 18;
 /// What stands before a line.

@@ -1,0 +1,208 @@
+//! Devices by name: which there are, which is best, and how to open one.
+//!
+//! ```
+//! // The device that FOREBAY_DEVICE names; without it the first GPU, else the host.
+//! let device = forebay::devices::best()?.open()?;
+//! println!("{}", device.descriptor());
+//!
+//! let host = forebay::devices::open("host")?;
+//! # Ok::<(), forebay::hal::Error>(())
+//! ```
+
+use core::fmt;
+use core::str::FromStr;
+use std::sync::Arc;
+
+use forebay_hal::{Call, Device, DeviceKind, Error, Result, invalid};
+
+/// The variable that names the device of programs which ask for the best one.
+pub const VARIABLE: &str = "FOREBAY_DEVICE";
+
+/// What a name may be, for messages.
+const ALLOWED: &str = "host, sim, or cuda:N, hip:N, opencl:N, metal:N with the number of a device";
+
+/// Kinds of hardware, the fastest way to it first. One GPU may be there by several.
+const HARDWARE: [DeviceKind; 4] =
+    [DeviceKind::Cuda, DeviceKind::Hip, DeviceKind::Metal, DeviceKind::OpenCl];
+
+/// The name of a device: a kind, and a number where there can be several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceName {
+    kind: DeviceKind,
+    ordinal: u32,
+}
+
+impl DeviceName {
+    /// This machine's own memory and threads.
+    pub const HOST: Self = Self::new(DeviceKind::Host, 0);
+    /// A simulated accelerator.
+    pub const SIM: Self = Self::new(DeviceKind::Sim, 0);
+
+    /// A device of a kind by its number.
+    pub const fn new(kind: DeviceKind, ordinal: u32) -> Self {
+        Self { kind, ordinal }
+    }
+
+    /// An NVIDIA GPU by its number.
+    pub const fn cuda(ordinal: u32) -> Self {
+        Self::new(DeviceKind::Cuda, ordinal)
+    }
+
+    /// Its kind.
+    pub const fn kind(self) -> DeviceKind {
+        self.kind
+    }
+
+    /// Its number among devices of its kind.
+    pub const fn ordinal(self) -> u32 {
+        self.ordinal
+    }
+
+    /// Whether it is behind a driver: neither the host nor a simulation.
+    pub fn is_hardware(self) -> bool {
+        HARDWARE.contains(&self.kind)
+    }
+
+    /// Opens it. Hardware is opened once: as long as the device lives, the same one is given to the whole process.
+    pub fn open(self) -> Result<Arc<dyn Device>> {
+        match self.kind {
+            #[cfg(feature = "host")]
+            DeviceKind::Host => Ok(forebay_host::HostDevice::open()?),
+            #[cfg(feature = "sim")]
+            DeviceKind::Sim => {
+                // The checker records every access to memory: for tests, not for programs.
+                let machine = forebay_sim::SimMachine::builder().checked(false).build()?;
+                let device = machine.device(0).ok_or_else(|| {
+                    invalid(Call::Open, "device", self.to_string(), "a machine with a device")
+                })?;
+                Ok(device)
+            }
+            #[cfg(feature = "cuda")]
+            DeviceKind::Cuda => Ok(forebay_cuda::CudaDevice::shared(self.ordinal)?),
+            #[cfg(feature = "hip")]
+            DeviceKind::Hip => Ok(forebay_hip::HipDevice::shared(self.ordinal)?),
+            #[cfg(feature = "opencl")]
+            DeviceKind::OpenCl => Ok(forebay_opencl::OpenClDevice::shared(self.ordinal)?),
+            #[cfg(feature = "metal")]
+            DeviceKind::Metal => Ok(forebay_metal::open(self.ordinal)?),
+            kind => Err(Error::Unsupported {
+                call: Call::Open,
+                missing: format!("{self}: this build of forebay is without its feature \"{kind}\"")
+                    .into(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_hardware() {
+            f.pad(&format!("{}:{}", self.kind, self.ordinal))
+        } else {
+            f.pad(self.kind.name())
+        }
+    }
+}
+
+impl FromStr for DeviceName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let numbered = |kind: DeviceKind| {
+            let rest = text.strip_prefix(kind.name())?;
+            let ordinal = match rest.strip_prefix(':') {
+                Some(number) => number.parse().ok()?,
+                None => rest.is_empty().then_some(0)?,
+            };
+            Some(Self::new(kind, ordinal))
+        };
+        let plain = [Self::HOST, Self::SIM].into_iter().find(|name| text == name.kind.name());
+        plain
+            .or_else(|| HARDWARE.into_iter().find_map(numbered))
+            .ok_or_else(|| invalid(Call::Open, "device", format!("{text:?}"), ALLOWED.to_owned()))
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for DeviceName {
+    fn serialize<S: serde::Serializer>(
+        &self,
+        serializer: S,
+    ) -> core::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Opens the device of that name: "host", "sim", "cuda:0", "hip:1", "opencl:0", "metal:0".
+pub fn open(name: &str) -> Result<Arc<dyn Device>> {
+    name.parse::<DeviceName>()?.open()
+}
+
+/// The devices of this machine: the host, and all that its drivers show. A driver that is missing or fails shows none.
+pub fn all() -> Vec<DeviceName> {
+    let numbers = |kind| (0..count(kind)).map(move |ordinal| DeviceName::new(kind, ordinal));
+    core::iter::once(DeviceName::HOST).chain(HARDWARE.into_iter().flat_map(numbers)).collect()
+}
+
+/// The device that [`VARIABLE`] names. Without it the first that can be opened of CUDA, HIP, Metal and OpenCL, else the
+/// host.
+pub fn best() -> Result<DeviceName> {
+    match std::env::var(VARIABLE) {
+        Ok(name) if !name.is_empty() => name.parse(),
+        _ => {
+            let first = HARDWARE.map(|kind| DeviceName::new(kind, 0));
+            Ok(first.into_iter().find(|name| name.open().is_ok()).unwrap_or(DeviceName::HOST))
+        }
+    }
+}
+
+/// How many devices of a kind its driver shows.
+fn count(kind: DeviceKind) -> u32 {
+    let count = match kind {
+        #[cfg(feature = "cuda")]
+        DeviceKind::Cuda => {
+            forebay_cuda::CudaDriver::load().ok().and_then(|driver| driver.device_count().ok())
+        }
+        #[cfg(feature = "hip")]
+        DeviceKind::Hip => {
+            forebay_hip::HipDriver::load().ok().and_then(|driver| driver.device_count().ok())
+        }
+        #[cfg(feature = "opencl")]
+        DeviceKind::OpenCl => {
+            let driver = forebay_opencl::OpenClDriver::load().ok();
+            driver.and_then(|driver| u32::try_from(driver.device_count()).ok())
+        }
+        #[cfg(feature = "metal")]
+        DeviceKind::Metal => {
+            forebay_metal::device_count().ok().and_then(|count| u32::try_from(count).ok())
+        }
+        _ => None,
+    };
+    count.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_as_it_is_written() {
+        let hardware = HARDWARE.map(|kind| DeviceName::new(kind, 7));
+        for name in [DeviceName::HOST, DeviceName::SIM].into_iter().chain(hardware) {
+            assert_eq!(name.to_string().parse(), Ok(name));
+        }
+        assert_eq!("cuda".parse(), Ok(DeviceName::cuda(0)));
+        for wrong in
+            ["", "cuda:", "cuda:x", "cuda0", "CUDA:0", "sim:0", "host:0", "vulkan:0", "hip:-1"]
+        {
+            let said = wrong.parse::<DeviceName>().unwrap_err().to_string();
+            assert!(said.contains("opencl:N"), "{wrong}: {said}");
+        }
+    }
+
+    #[test]
+    fn the_host_is_always_there() {
+        assert!(all().contains(&DeviceName::HOST));
+        assert_eq!(DeviceName::HOST.open().unwrap().descriptor().kind, DeviceKind::Host);
+    }
+}
