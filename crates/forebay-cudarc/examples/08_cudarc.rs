@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let length = LENGTH as usize;
     let from = filled(&compute, &pool, 2.0)?;
     for round in 0..3 {
-        // After the first round this is the memory of the round before: no call of the driver.
+        // After the first round this is the memory of the round before: nothing is allocated.
         let mut to = filled(&compute, &pool, 1.0)?;
         let factor = 3.0_f32;
         let mut launch = compute.cuda().launch_builder(&kernel);

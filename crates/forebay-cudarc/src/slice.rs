@@ -73,6 +73,10 @@ impl<T, A: Allocate> Slice<T, A> {
     ///
     /// Fails, and returns the array, if its device is not the one that adopted the stream, or if that is a per-thread
     /// default stream.
+    ///
+    /// # Panics
+    ///
+    /// cudarc creates two events for the slice while its event tracking is on, and panics if the driver refuses.
     pub fn from_array(
         mut array: DeviceArray<T, A>,
         stream: &Arc<AdoptedStream>,
@@ -198,7 +202,8 @@ impl<T, A: Allocate> Slice<T, A> {
     }
 
     /// Records that work on `stream` uses the slice, for kernels that cudarc does not track. When the slice is dropped,
-    /// its own stream waits on the device for all that is enqueued there by then. Keeps the stream alive until then.
+    /// its own stream waits on the device for all that is enqueued there by then; for a per-thread default stream the host
+    /// waits, for the whole context. Keeps the stream alive until then.
     ///
     /// This orders nothing else: order the work on `stream` after the work whose results it reads.
     pub fn used_on(&self, stream: &Arc<CudaStream>) {

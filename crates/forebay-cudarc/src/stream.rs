@@ -53,6 +53,7 @@ impl AdoptedStream {
     }
 
     /// Allocates `length` elements for this stream. Their contents are undefined: write to the slice before you read it.
+    /// Fails and panics as [`Slice::from_array`].
     pub fn slice<T: Pod, A: Allocate + Clone>(
         self: &Arc<Self>,
         allocator: &A,

@@ -102,7 +102,10 @@ impl Uses {
         self.wait_for_reads(home)?;
         // Cloned: no lock is held across calls of the driver.
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        noted.iter().try_for_each(|stream| home.join(stream))
+        noted.iter().try_for_each(|stream| {
+            // Another thread's default stream has no name on this one: nothing less covers it.
+            if is_per_thread(stream) { stream.context().synchronize() } else { home.join(stream) }
+        })
     }
 
     /// Forgets what `home` has waited for.

@@ -22,6 +22,7 @@ pub(crate) const CASES: &[Case] = &[
     ("writes_wait_for_reads_of_all_streams", writes_wait, Needs::Any),
     ("kernels_that_write_wait_for_copies", kernels_that_write, Needs::Any),
     ("copies_on_the_per_thread_stream_are_waited_for", per_thread_copies, Needs::Any),
+    ("noted_per_thread_streams_are_waited_for", noted_per_thread_streams, Needs::Any),
     ("new_memory_waits_for_earlier_work_of_its_stream", new_memory, Needs::Any),
     ("a_drop_waits_where_the_driver_records_nothing", refused_events, Needs::FakeDriverAlone),
     ("memory_that_may_be_in_use_is_not_given_back", lost_order, Needs::FakeDriverAlone),
@@ -251,6 +252,29 @@ fn per_thread_copies() {
     opener.join().unwrap();
     reuse(&bench, &home, slice, Vec::new());
     assert_old(home.cuda(), &copy);
+}
+
+fn noted_per_thread_streams() {
+    let bench = Bench::new();
+    let kernel = copy_kernel(&bench);
+    let home = AdoptedStream::new(&bench.device, &bench.context.default_stream()).unwrap();
+    // Without a stream of its own the context tracks nothing, and the legacy default stream waits for all threads' own:
+    // so the slice belongs to a stream that does not.
+    let other = Bench::new().stream();
+    let (from, to) = (bench.filled(&home, OLD), bench.filled(&home, 0));
+    let table = table(&bench, &other, &to, &from);
+    bench.context.synchronize().unwrap();
+    let own = AdoptedStream::new(&bench.device, &bench.context.per_thread_stream()).unwrap();
+    let (gate, begin) = (hold(&own), Instant::now());
+    let opener = open_later(gate);
+    launch(own.cuda(), &kernel, &table);
+    table.used_on(own.cuda());
+    // Another thread, which has another default stream.
+    std::thread::scope(|scope| scope.spawn(|| drop(table)).join().unwrap());
+    assert!(begin.elapsed() >= MOMENT, "it did not wait for the kernel");
+    opener.join().unwrap();
+    own.cuda().synchronize().unwrap();
+    assert_old(home.cuda(), &to);
 }
 
 /// Opens a gate while the caller waits for it.
