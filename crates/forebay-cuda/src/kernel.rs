@@ -77,7 +77,7 @@ impl Kernel {
         }
         let got = self.get(context).inspect_err(|refusal| {
             let is_for_good =
-                matches!(meaning(refusal.code), ErrorClass::Invalid | ErrorClass::Unsupported);
+                matches!(meaning(*refusal), ErrorClass::Invalid | ErrorClass::Unsupported);
             self.is_refused.store(is_for_good, Ordering::Relaxed);
         });
         got.ok()

@@ -67,7 +67,7 @@ impl CudaDevice {
         refusal: Refusal,
         size: Bytes,
     ) -> forebay_hal::Error {
-        match meaning(refusal.code) {
+        match meaning(refusal) {
             ErrorClass::Invalid => self.out_of_memory(call, size),
             _ => self.refused(call, refusal, &CallInfo::size(size)),
         }
@@ -88,7 +88,7 @@ impl CudaDevice {
             }
             Err(refusal) => {
                 let asked = CallInfo::of("address", entry.span.start(), "memory of this device");
-                if meaning(refusal.code) == ErrorClass::Lost {
+                if meaning(refusal) == ErrorClass::Lost {
                     // It went with the device.
                     entry.occupant.leak_pages();
                     self.space().settle(&entry);

@@ -50,7 +50,7 @@ impl CudaDevice {
 
     /// The error of refused pinned memory, with the host's figures: that is whose memory it is.
     pub(crate) fn no_host_memory(&self, call: Call, refusal: Refusal, size: Bytes) -> Error {
-        match meaning(refusal.code) {
+        match meaning(refusal) {
             ErrorClass::Invalid => host_shortage(call, size),
             _ => {
                 let table = Some(self.context.table());
@@ -201,7 +201,7 @@ unsafe impl PinnedMemory for CudaDevice {
         });
         registered.map_err(|refusal| {
             self.space().entries.remove(&span.start());
-            match meaning(refusal.code) {
+            match meaning(refusal) {
                 ErrorClass::OutOfMemory => self.no_host_memory(call, refusal, span.size()),
                 _ => {
                     let allowed = "mapped host memory that no library has registered";

@@ -24,10 +24,10 @@ pub(crate) enum ErrorClass {
     Transient,
 }
 
-/// The class of `code`. Codes not listed here are newer than this list. As nothing is known about them, the
+/// The class of a refusal. Codes not listed here are newer than this list. As nothing is known about them, the
 /// device counts as lost rather than as usable.
-pub(crate) const fn meaning(code: Code) -> ErrorClass {
-    match code {
+pub(crate) fn meaning(refusal: Refusal) -> ErrorClass {
+    match refusal.understood() {
         Code::ERROR_OUT_OF_MEMORY | Code::HIP_RUNTIME_MEMORY => ErrorClass::OutOfMemory,
         Code::ERROR_INVALID_VALUE
         | Code::ERROR_INVALID_DEVICE
@@ -157,7 +157,7 @@ pub(crate) fn error(
     table: Option<&Table>,
 ) -> Error {
     let said = words(refusal, table);
-    match meaning(refusal.code) {
+    match meaning(refusal) {
         ErrorClass::OutOfMemory => {
             let MemoryInfo { free, total, .. } = figures();
             Error::OutOfMemory { call, requested: asked.size, free, total }

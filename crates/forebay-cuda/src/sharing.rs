@@ -85,7 +85,7 @@ unsafe impl Sharing for CudaDevice {
             let given = format!("descriptor {raw_descriptor} as {} B; {said}", size.get());
             invalid(call, "descriptor", given, A_PAGE)
         };
-        imported.map_err(|refusal| match meaning(refusal.code) {
+        imported.map_err(|refusal| match meaning(refusal) {
             ErrorClass::OutOfMemory | ErrorClass::Transient => {
                 self.refused(call, refusal, &CallInfo::size(size))
             }

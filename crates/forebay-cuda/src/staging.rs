@@ -73,8 +73,10 @@ impl StagingBuffers {
         let size = Bytes::new(size.get().next_power_of_two()).max(LEAST);
         let mut address = 0;
         context.call(|table| {
+            // Mapped, for which HIP makes memory coherent.
+            let flags = host_alloc::PORTABLE | host_alloc::DEVICE_MAP;
             // SAFETY: the address is written to a place of our own.
-            unsafe { table.mem_host_alloc(&raw mut address, size.get(), host_alloc::PORTABLE) }
+            unsafe { table.mem_host_alloc(&raw mut address, size.get(), flags) }
         })?;
         context.note_inner(address, size.get());
         Ok(StagingBuffer { address, size })

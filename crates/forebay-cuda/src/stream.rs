@@ -377,7 +377,7 @@ impl CudaDevice {
             match self.wait_for(core) {
                 Ok(()) => {}
                 // Another library destroyed it and did not say so.
-                Err(refusal) if refusal.code == Code::ERROR_INVALID_HANDLE => {
+                Err(refusal) if refusal.understood() == Code::ERROR_INVALID_HANDLE => {
                     return whole_context();
                 }
                 Err(refusal) => {

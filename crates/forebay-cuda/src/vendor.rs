@@ -34,10 +34,21 @@ pub struct Vendor {
     pub unnamed: &'static str,
     /// The file in which the kernel's module states its version.
     pub module_version: &'static str,
+    /// How many mappings one call unmaps.
+    pub unmaps: Unmaps,
     /// What helps where the driver does not start with a code.
     pub cure: fn(Code) -> &'static str,
     /// Fills the table from the library of this name and starts the driver.
     pub load: fn(&str, Find<'_>) -> Loaded,
+}
+
+/// How many mappings one call of the driver unmaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmaps {
+    /// All that lie side by side.
+    All,
+    /// One, whole.
+    One,
 }
 
 impl Vendor {
@@ -80,6 +91,7 @@ pub static NVIDIA: Vendor = Vendor {
     install: "install NVIDIA's driver",
     unnamed: "an NVIDIA device",
     module_version: "/proc/driver/nvidia/version",
+    unmaps: Unmaps::All,
     cure,
     load: crate::driver::load_cuda,
 };

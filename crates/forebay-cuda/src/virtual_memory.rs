@@ -12,13 +12,17 @@ use forebay_hal::{
 use crate::CudaDevice;
 use crate::context::Context;
 use crate::device::attribute_of;
-use crate::refusal::{CallInfo, ErrorClass, meaning};
+use crate::refusal::{CallInfo, ErrorClass, meaning, words};
 use crate::space::{
     Entry, Mapping, Occupant, Page, PageOrigin, PageState, Space, mapping_at, tiling,
 };
 use crate::stream::lock;
 use crate::sys::values::{access, allocation, attribute, granularity, handle_type, location};
 use crate::sys::{AccessDescription, AllocationProperties, Location, RawPage, Refusal};
+use crate::vendor::Unmaps;
+
+/// How often unmapping is tried again where it failed after other mappings were unmapped.
+const RETRIES: usize = 2;
 
 /// What memory of the context's device is like.
 pub(crate) fn properties(context: &Context, origin: PageOrigin) -> AllocationProperties {
@@ -145,6 +149,32 @@ impl CudaDevice {
         tiling(mappings, span).map_err(refuse)
     }
 
+    /// Unmaps the mappings that cover `span`, in as many calls as the driver needs. Where one fails after others, it is made
+    /// again; if that does not help, gives how many are unmapped.
+    fn unmap_raw(
+        &self,
+        span: Span,
+        tiles: &[Mapping],
+    ) -> core::result::Result<(), (usize, Refusal)> {
+        let spans: Vec<Span> = match self.context.driver.vendor.unmaps {
+            Unmaps::All => vec![span],
+            Unmaps::One => tiles.iter().map(|tile| tile.span).collect(),
+        };
+        for (done, span) in spans.iter().enumerate() {
+            let unmap = || {
+                // SAFETY: whole mappings side by side, or one, which nobody uses, as the caller promised.
+                self.context
+                    .call(|table| unsafe { table.mem_unmap(span.start().get(), span.size().get()) })
+            };
+            let mut unmapped = unmap();
+            for _ in 0..if done == 0 { 0 } else { RETRIES } {
+                unmapped = unmapped.or_else(|_| unmap());
+            }
+            unmapped.map_err(|refusal| (done, refusal))?;
+        }
+        Ok(())
+    }
+
     /// Whether `device` has a place among the devices; the own one has.
     fn check_device(&self, call: Call, device: DeviceOrdinal) -> Result<core::ffi::c_int> {
         if device == self.context.ordinal {
@@ -185,7 +215,7 @@ unsafe impl VirtualMemory for CudaDevice {
         let call = Call::Reserve;
         self.check_multiple(call, "size", size)?;
         let alignment = alignment.max(self.grain());
-        let refused = |refusal: Refusal| match meaning(refusal.code) {
+        let refused = |refusal: Refusal| match meaning(refusal) {
             // More addresses than there are, whichever way the driver puts it.
             ErrorClass::Invalid | ErrorClass::OutOfMemory => self.out_of_memory(call, size),
             _ => self.refused(call, refusal, &CallInfo::size(size)),
@@ -232,7 +262,7 @@ unsafe impl VirtualMemory for CudaDevice {
             space.remove(call, "start", start, "a region", is_region)?
         };
         self.free_raw(entry.taken).map_err(|refusal| {
-            if meaning(refusal.code) != ErrorClass::Lost {
+            if meaning(refusal) != ErrorClass::Lost {
                 self.space().put_back(entry);
             }
             self.refused(call, refusal, &CallInfo::of("start", start, "the start of a region"))
@@ -276,7 +306,7 @@ unsafe impl VirtualMemory for CudaDevice {
         // SAFETY: a page that was created or imported and not released.
         let released = self.context.call(|table| unsafe { table.mem_release(found.raw) });
         if let Err(refusal) = released
-            && meaning(refusal.code) != ErrorClass::Lost
+            && meaning(refusal) != ErrorClass::Lost
         {
             let asked = CallInfo::of("page", page, "a page of this device");
             return Err(self.refused(call, refusal, &asked));
@@ -396,14 +426,16 @@ unsafe impl VirtualMemory for CudaDevice {
         let call = Call::Unmap;
         let _order = lock(&self.mapping);
         let tiles = self.tiles(call, span)?;
-        // SAFETY: whole mappings side by side, which nobody uses, as the caller promised.
-        let unmapped = self
-            .context
-            .call(|table| unsafe { table.mem_unmap(span.start().get(), span.size().get()) });
-        if let Err(refusal) = unmapped
-            && meaning(refusal.code) != ErrorClass::Lost
-        {
-            return Err(self.refused(call, refusal, &CallInfo::of("span", span, "whole mappings")));
+        let unmapped = self.unmap_raw(span, &tiles).map_err(|(done, refusal)| {
+            if done == 0 {
+                return self.refused(call, refusal, &CallInfo::of("span", span, "whole mappings"));
+            }
+            let said = words(refusal, Some(self.context.table()));
+            let reason = format!("{said} after {done} of {} mappings", tiles.len());
+            Error::Lost { call, reason: reason.into() }
+        });
+        if unmapped.as_ref().is_err_and(|error| !matches!(error, Error::Lost { .. })) {
+            return unmapped;
         }
         let mut space = self.space();
         for tile in tiles {
@@ -413,8 +445,6 @@ unsafe impl VirtualMemory for CudaDevice {
             space.unmapped(tile.page);
         }
         drop(space);
-        unmapped.map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("span", span, "whole mappings"))
-        })
+        unmapped
     }
 }

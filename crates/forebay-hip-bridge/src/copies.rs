@@ -5,7 +5,8 @@ use core::ffi::{c_int, c_void};
 use forebay_cuda::sys::values::memory_type;
 use forebay_cuda::sys::{Code, Copy2d, Copy3d, CopyAttributes, RawStream};
 
-use crate::runtime::{Runtime, exports, same};
+use crate::memory::is_host;
+use crate::runtime::{Answer, Runtime, exports, same};
 
 /// `hipMemcpyDefault`.
 const DEFAULT: u32 = 4;
@@ -84,6 +85,15 @@ unsafe fn read(runtime: &Runtime, copy: *const c_void) -> Wide {
     Wide { src: widen(src), dst: widen(dst), width, height, depth }
 }
 
+/// Waits for a stream with a copy of rows to the host's memory, as HIP does, pinned or not.
+fn wait_if_to_host(runtime: &Runtime, to: u64, stream: RawStream) -> Answer {
+    if !is_host(runtime, to) {
+        return Ok(());
+    }
+    // SAFETY: a live stream.
+    runtime.call(|table| unsafe { table.stream_synchronize(stream) })
+}
+
 same! {
     hipMemcpyBatchAsync = memcpy_batch(
         to: *const u64, from: *const u64, sizes: *const u64, count: u64,
@@ -116,7 +126,8 @@ exports! {
         let (src_type, dst_type) = (kind(runtime, copy.src_type)?, kind(runtime, copy.dst_type)?);
         let copy = Copy2d { src_type, dst_type, ..copy };
         // SAFETY: as the caller of HIP's function promised.
-        runtime.call(|table| unsafe { table.memcpy_2d(&raw const copy, stream) })
+        runtime.call(|table| unsafe { table.memcpy_2d(&raw const copy, stream) })?;
+        wait_if_to_host(runtime, copy.dst_device, stream)
     }
 
     fn hipDrvMemcpy3DAsync(copy: *const c_void, stream: RawStream) |runtime| {
@@ -149,7 +160,8 @@ exports! {
             ..Copy3d::default()
         };
         // SAFETY: as the caller of HIP's function promised.
-        runtime.call(|table| unsafe { table.memcpy_3d(&raw const copy, stream) })
+        runtime.call(|table| unsafe { table.memcpy_3d(&raw const copy, stream) })?;
+        wait_if_to_host(runtime, copy.dst_device, stream)
     }
 
     fn hipMemcpyPeerAsync(

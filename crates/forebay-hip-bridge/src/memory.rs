@@ -1,6 +1,8 @@
 //! Plain, pinned and managed memory, pages, and what an address is.
 
 use core::ffi::{c_int, c_void};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_cuda::sys::values::{DEVICE_CPU, location, memory_type, pointer};
 use forebay_cuda::sys::{
@@ -28,6 +30,19 @@ struct Known {
     device: c_int,
     start: u64,
     size: u64,
+}
+
+/// How large the mapping at each address is.
+static MAPPINGS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+fn mappings() -> MutexGuard<'static, BTreeMap<u64, u64>> {
+    MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether an address is memory of the host's that HIP knows.
+pub(crate) fn is_host(runtime: &Runtime, address: u64) -> bool {
+    let known = known(runtime, address);
+    known.is_ok_and(|known| known.kind == memory_type::HOST && known.managed & 0xff == 0)
 }
 
 fn known(runtime: &Runtime, address: u64) -> Result<Known, Code> {
@@ -80,8 +95,6 @@ same! {
     );
     hipMemAddressFree = mem_address_free(address: u64, size: u64);
     hipMemRelease = mem_release(page: RawPage);
-    hipMemMap = mem_map(address: u64, size: u64, offset: u64, page: RawPage, flags: u64);
-    hipMemUnmap = mem_unmap(address: u64, size: u64);
     hipMemSetAccess = mem_set_access(
         address: u64, size: u64, descriptions: *const AccessDescription, count: u64,
     );
@@ -144,6 +157,24 @@ exports! {
         }
         // SAFETY: as the caller of HIP's function promised.
         runtime.call(|table| unsafe { table.mem_granularity(granularity, properties, option) })
+    }
+
+    fn hipMemMap(address: u64, size: u64, offset: u64, page: RawPage, flags: u64) |runtime| {
+        // SAFETY: as the caller of HIP's function promised.
+        runtime.call(|table| unsafe { table.mem_map(address, size, offset, page, flags) })?;
+        mappings().insert(address, size);
+        Ok(())
+    }
+
+    fn hipMemUnmap(address: u64, size: u64) |runtime| {
+        // HIP takes one mapping at a time.
+        if mappings().get(&address) != Some(&size) {
+            return Err(Code::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: as the caller of HIP's function promised.
+        runtime.call(|table| unsafe { table.mem_unmap(address, size) })?;
+        mappings().remove(&address);
+        Ok(())
     }
 
     fn hipMemImportFromShareableHandle(

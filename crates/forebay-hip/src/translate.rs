@@ -5,6 +5,7 @@
 //!   attributes         other numbers
 //!   pointers           a structure and the allocation's range
 //!   copies             memory types, and with three dimensions a structure, that changed with ROCm 6
+//!   rows to the host   one call for each row, because HIP makes the caller of one for all wait for the stream
 //!   fills of rows      one call for each row where HIP has none for all
 //!   descriptors        by their address before ROCm 7.1
 //! ```
@@ -272,16 +273,55 @@ pub(crate) unsafe extern "C" fn memcpy<const N: usize>(
     call::<N, _>(|runtime| unsafe { runtime.table.memcpy(to, from, size, MEMCPY_DEFAULT, stream) })
 }
 
+/// Whether rows are copied to the host's memory. HIP makes the caller of such a copy wait for the stream, pinned memory
+/// or not, which would wait for ever where the stream waits for the caller.
+fn is_to_host(Runtime { table, version }: &Runtime, to: u64) -> bool {
+    let mut known = PointerAttributes::default();
+    // SAFETY: a place of our own.
+    let told = unsafe { table.pointer_get_attributes(&raw mut known, to) };
+    told.is_ok() && known.is_managed == 0 && known.kind == MemoryTypes::of(*version).host
+}
+
+/// Copies rows one by one. Where a row is refused, those before it are done when this returns.
+///
+/// # Safety
+///
+/// * The rows are memory until the copy is done, and the stream is live.
+unsafe fn copy_rows(
+    table: &sys::Table,
+    rows: impl Iterator<Item = (u64, u64)>,
+    width: u64,
+    stream: RawStream,
+) -> Answer {
+    for (done, (to, from)) in rows.enumerate() {
+        // SAFETY: as the caller promised.
+        let copied = unsafe { table.memcpy(to, from, width, MEMCPY_DEFAULT, stream) };
+        if copied.is_err() && done > 0 {
+            // SAFETY: as the caller promised.
+            unsafe { table.stream_synchronize(stream) }?;
+        }
+        copied?;
+    }
+    Ok(())
+}
+
 pub(crate) unsafe extern "C" fn memcpy_2d<const N: usize>(
     copy: *const Copy2d,
     stream: RawStream,
 ) -> Code {
-    call::<N, _>(|Runtime { table, version }| {
-        let unified = MemoryTypes::of(*version).unified;
-        // SAFETY: see above. Both sides are unified, as everywhere in forebay.
+    call::<N, _>(|runtime| -> Answer {
+        let (table, unified) = (&runtime.table, MemoryTypes::of(runtime.version).unified);
+        // SAFETY: see above. Both sides are unified and begin at their addresses, as everywhere in forebay.
         let copy = Copy2d { src_type: unified, dst_type: unified, ..unsafe { copy.read() } };
+        if is_to_host(runtime, copy.dst_device) {
+            let row = |row: u64| {
+                (copy.dst_device + row * copy.dst_pitch, copy.src_device + row * copy.src_pitch)
+            };
+            // SAFETY: see above.
+            return unsafe { copy_rows(table, (0..copy.height).map(row), copy.width, stream) };
+        }
         // SAFETY: see above.
-        unsafe { table.memcpy_2d(&raw const copy, stream) }
+        Ok(unsafe { table.memcpy_2d(&raw const copy, stream) }?)
     })
 }
 
@@ -289,10 +329,21 @@ pub(crate) unsafe extern "C" fn memcpy_3d<const N: usize>(
     copy: *const CudaCopy3d,
     stream: RawStream,
 ) -> Code {
-    call::<N, _>(|Runtime { table, version }| -> Answer {
+    call::<N, _>(|runtime| -> Answer {
+        let (table, unified) = (&runtime.table, MemoryTypes::of(runtime.version).unified);
         // SAFETY: see above.
         let copy = unsafe { copy.read() };
-        let unified = MemoryTypes::of(*version).unified;
+        if is_to_host(runtime, copy.dst_device) {
+            let rows =
+                (0..copy.depth).flat_map(|slice| (0..copy.height).map(move |row| (slice, row)));
+            let rows = rows.map(|(slice, row)| {
+                let to = (slice * copy.dst_height + row) * copy.dst_pitch;
+                let from = (slice * copy.src_height + row) * copy.src_pitch;
+                (copy.dst_device + to, copy.src_device + from)
+            });
+            // SAFETY: see above.
+            return unsafe { copy_rows(table, rows, copy.width, stream) };
+        }
         let wide = Copy3d {
             src_type: unified,
             src_device: copy.src_device,
@@ -307,7 +358,7 @@ pub(crate) unsafe extern "C" fn memcpy_3d<const N: usize>(
             depth: copy.depth,
             ..Copy3d::default()
         };
-        if *version >= WIDE_FROM {
+        if runtime.version >= WIDE_FROM {
             // SAFETY: see above, and the structure is that of the version.
             return Ok(unsafe { table.memcpy_3d((&raw const wide).cast(), stream) }?);
         }

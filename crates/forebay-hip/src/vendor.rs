@@ -2,7 +2,7 @@
 
 use forebay_cuda::DriverMissing;
 use forebay_cuda::sys::{Code, Symbol};
-use forebay_cuda::vendor::{Find, Loaded, Vendor};
+use forebay_cuda::vendor::{Find, Loaded, Unmaps, Vendor};
 use forebay_hal::DeviceKind;
 
 use crate::runtime::{MOST_LIBRARIES, Runtime, table_of};
@@ -20,6 +20,7 @@ pub static AMD: Vendor = Vendor {
     install: "install AMD's ROCm (its HIP runtime, libamdhip64)",
     unnamed: "an AMD device",
     module_version: "/sys/module/amdgpu/version",
+    unmaps: Unmaps::One,
     cure,
     load,
 };

@@ -8,13 +8,18 @@ mod gpu;
 #[path = "../../forebay-cuda/tests/rounds/mod.rs"]
 mod rounds;
 
+use std::time::{Duration, Instant};
+
+use fake_driver::hold;
 use fake_hip::{VERSIONS, load, load_with};
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::Code;
+use forebay_hal::conformance::Fixture;
 use forebay_hal::{
-    Call, Capabilities, Copy, Device, DeviceKind, Error, EventKind, Memory, Place, Priority,
-    StreamHandle, Streams, Transfers,
+    Call, Capabilities, Copy, Device, DeviceKind, Error, EventKind, Extent, Fill, Memory,
+    PageOptions, Pattern, PinnedFlags, PinnedMemory, Pitch, Place, Priority, Progress,
+    StreamHandle, Streams, Transfers, VirtualMemory,
 };
 use forebay_hip::{HipDevice, HipDriver};
 use gpu::hip;
@@ -194,6 +199,108 @@ fn the_callers_device_is_the_same_after_every_call() {
     }
 }
 
+/// A stream that is held until the sender goes does not hold a caller.
+#[test]
+fn a_copy_of_rows_to_the_host_does_not_wait() {
+    let (fake, driver) = load("rows").unwrap();
+    let device = CudaDevice::open_with(driver.as_cuda(), 0).unwrap();
+    let stream = device.create_stream(Priority::Normal).unwrap();
+    let memory = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
+    let pinned = device.allocate_pinned(Bytes::mib(2), PinnedFlags::empty()).unwrap();
+    let fill = Fill::linear(memory, Bytes::mib(2), Pattern::U8(7)).unwrap();
+    let (near, far) = (Bytes::new(64), Bytes::new(4096));
+    let pitch = |row: Bytes| Pitch { row, slice: Bytes::new(row.get() * 16) };
+    let shape = |slices| Extent { width: Bytes::new(64), rows: 16, slices };
+    let (to, from) = (Place::Host(pinned), Place::Device(memory));
+    let plane = Copy::volumes(to, pitch(near), from, pitch(far), shape(1)).unwrap();
+    let volume = Copy::volumes(to, pitch(far), from, pitch(near), shape(3)).unwrap();
+    let begin = Instant::now();
+    let open = hold(&device, stream);
+    // SAFETY: the memory is given back below, when the work is done.
+    unsafe {
+        device.fill(&fill, stream).unwrap();
+        device.copy(&plane, stream).unwrap();
+        device.copy(&volume, stream).unwrap();
+    }
+    assert!(begin.elapsed() < Duration::from_secs(10), "a copy waited for the stream");
+    drop(open);
+    device.synchronize_stream(stream).unwrap();
+    let byte = |at: u64| {
+        let place = usize::try_from(pinned.get() + at).unwrap();
+        // SAFETY: pinned memory of the host, and no work uses it.
+        unsafe { core::ptr::with_exposed_provenance::<u8>(place).read() }
+    };
+    assert!((0..1024).all(|at| byte(at) == 7), "the rows of the plane");
+    let (last, gap) = (47 * 4096, 46 * 4096 + 64);
+    assert!((0..64).all(|at| byte(last + at) == 7), "the last row of the volume");
+    assert_eq!(byte(gap), 0, "nothing between the rows");
+    // A row that is refused after others: the others are done when the copy returns.
+    fake.fail(Some("cuMemcpyAsync"), 5, Code::ERROR_NOT_SUPPORTED);
+    // SAFETY: as above.
+    let refused = unsafe { device.copy(&plane, stream) }.unwrap_err();
+    assert!(refused.to_string().contains("hipMemcpyParam2DAsync said"), "{refused}");
+    assert_eq!(device.query_stream(stream).unwrap(), Progress::Done);
+    // SAFETY: no work uses them. For both.
+    unsafe {
+        device.free_pinned(pinned).unwrap();
+        device.free(memory).unwrap();
+    }
+}
+
+#[test]
+fn several_mappings_are_unmapped_one_by_one() {
+    let (fake, driver) = load("mappings").unwrap();
+    let device = CudaDevice::open_with(driver.as_cuda(), 0).unwrap();
+    let page_size = device.granularity().minimum.bytes();
+    let whole = Bytes::new(page_size.get() * 3);
+    let map = || {
+        let region = device.reserve(whole, Alignment::ONE).unwrap();
+        for index in 0..3 {
+            let page = device.create_page(page_size, PageOptions::default()).unwrap();
+            let at = Address::new(region.start().get() + index * page_size.get());
+            device.map(at, page).unwrap();
+            device.release_page(page).unwrap();
+        }
+        region
+    };
+    // A failure that passes is made good: nothing could put back what is unmapped already.
+    let region = map();
+    fake.fail(Some("cuMemUnmap"), 1, Code::ERROR_OPERATING_SYSTEM);
+    // SAFETY: nobody uses it, here and below.
+    unsafe { device.unmap(region).unwrap() };
+    // SAFETY: as above.
+    unsafe { device.release_region(region.start()).unwrap() };
+    // At the first nothing has changed.
+    let region = map();
+    fake.fail(Some("cuMemUnmap"), 0, Code::ERROR_OPERATING_SYSTEM);
+    // SAFETY: as above.
+    let refused = unsafe { device.unmap(region) }.unwrap_err();
+    assert!(matches!(refused, Error::Transient { call: Call::Unmap, .. }), "{refused}");
+    // One that stays is told for what it is.
+    for _ in 0..3 {
+        fake.fail(Some("cuMemUnmap"), 1, Code::ERROR_OPERATING_SYSTEM);
+    }
+    // SAFETY: as above.
+    let lost = unsafe { device.unmap(region) }.unwrap_err();
+    assert!(matches!(lost, Error::Lost { call: Call::Unmap, .. }), "{lost}");
+    assert!(lost.to_string().contains("after 1 of 3 mappings"), "{lost}");
+    fake.clear();
+}
+
+#[test]
+fn a_stream_that_another_library_destroyed_is_no_lost_device() {
+    let (fake, driver) = load("gone").unwrap();
+    let device = HipDevice::open_with(driver, 0).unwrap();
+    let (_, raw) = hip(driver).foreign_stream().unwrap().unwrap();
+    // SAFETY: a live stream, which is destroyed below without a word: that is what is tested.
+    let stream = unsafe { device.foreign_streams().unwrap().adopt_stream(raw) }.unwrap();
+    fake.destroy_stream(raw);
+    let error = device.query_stream(stream).unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    assert!(error.to_string().contains("hipErrorContextIsDestroyed (709)"), "{error}");
+    device.synchronize_device().unwrap();
+}
+
 #[test]
 fn a_copy_too_large_for_hip_5s_structure_is_refused() {
     let (fake, driver) = load_with("narrow", VERSIONS[0], 1, &[]).unwrap();
@@ -202,9 +309,9 @@ fn a_copy_too_large_for_hip_5s_structure_is_refused() {
     let memory = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
     let place = |at: u64| Place::Device(Address::new(memory.get() + at));
     // Two slices of one byte, five times 2^32 rows of one byte apart: nothing HIP 5 has a number for.
-    let far = forebay_hal::Pitch { row: Bytes::new(1), slice: Bytes::new(5 << 32) };
-    let near = forebay_hal::Pitch { row: Bytes::new(1), slice: Bytes::new(1) };
-    let extent = forebay_hal::Extent { width: Bytes::new(1), rows: 1, slices: 2 };
+    let far = Pitch { row: Bytes::new(1), slice: Bytes::new(5 << 32) };
+    let near = Pitch { row: Bytes::new(1), slice: Bytes::new(1) };
+    let extent = Extent { width: Bytes::new(1), rows: 1, slices: 2 };
     let copy = Copy::volumes(place(0), near, place(1024), far, extent).unwrap();
     // SAFETY: it is refused before anything is read.
     let refused = unsafe { device.copy(&copy, StreamHandle::DEFAULT) }.unwrap_err();

@@ -120,16 +120,24 @@ pub struct Interface {
     pub name: &'static str,
     /// Codes by number, with their names in the vendor's header.
     pub codes: &'static [(Code, &'static str)],
+    /// Codes that mean here what another means for CUDA.
+    pub meant: &'static [(Code, Code)],
 }
 
 /// The CUDA driver's.
-pub const CUDA: Interface = Interface { name: "CUDA", codes: Code::ALL };
+pub const CUDA: Interface = Interface { name: "CUDA", codes: Code::ALL, meant: &[] };
 
 impl Interface {
     /// The name of a code, where it is known here.
     pub fn name_of(&self, code: Code) -> Option<&'static str> {
         let place = self.codes.binary_search_by_key(&code, |&(code, _)| code).ok()?;
         self.codes.get(place).map(|&(_, name)| name)
+    }
+
+    /// CUDA's code for one of this interface.
+    pub fn understood(&self, code: Code) -> Code {
+        let meant = self.meant.iter().find(|(theirs, _)| *theirs == code);
+        meant.map_or(code, |&(_, cuda)| cuda)
     }
 
     /// A code in words.

@@ -87,6 +87,13 @@ pub struct Refusal {
     pub code: Code,
 }
 
+impl Refusal {
+    /// CUDA's code for what was answered.
+    pub fn understood(self) -> Code {
+        self.symbol.interface.understood(self.code)
+    }
+}
+
 impl From<Refusal> for Code {
     fn from(refusal: Refusal) -> Self {
         refusal.code

@@ -171,6 +171,13 @@ impl FakeDriver {
         unsafe { end(stream, &raw mut graph) }
     }
 
+    /// Destroys a stream, as another library does.
+    pub(crate) fn destroy_stream(&self, stream: u64) {
+        let destroy: unsafe extern "C" fn(u64) -> Code = self.call("cuStreamDestroy_v2");
+        // SAFETY: the driver looks the stream up.
+        assert_eq!(unsafe { destroy(stream) }, Code::SUCCESS);
+    }
+
     /// Sets the largest pitch of copies, for devices that are opened from now on.
     pub(crate) fn max_pitch(&self, pitch: i32) {
         let set: extern "C" fn(i32) = self.call("forebay_fake_max_pitch");

@@ -3,7 +3,12 @@
 use forebay_cuda::sys::{Code, Interface};
 
 /// HIP's interface.
-pub const HIP: Interface = Interface { name: "HIP", codes: CODES };
+pub const HIP: Interface = Interface {
+    name: "HIP",
+    codes: CODES,
+    // HIP has no contexts to destroy, and answers so for a stream that is gone.
+    meant: &[(Code::ERROR_CONTEXT_IS_DESTROYED, Code::ERROR_INVALID_HANDLE)],
+};
 
 /// `hipError_t`, by number.
 const CODES: &[(Code, &str)] = &[
