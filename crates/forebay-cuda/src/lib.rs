@@ -32,6 +32,7 @@
 //!   the same after every call as before it.
 //! * Every address and handle is looked up before the driver sees it. Memory of other libraries is
 //!   good for copies and fills where the driver knows it.
+//! * [`vendor`] is how `forebay-hip` lets this crate work with HIP's functions, which are CUDA's in other words.
 //! * [`sys`] has the driver's functions, structures and constants. Functions that not every driver
 //!   has are optional, and each is behind a bit of the device's capabilities.
 //! * `cuCtxSynchronize` is never called. `cuMemFree` and `cuMemFreeHost` are the only calls that

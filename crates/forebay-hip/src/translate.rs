@@ -22,7 +22,7 @@ use crate::sys::values::{
 };
 use crate::sys::{self, Copy3d, NarrowCopy3d, PointerAttributes};
 
-/// How many pushes may be open at once in a thread. forebay opens one for each driver it is inside of.
+/// How many pushes may be open at once in a thread. forebay opens one for each driver that it is inside a call of.
 const MOST_PUSHES: usize = 16;
 
 /// The devices that were a thread's before each push, and how many there are. Without a destructor, so that it is there
@@ -34,10 +34,17 @@ struct Before {
 }
 
 impl Before {
-    fn push(mut self, device: c_int) -> Option<Self> {
-        *self.devices.get_mut(self.count)? = device;
-        self.count += 1;
-        Some(self)
+    fn push(mut self, device: c_int) -> Self {
+        // A pop that failed for good leaves its place taken: the oldest gives way.
+        if self.count == MOST_PUSHES {
+            self.devices.rotate_left(1);
+            self.count -= 1;
+        }
+        if let Some(place) = self.devices.get_mut(self.count) {
+            *place = device;
+            self.count += 1;
+        }
+        self
     }
 
     fn pop(mut self) -> Option<(Self, c_int)> {
@@ -143,10 +150,9 @@ pub(crate) unsafe extern "C" fn context_push<const N: usize>(context: RawContext
     call::<N, _>(|Runtime { table, .. }| -> Answer {
         // SAFETY: see above.
         let before = unsafe { current(table) }?;
-        let stack = BEFORE.get().push(before).ok_or(Code::ERROR_INVALID_CONTEXT)?;
         // SAFETY: the library looks the number up.
         unsafe { table.set_device(device_of(context)) }?;
-        BEFORE.set(stack);
+        BEFORE.set(BEFORE.get().push(before));
         Ok(())
     })
 }
@@ -424,3 +430,28 @@ macro_rules! fill_rows {
 
 fill_rows!(memset_2d_16 u16, memset_16);
 fill_rows!(memset_2d_32 u32, memset_32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_current_comes_back_in_order_however_deep() {
+        let empty = Before { devices: [0; MOST_PUSHES], count: 0 };
+        let mut stack = (0..20).fold(empty, Before::push);
+        for device in (4..20).rev() {
+            let (rest, popped) = stack.pop().unwrap();
+            assert_eq!(popped, device);
+            stack = rest;
+        }
+        assert!(stack.pop().is_none());
+    }
+
+    #[test]
+    fn contexts_stand_for_devices() {
+        assert_eq!(device_of(context_of(7)), 7);
+        assert_ne!(context_of(0), RawContext::NULL);
+        assert_eq!(device_of(RawContext::NULL), -1, "no device");
+        assert_eq!(device_of(RawContext(u64::MAX)), -1, "no device");
+    }
+}

@@ -52,8 +52,9 @@ fn a_device_says_what_it_is() {
 }
 
 #[test]
-fn every_version_keeps_the_contract() {
-    for version in VERSIONS {
+fn older_and_newer_versions_keep_the_contract() {
+    // The one between has a test program of its own.
+    for version in [VERSIONS[0], VERSIONS[2]] {
         let (_fake, driver) = load_with(&format!("version-{version}"), version, 2, &[]).unwrap();
         assert_eq!(driver.version().0, version / 10_000_000);
         let (passed, skipped) = keeps_the_contract(hip(driver));
