@@ -33,7 +33,7 @@ unsafe impl ManagedMemory for OpenClDevice {
             return Ok(Address::NULL);
         }
         let kind = (MemoryKind::Managed, Grain::Fine);
-        // As other devices' does, it begins at a page of the host, which pools rely on.
+        // Whole pages: what is migrated for one allocation is not another's.
         self.allocate_svm(Call::AllocateManaged, size, Alignment::HOST_PAGE, kind)
     }
 

@@ -209,6 +209,65 @@ fn bytes_beyond_four_gibibytes_of_one_buffer_are_filled_and_copied() -> Ending {
     Ok(())
 }
 
+fn fills_go_on_where_one_call_does_not_reach() -> Ending {
+    // Fills beyond 1 GiB of a buffer are made through parts of it; what is filled crosses that place.
+    const EDGE: u64 = 1 << 30;
+    let device = open();
+    let Ok(memory) = device.allocate(Bytes::new(EDGE + 65_536), Alignment::BLOCK) else {
+        return Err(format!("the device gives at most {}", device.info().max_allocation));
+    };
+    let stream = StreamHandle::DEFAULT;
+    fill(&device, at(memory, EDGE - 1000), 2000, 1, stream);
+    fill(&device, at(memory, EDGE - 3), 7, 2, stream);
+    fill(&device, at(memory, EDGE + 129), 1, 3, stream);
+    let rows = (Bytes::new(6), 2);
+    let plane = Fill::plane(at(memory, EDGE + 300), Bytes::new(100), rows, Pattern::U16(0x0504));
+    // SAFETY: the memory is kept until the stream was waited for.
+    unsafe { device.fill(&plane.unwrap(), stream) }.unwrap();
+    let mut right = vec![1_u8; 2000];
+    right[997..1004].fill(2);
+    right[1129] = 3;
+    for row in [1300, 1400] {
+        right[row..row + 6].copy_from_slice(&[4, 5, 4, 5, 4, 5]);
+    }
+    assert_eq!(read(&device, at(memory, EDGE - 1000), 2000, stream), right);
+    free(&device, memory);
+    Ok(())
+}
+
+fn a_forked_child_is_refused_and_leaks() -> Ending {
+    let device = open();
+    let (memory, stream) = (allocate(&device, 4096), StreamHandle::DEFAULT);
+    fill(&device, memory, 4096, 1, stream);
+    device.synchronize_device().unwrap();
+    // SAFETY: the child calls what takes no lock of another thread's, and ends without destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = [
+            device.allocate(Bytes::new(1), Alignment::ONE).map(drop),
+            device.create_stream(Priority::Normal).map(drop),
+            device.synchronize_device(),
+            device.memory_info().map(drop),
+            OpenClDevice::open(0).map(drop),
+        ];
+        drop(device);
+        let good = refused.iter().all(|outcome| matches!(outcome, Err(Error::Forked { .. })));
+        // SAFETY: nothing of the parent's is run.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    let begin = Instant::now();
+    let mut status = 0;
+    // SAFETY: the child's number, and a place of our own.
+    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "the child waits for ever");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(status, 0, "the child was not refused");
+    assert_eq!(read(&device, memory, 4096, stream), [1; 4096]);
+    free(&device, memory);
+    Ok(())
+}
+
 fn sub_buffers_are_parts_of_their_memory() -> Ending {
     let device = open();
     let grain = device.info().alignment.get();
@@ -492,6 +551,8 @@ fn main() -> ExitCode {
         options_are_granted_or_refused,
         a_size_beyond_the_devices_limit_is_refused_with_the_limit,
         memory_that_is_not_there_is_refused_when_it_is_allocated,
+        fills_go_on_where_one_call_does_not_reach,
+        a_forked_child_is_refused_and_leaks,
         sub_buffers_are_parts_of_their_memory,
         kernels_keep_the_order_of_their_stream,
         mapped_memory_is_the_devices,
