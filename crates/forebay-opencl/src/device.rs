@@ -112,7 +112,8 @@ impl OpenClDevice {
     /// Enqueues a command of the program's own, such as a kernel, in the order of `stream`.
     ///
     /// `enqueue` is given the queue and the events that the command waits for: none where the queue keeps
-    /// the order by itself. It returns the command's event, and the reference that the call gave with it.
+    /// the order by itself. It returns the command's event, and the reference that the call gave with it. It must
+    /// not call this device: the stream is locked meanwhile, so that no other command comes between.
     ///
     /// # Safety
     ///

@@ -74,3 +74,24 @@ impl From<OpenClMissing> for Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_says_what_helps() {
+        let (library, reason) = ("libOpenCL.so.1".to_owned(), "no such file".to_owned());
+        for (missing, words) in [
+            (OpenClMissing::Library { library, reason }, "ocl-icd-libopencl1"),
+            (OpenClMissing::Platform, "pocl-opencl-icd"),
+            (OpenClMissing::Start { code: Code(-6) }, "CL_OUT_OF_HOST_MEMORY"),
+            (OpenClMissing::Device { platforms: vec!["PoCL".to_owned()] }, "PoCL shows"),
+        ] {
+            let error = Error::from(missing);
+            assert!(matches!(error, Error::Unsupported { call: Call::Open, .. }), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        assert_eq!(Error::from(OpenClMissing::Forked), Error::Forked { call: Call::Open });
+    }
+}

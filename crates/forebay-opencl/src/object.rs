@@ -6,9 +6,10 @@ use std::sync::Arc;
 use cl3::command_queue::release_command_queue;
 use cl3::event::{
     CL_COMPLETE, CL_EVENT_COMMAND_EXECUTION_STATUS, CL_PROFILING_COMMAND_END, create_user_event,
-    get_event_data, get_event_profiling_data, release_event, set_user_event_status,
+    get_event_info, get_event_profiling_data, release_event, set_user_event_status,
     wait_for_events,
 };
+use cl3::info_type::InfoType;
 use cl3::memory::release_mem_object;
 use cl3::types::{cl_command_queue, cl_context, cl_event, cl_mem};
 use forebay_hal::Progress;
@@ -132,16 +133,12 @@ impl Event {
 
     /// Whether it was reached; a refusal where its command failed.
     pub(crate) fn progress(&self) -> Outcome<Progress> {
-        let status = get_event_data(self.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS)
-            .of("clGetEventInfo")?
-            .first_chunk()
-            .map_or(CL_COMPLETE, |status| i32::from_ne_bytes(*status));
-        match status {
-            CL_COMPLETE => Ok(Progress::Done),
-            failed if failed < 0 => {
+        match get_event_info(self.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).of("clGetEventInfo")? {
+            InfoType::Int(failed) if failed < 0 => {
                 Err(Refusal { function: "a command on the device", code: Code(failed) })
             }
-            _ => Ok(Progress::Pending),
+            InfoType::Int(waiting) if waiting != CL_COMPLETE => Ok(Progress::Pending),
+            _ => Ok(Progress::Done),
         }
     }
 
