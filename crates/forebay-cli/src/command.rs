@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(chosen.capacity, Some(Bytes::mib(1536)));
         for (arguments, allowed) in [
             (&["a", "--policy", "jemalloc"][..], "torch, torch-expandable, pow2, direct"),
-            (&["a", "--device", "gpu"], "sim, host, or cuda:N"),
+            (&["a", "--device", "gpu"], "host, sim, or cuda:N"),
             (&["a", "--passes", "0"], "1..=1000"),
             (&["a", "--verify=yes"], "--verify"),
             (&["a", "--capacity", "much"], "as 4096, 512KiB, 1.5GiB or 2GB"),

@@ -60,8 +60,7 @@ static DRIVERS: OnceLock<Birth> = OnceLock::new();
 impl OpenDevice {
     /// The device of that name, not opened yet.
     pub(crate) fn named(name: &str) -> Result<Arc<Self>, Failure> {
-        let name = DeviceName::from_str(name)
-            .map_err(|said| Failure::invalid(format!("there is no device {name:?}: {said}")))?;
+        let name = DeviceName::from_str(name).map_err(|said| Failure::invalid(said.to_string()))?;
         Ok(Self::shared(name))
     }
 

@@ -104,10 +104,28 @@ impl fmt::Display for DeviceName {
     }
 }
 
-impl FromStr for DeviceName {
-    type Err = Error;
+/// A text that names no device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDevice(String);
 
-    fn from_str(text: &str) -> Result<Self> {
+impl fmt::Display for UnknownDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no device {:?}: a device is {ALLOWED}", self.0)
+    }
+}
+
+impl core::error::Error for UnknownDevice {}
+
+impl From<UnknownDevice> for Error {
+    fn from(unknown: UnknownDevice) -> Self {
+        invalid(Call::Open, "device", format!("{:?}", unknown.0), ALLOWED)
+    }
+}
+
+impl FromStr for DeviceName {
+    type Err = UnknownDevice;
+
+    fn from_str(text: &str) -> core::result::Result<Self, UnknownDevice> {
         let numbered = |kind: DeviceKind| {
             let rest = text.strip_prefix(kind.name())?;
             let ordinal = match rest.strip_prefix(':') {
@@ -119,7 +137,7 @@ impl FromStr for DeviceName {
         let plain = [Self::HOST, Self::SIM].into_iter().find(|name| text == name.kind.name());
         plain
             .or_else(|| HARDWARE.into_iter().find_map(numbered))
-            .ok_or_else(|| invalid(Call::Open, "device", format!("{text:?}"), ALLOWED.to_owned()))
+            .ok_or_else(|| UnknownDevice(text.to_owned()))
     }
 }
 
@@ -148,7 +166,7 @@ pub fn all() -> Vec<DeviceName> {
 /// host.
 pub fn best() -> Result<DeviceName> {
     match std::env::var(VARIABLE) {
-        Ok(name) if !name.is_empty() => name.parse(),
+        Ok(name) if !name.is_empty() => Ok(name.parse::<DeviceName>()?),
         _ => {
             let first = HARDWARE.map(|kind| DeviceName::new(kind, 0));
             Ok(first.into_iter().find(|name| name.open().is_ok()).unwrap_or(DeviceName::HOST))

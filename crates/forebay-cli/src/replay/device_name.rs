@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay::devices::DeviceName;
 use forebay_core::{Bytes, TIB};
-use forebay_hal::{Device, DeviceKind};
+use forebay_hal::{Device, DeviceKind, Error};
 use forebay_host::HostOptions;
 use forebay_sim::{MemoryModel, SimMachine};
 
@@ -36,8 +36,13 @@ pub fn open_device(
             Ok(device.map_err(|error| error.to_string())?)
         }
         (_, None) => name.open().map_err(|error| {
+            let reason = match error {
+                // What is missing says what helps.
+                Error::Unsupported { missing, .. } => missing.into(),
+                error => error.to_string(),
+            };
             format!(
-                "{name}: {error}; --device host and --device sim are always there, and \"forebay doctor\" \
+                "{name}: {reason}; --device host and --device sim are always there, and \"forebay doctor\" \
                  shows what this machine has"
             )
         }),

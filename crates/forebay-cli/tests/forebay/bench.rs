@@ -269,7 +269,7 @@ fn bad_usage_is_told_what_is_allowed() {
         (&["bench"][..], "<WHAT>"),
         (&["bench", "copies"], "[possible values: alloc, transfer]"),
         (&["bench", "all"], "[possible values: alloc, transfer]"),
-        (&["bench", "alloc", "--device", "gpu"], "a device is sim, host, or cuda:N"),
+        (&["bench", "alloc", "--device", "gpu"], "a device is host, sim, or cuda:N"),
         (&["bench", "alloc", "--rounds", "3"], "--rounds"),
         (&["bench", "alloc", "MP-TT"], "[possible values: MP-T, "),
     ] {

@@ -6,12 +6,16 @@ use serde_json::Value;
 
 use crate::machine::{LIBRARY, Machine};
 
-/// The command with an environment that says nothing of colours.
+/// Where OpenCL's loader finds no platform: what the machine has is then the same everywhere.
+pub(crate) const NO_PLATFORMS: (&str, &str) = ("OCL_ICD_VENDORS", "/no/such/directory");
+
+/// The command with an environment that says nothing of colours, on a machine without OpenCL.
 fn forebay() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI", "COLUMNS", "FOREBAY_TEST"] {
         command.env_remove(name);
     }
+    command.env(NO_PLATFORMS.0, NO_PLATFORMS.1);
     command
 }
 
@@ -33,7 +37,7 @@ fn the_doctor_is_content_without_a_gpu() {
     }
     let verdict = "forebay works here: the host and sim devices are ready; nothing to fix";
     assert_eq!(said.lines().nth(2), Some(verdict), "first of all\n{said}");
-    for kind in ["host", "sim", "cuda", "this build supports"] {
+    for kind in ["host", "sim", "cuda", "hip", "opencl", "metal", "this build supports"] {
         assert!(said.lines().any(|line| line.trim_start().starts_with(kind)), "{kind}\n{said}");
     }
     assert!(run.stderr.is_empty(), "{}", text(&run.stderr));
@@ -75,7 +79,7 @@ fn json_is_one_object_on_one_line_with_the_documented_keys() {
         .iter()
         .map(|row| row["kind"].as_str().unwrap())
         .collect();
-    assert_eq!(kinds, ["host", "sim", "cuda"]);
+    assert_eq!(kinds, ["host", "sim", "cuda", "hip", "opencl", "metal"]);
 }
 
 #[test]
@@ -198,6 +202,7 @@ fn variables_that_look_like_ours_are_named_as_not_read() {
 #[cfg(target_os = "linux")]
 fn limited(limit: &str) -> Output {
     let mut shell = Command::new("sh");
+    shell.env(NO_PLATFORMS.0, NO_PLATFORMS.1);
     shell.args(["-c", &format!("{limit} && exec \"$0\" doctor"), env!("CARGO_BIN_EXE_forebay")]);
     shell.env_remove("COLUMNS").output().unwrap()
 }
@@ -216,8 +221,8 @@ fn a_host_that_cannot_work_is_not_called_ready() {
     let said = text(&short.stdout);
     let verdict = said.lines().nth(2).unwrap();
     assert!(verdict.starts_with("forebay does not work here as it is set up"), "{said}");
-    assert!(said.lines().any(|line| line.starts_with("  host    ready")), "{said}");
-    assert!(said.lines().any(|line| line.starts_with("  sim     broken")), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("  host      ready")), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("  sim       broken")), "{said}");
     assert!(
         said.contains("ulimit -f") && said.contains("the size of a file is limited to"),
         "{said}"

@@ -10,6 +10,7 @@ use forebay_cli::output::Width;
 use proptest::prelude::*;
 use serde_json::Value;
 
+use crate::command::NO_PLATFORMS;
 use crate::machine::{LIBRARY, Machine, OTHER_LIBRARY};
 
 fn report(machine: &Machine) -> Report {
@@ -35,7 +36,14 @@ fn a_machine_without_accelerators_is_well() {
     let kinds = report.devices.iter().map(|row| (row.kind, row.status));
     assert_eq!(
         kinds.collect::<Vec<_>>(),
-        [("host", Status::NotHere), ("sim", Status::Ready), ("cuda", Status::Missing),]
+        [
+            ("host", Status::NotHere),
+            ("sim", Status::Ready),
+            ("cuda", Status::Missing),
+            ("hip", Status::NotHere),
+            ("opencl", Status::NotHere),
+            ("metal", Status::NotHere),
+        ]
     );
     assert_eq!(report.huge_pages.pools[0].obtainable, Some(2));
 }
@@ -116,6 +124,7 @@ fn with_driver(library: &str) -> (Value, String) {
     let run = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
         command.arg("doctor").args(arguments).env("FOREBAY_CUDA_DRIVER", library);
+        command.env(NO_PLATFORMS.0, NO_PLATFORMS.1);
         command.output().unwrap().stdout
     };
     let said = String::from_utf8(run(&[])).unwrap();

@@ -40,7 +40,11 @@ impl Stage {
             let device = machine.device(0).ok_or("the simulated machine has no device 0")?;
             (device as Arc<dyn Device>, Some(machine))
         } else {
-            (fresh(name.parse().map_err(said)?).map_err(said)?, None)
+            (
+                fresh(name.parse::<DeviceName>().map_err(hal::Error::from).map_err(said)?)
+                    .map_err(said)?,
+                None,
+            )
         };
         Ok(Self { device, machine })
     }
