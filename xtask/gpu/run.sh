@@ -14,7 +14,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here" || exit 2
 OUT=${OUT:-$here/out}
 mkdir -p "$OUT" || exit 2
-chmod +x forebay conformance hip_conformance kernels on_device named 2>/dev/null
+chmod +x forebay *conformance kernels on_device named cudarc_slices 08_cudarc 2>/dev/null
 export PATH="$PATH:/usr/local/cuda/bin"
 wanted=("$@")
 : > "$OUT/parts.tsv"
@@ -65,7 +65,11 @@ for version in 5.7 6.3 7.1; do
   part "hip-$version" 240 env FOREBAY_HIP_DRIVER=./libforebay_hip_bridge.so \
     FOREBAY_HIP_BRIDGE_VERSION=$version ./hip_conformance
 done
+part opencl 300 ./opencl_conformance
+# The pool's tests on every device: OpenCL's number 0 is the GPU, number 1 the processor.
 part pool 240 env FOREBAY_TEST_DEVICES=cuda:0 ./on_device
+export FOREBAY_HIP_DRIVER=$here/libforebay_hip_bridge.so
+part devices 240 env FOREBAY_TEST_DEVICES=hip:0,opencl:0,opencl:1 ./on_device
 part kernels 240 ./kernels
 part named 300 env FOREBAY_TEST_DEVICES=cuda:0 ./named
 part cudarc 120 env FOREBAY_TEST_DEVICES=cuda:0 ./cudarc_slices

@@ -6,6 +6,7 @@
 //!   conformance, on_device, kernels, named,
 //!   cudarc_slices, 08_cudarc             tests and an example, as plain programs
 //!   hip_conformance, libforebay_hip_bridge.so   HIP over the CUDA driver
+//!   opencl_conformance                   every OpenCL platform of the machine
 //!   run.sh, table.py, *_check.py,        what runs them, from xtask/gpu
 //!   bare.py, sides.cpp
 //!   python/forebay/                      the Python package
@@ -48,7 +49,10 @@ const BUILDS: [&[&str]; 3] = [
         "--package=forebay-cuda",
         "--package=forebay-hip",
         "--package=forebay-cudarc",
+        "--package=forebay-opencl",
+        "--features=forebay/hip,forebay/opencl",
         "--test=conformance",
+        "--test=opencl_conformance",
         "--test=hip_conformance",
         "--test=kernels",
         "--test=on_device",
@@ -59,12 +63,13 @@ const BUILDS: [&[&str]; 3] = [
 ];
 
 /// What must come of it, by the names of cargo's targets, and what it is called in the bundle.
-const PROGRAMS: [(&str, &str); 9] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("forebay", "forebay"),
     ("forebay_capi", "libforebay_capi.so"),
     ("_forebay", "python/forebay/_forebay.abi3.so"),
     ("conformance", "conformance"),
     ("hip_conformance", "hip_conformance"),
+    ("opencl_conformance", "opencl_conformance"),
     ("forebay_hip_bridge", "libforebay_hip_bridge.so"),
     ("kernels", "kernels"),
     ("on_device", "on_device"),
