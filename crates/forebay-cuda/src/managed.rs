@@ -58,8 +58,11 @@ unsafe impl ManagedMemory for CudaDevice {
         }
         let (span, taken) =
             self.obtain(Call::AllocateManaged, size, Alignment::ONE, |table, address, size| {
-                // SAFETY: the address is written to a place of `obtain`'s.
-                unsafe { table.mem_alloc_managed(address, size, attach::GLOBAL) }
+                // SAFETY: the address is written to a place of `obtain`'s, and read from there.
+                unsafe {
+                    table.mem_alloc_managed(address, size, attach::GLOBAL)?;
+                    table.mem_alloc_managed.check_allocated(*address)
+                }
             })?;
         self.space().insert(Entry { span, taken, occupant: Occupant::Managed });
         Ok(span.start())

@@ -112,8 +112,11 @@ unsafe impl Memory for CudaDevice {
         }
         let (span, taken) =
             self.obtain(Call::Allocate, size, alignment, |table, address, size| {
-                // SAFETY: the address is written to a place of `obtain`'s.
-                unsafe { table.mem_alloc(address, size) }
+                // SAFETY: the address is written to a place of `obtain`'s, and read from there.
+                unsafe {
+                    table.mem_alloc(address, size)?;
+                    table.mem_alloc.check_allocated(*address)
+                }
             })?;
         self.space().insert(Entry { span, taken, occupant: Occupant::Plain });
         Ok(span.start())

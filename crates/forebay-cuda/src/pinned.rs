@@ -73,7 +73,8 @@ impl CudaDevice {
             self.context
                 .call(|table| {
                     // SAFETY: the address is written to a place of our own.
-                    unsafe { table.mem_host_alloc(&raw mut start, whole.get(), flags) }
+                    unsafe { table.mem_host_alloc(&raw mut start, whole.get(), flags) }?;
+                    table.mem_host_alloc.check_allocated(start)
                 })
                 .map_err(|refusal| self.no_host_memory(call, refusal, size))?;
             let taken = span(Address::new(start), whole)?;

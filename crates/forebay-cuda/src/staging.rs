@@ -76,7 +76,8 @@ impl StagingBuffers {
             // Mapped, for which HIP makes memory coherent.
             let flags = host_alloc::PORTABLE | host_alloc::DEVICE_MAP;
             // SAFETY: the address is written to a place of our own.
-            unsafe { table.mem_host_alloc(&raw mut address, size.get(), flags) }
+            unsafe { table.mem_host_alloc(&raw mut address, size.get(), flags) }?;
+            table.mem_host_alloc.check_allocated(address)
         })?;
         context.note_inner(address, size.get());
         Ok(StagingBuffer { address, size })

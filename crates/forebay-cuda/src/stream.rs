@@ -158,7 +158,9 @@ impl StreamPool {
         let level = level(context, priority);
         context.call(|table| {
             // SAFETY: the stream is written to a place of our own.
-            unsafe { table.stream_create(&raw mut raw, flags::NON_BLOCKING, level) }
+            unsafe { table.stream_create(&raw mut raw, flags::NON_BLOCKING, level) }?;
+            // That would be the default stream.
+            table.stream_create.check_allocated(raw.0)
         })?;
         context.driver.streams_made.fetch_add(1, Ordering::Relaxed);
         let home = StreamOrigin::Pool { context, priority, number: forebay_hal::fresh_handle() };

@@ -114,6 +114,7 @@ impl Signals {
             // memory just got, which is given back where there is none.
             unsafe {
                 table.mem_host_alloc(&raw mut host, AT_ONCE * APART, flags)?;
+                table.mem_host_alloc.check_allocated(host)?;
                 table.mem_host_device_pointer(&raw mut device, host, 0).inspect_err(|_| {
                     // Nobody knows of it yet.
                     let _ = table.mem_free_host(host);

@@ -71,6 +71,14 @@ impl<F> Function<F> {
         self.address.is_none()
     }
 
+    /// Refuses 0 from a function that said it had allocated memory, or made a stream.
+    pub const fn check_allocated(&self, given: u64) -> Outcome {
+        if given == 0 {
+            return Err(Refusal { symbol: self.symbol, code: Code::ERROR_OUT_OF_MEMORY });
+        }
+        Ok(())
+    }
+
     /// A function that calls this one: it goes by the same name, and is there if this one is.
     pub fn through<G>(&self, caller: G) -> Function<G> {
         let address = if self.is_some() { Some(caller) } else { None };
