@@ -1,8 +1,9 @@
 //! The device itself.
 
+use core::mem::ManuallyDrop;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_event};
 use forebay_core::{Address, Bytes, DeviceOrdinal, StreamId};
@@ -35,8 +36,8 @@ pub struct OpenClDevice {
     pub(crate) descriptor: Descriptor,
     pub(crate) options: OpenClOptions,
     pub(crate) order: QueueOrder,
-    pub(crate) space: Mutex<Space>,
-    pub(crate) streams: Mutex<StreamTable>,
+    pub(crate) space: ManuallyDrop<Mutex<Space>>,
+    pub(crate) streams: ManuallyDrop<Mutex<StreamTable>>,
 }
 
 impl OpenClDevice {
@@ -89,8 +90,8 @@ impl OpenClDevice {
             descriptor,
             options,
             order,
-            space: Mutex::default(),
-            streams: Mutex::new(StreamTable::new(default)),
+            space: ManuallyDrop::default(),
+            streams: ManuallyDrop::new(Mutex::new(StreamTable::new(default))),
         }))
     }
 
@@ -189,19 +190,20 @@ fn capabilities(context: &Context) -> Capabilities {
 
 impl Drop for OpenClDevice {
     fn drop(&mut self) {
-        let space = self.space.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut space = core::mem::take(space);
+        // The parent's: its locks may be held for ever, and its driver is not for this process.
         if self.descriptor.is_inherited() {
-            // The parent's: its locks may be held for ever.
-            core::mem::forget(space);
             return;
         }
         forget_events_of(self.serial);
         let lanes = lock(&self.streams).lanes();
         if !lanes.iter().all(|lane| lane.is_over()) {
-            space.leak_host_memory();
+            lock(&self.space).leak_host_memory();
         }
-        drop(space);
+        // SAFETY: nobody uses them after this.
+        unsafe {
+            ManuallyDrop::drop(&mut self.space);
+            ManuallyDrop::drop(&mut self.streams);
+        }
         // Their work may not be done: whoever takes one sees to that.
         lock(&self.context.idle).extend(lanes);
     }

@@ -86,12 +86,11 @@ impl OpenClDevice {
         let lane = self.lane(call, stream)?;
         let named = self.own_event(call, event)?;
         let mut latest = lock(&named.latest);
-        let mut row = lane.begin();
         let event = match named.kind {
             // The last command's event will do: nothing is enqueued for this.
-            EventKind::Order => row.end(),
+            EventKind::Order => lane.tail(),
             EventKind::Timed => {
-                let marked = row.mark();
+                let marked = lane.begin().mark();
                 Some(marked.map_err(|refusal| self.refused(call, refusal, &about(stream)))?)
             }
         };
