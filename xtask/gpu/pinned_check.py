@@ -1,6 +1,6 @@
 """How much PyTorch pins for data loaders, with its own allocator and with forebay's: the peak over what was asked for.
 
-    python3 pinned_check.py [--side native|forebay]     one line of JSON for each loader and side
+    python3 pinned_check.py [--side native|forebay|pins]     one line of JSON for each loader and side, and each size
 
 Each loader keeps some batches ready and copies them to the GPU without blocking. What was asked for is counted here: the
 tensors that live or whose copy is under way, since no allocator can use their memory again.
@@ -86,16 +86,48 @@ def run(side: str) -> None:
             sys.exit(1)
 
 
+def pins() -> None:
+    """What pinning takes: forebay's device.pinned(), and the driver's calls, medians of five."""
+    import ctypes
+    import forebay
+
+    device = next(device for device in forebay.devices() if device.name == "cuda:0")
+    device.pinned(1 << 20)
+    driver = ctypes.CDLL("libcuda.so.1")
+    context = ctypes.c_void_p()
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert driver.cuCtxPushCurrent_v2(context) == 0
+
+    def pin(size: int) -> ctypes.c_void_p:
+        address = ctypes.c_void_p()
+        assert driver.cuMemHostAlloc(ctypes.byref(address), ctypes.c_size_t(size), 0) == 0
+        return address
+
+    for size in (1 << 20, 8 << 20, 64 << 20, 256 << 20, 1 << 30):
+        for side, take in (("forebay", device.pinned), ("driver", pin)):
+            times = []
+            for _ in range(5):
+                begun = time.perf_counter()
+                memory = take(size)
+                taken = time.perf_counter()
+                if side == "driver":
+                    assert driver.cuMemFreeHost(memory) == 0
+                del memory
+                times.append((taken - begun, time.perf_counter() - taken))
+            middle = [round(sorted(column)[2] * 1e3, 3) for column in zip(*times)]
+            print(json.dumps({"pin": side, "bytes": size, "pin_ms": middle[0], "unpin_ms": middle[1]}), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--side", choices=["native", "forebay"])
+    parser.add_argument("--side", choices=["native", "forebay", "pins"])
     side = parser.parse_args().side
     if side:
-        run(side)
+        pins() if side == "pins" else run(side)
         return
     paths = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-    for one in ("native", "forebay"):
+    for one in ("native", "forebay", "pins"):
         subprocess.run([sys.executable, __file__, "--side", one], env=environment, check=True)
 
 
