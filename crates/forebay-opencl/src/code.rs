@@ -1,10 +1,11 @@
 //! Error codes of OpenCL, and what they mean for the device contract.
 
 use core::fmt;
+use std::sync::{Arc, OnceLock};
 
 use cl3::error_codes as cl;
 use forebay_core::Bytes;
-use forebay_hal::{Call, Error, MemoryInfo, invalid};
+use forebay_hal::{Call, Error, MemoryInfo, Result, invalid};
 
 /// An error code of OpenCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +28,25 @@ pub(crate) struct Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} said {}", self.function, self.code)
+    }
+}
+
+/// Why work that was accepted could not be done, if it could not: from then on every query and wait of its device
+/// says so. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lost(Arc<OnceLock<Refusal>>);
+
+impl Lost {
+    /// Takes note of it; the first stays.
+    pub(crate) fn note(&self, refusal: Refusal) {
+        let _ = self.0.set(refusal);
+    }
+
+    pub(crate) fn check(&self, call: Call) -> Result<()> {
+        self.0.get().map_or(Ok(()), |refusal| {
+            let reason = format!("a copy that was enqueued could not be made: {refusal}");
+            Err(Error::Lost { call, reason: reason.into() })
+        })
     }
 }
 

@@ -15,13 +15,13 @@ use forebay_hal::{
 use forebay_sync::fork::PerProcess;
 use forebay_sync::lock;
 
-use crate::code::{Asked, Refusal};
+use crate::code::{Asked, Lost, Refusal};
 use crate::context::Context;
 use crate::decompression::can_decompress;
 use crate::event::forget_events_of;
 use crate::space::Space;
 use crate::stream::{Lane, QueueOrder, StreamTable, about};
-use crate::{OpenClDeviceInfo, OpenClOptions};
+use crate::{HostCopies, OpenClDeviceInfo, OpenClOptions};
 
 /// A device behind OpenCL.
 ///
@@ -36,6 +36,8 @@ pub struct OpenClDevice {
     pub(crate) descriptor: Descriptor,
     pub(crate) options: OpenClOptions,
     pub(crate) order: QueueOrder,
+    pub(crate) host_copies: HostCopies,
+    pub(crate) lost: Lost,
     pub(crate) space: ManuallyDrop<Mutex<Space>>,
     pub(crate) streams: ManuallyDrop<Mutex<StreamTable>>,
 }
@@ -90,6 +92,12 @@ impl OpenClDevice {
             descriptor,
             options,
             order,
+            lost: Lost::default(),
+            host_copies: options.host_copies.unwrap_or(if is_pocl(context) {
+                HostCopies::Driver
+            } else {
+                HostCopies::Thread
+            }),
             space: ManuallyDrop::default(),
             streams: ManuallyDrop::new(Mutex::new(StreamTable::new(default))),
         }))
@@ -174,6 +182,12 @@ impl OpenClDevice {
     }
 }
 
+/// PoCL is known: its calls wait for nothing, and it releases buffers while kernels run. NVIDIA's driver waits
+/// for both, and of others nothing is known.
+fn is_pocl(context: &Context) -> bool {
+    context.info.platform == "Portable Computing Language"
+}
+
 fn capabilities(context: &Context) -> Capabilities {
     let mut all = Capabilities::DATA
         | Capabilities::PINNED
@@ -181,9 +195,7 @@ fn capabilities(context: &Context) -> Capabilities {
         | Capabilities::TIMED_EVENTS;
     all.set(Capabilities::MANAGED, context.info.svm.fine);
     all.set(Capabilities::PRIORITIES, context.priorities);
-    // PoCL releases buffers while kernels run, as was measured; NVIDIA's driver waits for them, and of others
-    // nothing is known.
-    all.set(Capabilities::PROMPT_FREE, context.info.platform == "Portable Computing Language");
+    all.set(Capabilities::PROMPT_FREE, is_pocl(context));
     all.set(Capabilities::DECOMPRESSION, can_decompress(context.id()));
     all
 }

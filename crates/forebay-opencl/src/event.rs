@@ -160,9 +160,11 @@ impl OpenClDevice {
     }
 
     fn settled<T>(&self, call: Call, event: EventHandle, outcome: Outcome<T>) -> Result<T> {
-        outcome.map_err(|refusal| {
+        let settled = outcome.map_err(|refusal| {
             self.refused(call, refusal, &Asked::of("event", event, "a live event"))
-        })
+        })?;
+        self.lost.check(call)?;
+        Ok(settled)
     }
 }
 

@@ -23,7 +23,8 @@
 //!   streams                 pooled in-order queues; the event of the last command tells how far they are
 //!   waits                   clEnqueueBarrierWithWaitList; between contexts a user event
 //!   host functions          threads of our own, handed over by clSetEventCallback; a user event holds the queue
-//!   ordinary host memory    clEnqueueReadBuffer and clEnqueueWriteBuffer that do not block
+//!   ordinary host memory    clEnqueueReadBuffer and clEnqueueWriteBuffer that do not block; by a thread of our own
+//!                           where the driver makes the caller wait all the same
 //!   LZ4 blocks              a kernel that the driver compiles
 //! ```
 //!
@@ -109,4 +110,4 @@ pub use map::{MapAccess, MappedMemory};
 pub use memory::SubBuffer;
 pub use missing::OpenClMissing;
 pub use object::ObjectCounts;
-pub use options::OpenClOptions;
+pub use options::{HostCopies, OpenClOptions};

@@ -8,6 +8,19 @@ pub struct OpenClOptions {
     pub svm: bool,
     /// See [`out_of_order`](Self::out_of_order).
     pub out_of_order: bool,
+    /// See [`host_copies`](Self::host_copies).
+    pub host_copies: Option<HostCopies>,
+}
+
+/// Who copies ordinary host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HostCopies {
+    /// The driver, by calls that do not block.
+    Driver,
+    /// A thread of the library's, when the copy's turn in its stream has come. For drivers whose calls wait for
+    /// the device all the same, as NVIDIA's does for more than some 16 MiB.
+    Thread,
 }
 
 impl OpenClOptions {
@@ -29,6 +42,14 @@ impl OpenClOptions {
     #[must_use]
     pub fn out_of_order(mut self, out_of_order: bool) -> Self {
         self.out_of_order = out_of_order;
+        self
+    }
+
+    /// Says who copies ordinary host memory. Without it the driver does on platforms that are known not to
+    /// wait, which is PoCL, and a thread elsewhere. Pinned memory is always the driver's to copy.
+    #[must_use]
+    pub fn host_copies(mut self, who: HostCopies) -> Self {
+        self.host_copies = Some(who);
         self
     }
 }

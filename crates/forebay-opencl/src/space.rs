@@ -194,6 +194,13 @@ impl Space {
         Some(PointerClass { kind: memory.kind.class(), span })
     }
 
+    /// Whether all of `span` is pinned memory.
+    pub(crate) fn is_pinned(&self, span: Span) -> bool {
+        self.find(span.start()).is_some_and(|(known, memory)| {
+            memory.kind == MemoryKind::Pinned && known.contains_span(span)
+        })
+    }
+
     /// The memory that all of `span` lies in, where commands may use it.
     pub(crate) fn place(&self, call: Call, argument: &'static str, span: Span) -> Result<Place> {
         let found = self.find(span.start()).filter(|(known, memory)| {

@@ -58,9 +58,9 @@ impl Lane {
     ) -> Outcome<Arc<Self>> {
         let priority = if context.priorities { priority } else { Priority::Normal };
         let mut idle = lock(&context.idle);
-        let fits =
-            |lane: &Arc<Self>| lane.order == order && lane.priority == priority && lane.is_over();
-        if let Some(index) = idle.iter().take(LOOKS).position(fits) {
+        let fits = |lane: &Self| lane.order == order && lane.priority == priority;
+        let mut fitting = idle.iter().enumerate().filter(|(_, lane)| fits(lane)).take(LOOKS);
+        if let Some((index, _)) = fitting.find(|(_, lane)| lane.is_over()) {
             let lane = idle.swap_remove(index);
             *lock(&lane.tail) = None;
             return Ok(lane);
@@ -263,13 +263,17 @@ impl OpenClDevice {
     pub(crate) fn stream_progress(&self, stream: StreamHandle) -> Result<Progress> {
         let call = Call::QueryStream;
         let lane = self.lane(call, stream)?;
-        lane.progress().map_err(|refusal| self.refused(call, refusal, &about(stream)))
+        let progress = lane.progress();
+        let progress = progress.map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
+        self.lost.check(call)?;
+        Ok(progress)
     }
 
     pub(crate) fn wait_for_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::SynchronizeStream;
         let lane = self.lane(call, stream)?;
-        lane.wait().map_err(|refusal| self.refused(call, refusal, &about(stream)))
+        lane.wait().map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
+        self.lost.check(call)
     }
 
     pub(crate) fn wait_for_all(&self) -> Result<()> {
@@ -278,10 +282,9 @@ impl OpenClDevice {
         let lanes = lock(&self.streams).lanes();
         // All are waited for, whatever one of them says.
         let outcomes: Vec<_> = lanes.iter().map(|lane| lane.wait()).collect();
-        outcomes
-            .into_iter()
-            .collect::<Outcome<()>>()
-            .map_err(|refusal| self.refused(call, refusal, &about(StreamHandle::DEFAULT)))
+        let waited = outcomes.into_iter().collect::<Outcome<()>>();
+        waited.map_err(|refusal| self.refused(call, refusal, &about(StreamHandle::DEFAULT)))?;
+        self.lost.check(call)
     }
 }
 

@@ -137,13 +137,17 @@ pub(crate) fn enqueue_after(
         })
 }
 
+/// Runs `task` after everything before it in the row, and makes what follows wait for its end.
+pub(crate) fn enqueue(row: &mut Row<'_>, task: HostTask) -> Outcome<()> {
+    let before = row.end().filter(|tail| !tail.is_over());
+    enqueue_after(row, before.as_ref(), task)
+}
+
 impl OpenClDevice {
     pub(crate) fn enqueue_task(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
         let call = Call::EnqueueHost;
         let lane = self.lane(call, stream)?;
-        let mut row = lane.begin();
-        let before = row.end().filter(|tail| !tail.is_over());
-        enqueue_after(&mut row, before.as_ref(), task)
+        enqueue(&mut lane.begin(), task)
             .map_err(|refusal| self.refused(call, refusal, &about(stream)))
     }
 }

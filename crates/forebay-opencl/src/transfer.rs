@@ -15,16 +15,16 @@ use cl3::error_codes::CL_INVALID_VALUE;
 use cl3::types::{CL_FALSE, cl_command_queue, cl_event, cl_uint};
 use forebay_core::transfer::{CopyEnd, CopyShape};
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{self as hal, Call, Pattern, Result, StreamHandle, Transfers};
+use forebay_hal::{self as hal, Call, Pattern, Priority, Result, StreamHandle, Transfers};
 use forebay_sync::lock;
 
-use crate::OpenClDevice;
-use crate::code::{Asked, Outcome, Refusal};
+use crate::code::{Asked, Lost, Outcome, Refusal};
+use crate::context::Context;
 use crate::memory::part_of;
 use crate::object::{Buffer, Event};
 use crate::space::Place;
 use crate::stream::{Lane, QueueOrder, Row};
-use crate::task;
+use crate::{HostCopies, OpenClDevice, task};
 
 /// One end of a copy.
 #[derive(Clone, Debug)]
@@ -47,10 +47,19 @@ impl Side {
     }
 }
 
+/// Who makes a copy.
+#[derive(Clone, Debug)]
+enum Copier {
+    /// The driver, when it comes to the command.
+    Driver,
+    /// A thread, when the stream comes to it. What it cannot do is noted.
+    Thread(Lost),
+}
+
 /// One call of OpenCL.
 #[derive(Debug)]
 enum Command {
-    Copy { shape: CopyShape, to: Side, from: Side },
+    Copy { shape: CopyShape, to: Side, from: Side, by: Copier },
     Fill { to: Place, window: Option<Buffer>, offset: Bytes, size: Bytes, pattern: Pattern },
 }
 
@@ -107,7 +116,7 @@ impl Command {
                     enqueue_fill_buffer(queue, buffer, bytes, width, start, size, count, events)
                 };
             }
-            Self::Copy { shape, to, from } => (shape, to, from),
+            Self::Copy { shape, to, from, .. } => (shape, to, from),
         };
         let region = [length(shape.width), length(shape.rows), length(shape.slices)];
         let (extent, linear) = (region.as_ptr(), shape.rows == 1 && shape.slices == 1);
@@ -170,7 +179,7 @@ impl Command {
     /// A rectangle as two: all but the last slice or row, and that one. Some drivers count the gap after the last
     /// row as part of a rectangle, and refuse one whose gap would pass the end of the buffer.
     fn halves(&self) -> Option<[Self; 2]> {
-        let Self::Copy { shape, to, from } = self else { return None };
+        let Self::Copy { shape, to, from, by } = self else { return None };
         let (most, last, steps) = if shape.slices > 1 {
             let count = shape.slices - 1;
             let steps = (shape.to.slice * count, shape.from.slice * count);
@@ -184,8 +193,8 @@ impl Command {
         };
         let (far, near) = (to.advanced(steps.0), from.advanced(steps.1));
         Some([
-            Self::Copy { shape: most, to: to.clone(), from: from.clone() },
-            Self::Copy { shape: last, to: far, from: near },
+            Self::Copy { shape: most, to: to.clone(), from: from.clone(), by: by.clone() },
+            Self::Copy { shape: last, to: far, from: near, by: by.clone() },
         ])
     }
 
@@ -236,11 +245,30 @@ unsafe fn push(
 ///
 /// * As for [`Command::enqueue`].
 unsafe fn push_one(row: &mut Row<'_>, command: &Command, beside: &mut Vec<Event>) -> Outcome<()> {
-    if let Command::Copy { shape, to: Side::Host(_), from: Side::Host(_) } = *command {
-        let before = row.end().filter(|tail| !tail.is_over());
-        // SAFETY: as the caller promised, until the copy is done.
-        let task = Box::new(move || unsafe { copy_on_host(&shape) });
-        return task::enqueue_after(row, before.as_ref(), task);
+    match command {
+        Command::Copy { shape, to: Side::Host(_), from: Side::Host(_), .. } => {
+            let shape = *shape;
+            // SAFETY: as the caller promised, until the copy is done.
+            return task::enqueue(row, Box::new(move || unsafe { copy_on_host(&shape) }));
+        }
+        Command::Copy { shape, to, from, by: Copier::Thread(lost) } => {
+            let (to, from, context) = (to.clone(), from.clone(), row.lane().context);
+            let command = Command::Copy { shape: *shape, to, from, by: Copier::Driver };
+            let lost = lost.clone();
+            return task::enqueue(
+                row,
+                Box::new(move || {
+                    // SAFETY: as the caller promised, until the copy is done.
+                    let copied = unsafe { copy_aside(context, &command) };
+                    // SAFETY: as above. What is refused may pass.
+                    let copied = copied.or_else(|_| unsafe { copy_aside(context, &command) });
+                    if let Err(refusal) = copied {
+                        lost.note(refusal);
+                    }
+                }),
+            );
+        }
+        _ => {}
     }
     // SAFETY: as the caller promised.
     let enqueued = unsafe {
@@ -264,6 +292,20 @@ unsafe fn push_one(row: &mut Row<'_>, command: &Command, beside: &mut Vec<Event>
             None => Err(refusal),
         },
     }
+}
+
+/// Makes a copy now, on a queue of its own, and waits for it.
+///
+/// # Safety
+///
+/// * As for [`Command::enqueue`].
+unsafe fn copy_aside(context: &'static Context, command: &Command) -> Outcome<()> {
+    let lane = Lane::take(context, QueueOrder::InOrder, Priority::Normal)?;
+    // SAFETY: as the caller promised.
+    let pushed = unsafe { push(&mut lane.begin(), core::slice::from_ref(command)) };
+    let copied = pushed.map_err(|(refusal, _)| refusal).and(lane.wait());
+    lock(&context.idle).push(lane);
+    copied
 }
 
 /// Copies rows from the host to the host.
@@ -295,6 +337,21 @@ impl OpenClDevice {
         }
     }
 
+    /// Who makes a copy: the driver, but for ordinary host memory where it would make the caller wait.
+    fn copier(&self, copy: &hal::Copy) -> Copier {
+        let host = match (copy.to(), copy.from()) {
+            (hal::Place::Host(_), _) => copy.written(),
+            (_, hal::Place::Host(_)) => copy.read(),
+            _ => return Copier::Driver,
+        };
+        match self.host_copies {
+            HostCopies::Thread if !lock(&self.space).is_pinned(host) => {
+                Copier::Thread(self.lost.clone())
+            }
+            _ => Copier::Driver,
+        }
+    }
+
     /// The commands of a copy.
     fn commands(&self, copy: &hal::Copy, commands: &mut Vec<Command>) -> Result<()> {
         if copy.extent().is_empty() {
@@ -304,6 +361,7 @@ impl OpenClDevice {
         let sides = self
             .side("to", copy.to(), copy.written())
             .and_then(|to| Ok((to, self.side("from", copy.from(), copy.read())?)));
+        let by = self.copier(copy);
         let whole = match &sides {
             // Drivers refuse rectangles of one buffer that interleave.
             Ok((Side::Device(to), Side::Device(from))) => {
@@ -315,7 +373,7 @@ impl OpenClDevice {
         };
         if whole {
             let (to, from) = sides?;
-            commands.push(Command::Copy { shape, to, from });
+            commands.push(Command::Copy { shape, to, from, by });
             return Ok(());
         }
         for (to, from) in copy.rows() {
@@ -328,7 +386,7 @@ impl OpenClDevice {
                 self.side("to", place(copy.to(), to), to)?,
                 self.side("from", place(copy.from(), from), from)?,
             );
-            commands.push(Command::Copy { shape, to, from });
+            commands.push(Command::Copy { shape, to, from, by: by.clone() });
         }
         Ok(())
     }
@@ -393,7 +451,7 @@ impl OpenClDevice {
 
 // SAFETY: every address of the device is looked up before anything is enqueued, and its memory is kept alive
 // until then. Commands go to the stream's queue in the order of the calls, and OpenCL writes the rows of the
-// shape alone. Reads and writes do not block, and use the host's memory when their turn comes.
+// shape alone. Reads and writes use the host's memory when their turn comes, by the driver or by a thread.
 unsafe impl Transfers for OpenClDevice {
     unsafe fn copy(&self, copy: &hal::Copy, stream: StreamHandle) -> Result<()> {
         let lane = self.lane(Call::Copy, stream)?;

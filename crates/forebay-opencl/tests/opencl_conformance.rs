@@ -1,15 +1,15 @@
 //! OpenCL devices keep the device contract, where there are any: with buffers, with shared virtual memory as plain
-//! memory, and with out-of-order queues.
+//! memory, with out-of-order queues, and with ordinary memory copied by the driver and by threads.
 //!
 //! `FOREBAY_OPENCL_DEVICE` is the number of the one device to test; without it, every device is. With
-//! `FOREBAY_OPENCL_MODE` (`svm` or `out-of-order`) every case is a test of devices that are opened so.
+//! `FOREBAY_OPENCL_MODE` (`svm`, `out-of-order`, `driver` or `thread`) every case is a test of devices that are opened so.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use forebay_hal::conformance::{self, Case, Fixture, Outcome};
 use forebay_hal::{CallGroup, Device, Result};
-use forebay_opencl::{OpenClDevice, OpenClDriver, OpenClOptions};
+use forebay_opencl::{HostCopies, OpenClDevice, OpenClDriver, OpenClOptions};
 use libtest_mimic::{Arguments, Completion, Trial};
 
 /// A device and how it is opened.
@@ -38,9 +38,13 @@ fn trials(ordinal: u32) -> Vec<Trial> {
     };
     let svm = fixture("-svm", OpenClOptions::new().svm(true));
     let out_of_order = fixture("-out-of-order", OpenClOptions::new().out_of_order(true));
+    let driver = fixture("-driver", OpenClOptions::new().host_copies(HostCopies::Driver));
+    let thread = fixture("-thread", OpenClOptions::new().host_copies(HostCopies::Thread));
     let plain = match std::env::var("FOREBAY_OPENCL_MODE").as_deref() {
         Ok("svm") => Arc::clone(&svm),
         Ok("out-of-order") => Arc::clone(&out_of_order),
+        Ok("driver") => Arc::clone(&driver),
+        Ok("thread") => Arc::clone(&thread),
         _ => fixture("", OpenClOptions::new()),
     };
     let each = conformance::cases().into_iter().map(|case| {
@@ -56,7 +60,13 @@ fn trials(ordinal: u32) -> Vec<Trial> {
     let places = |case: &Case| {
         matches!(case.group, CallGroup::Memory | CallGroup::Transfers | CallGroup::Info)
     };
-    each.chain([together(svm, places), together(out_of_order, orders)]).collect()
+    let others = [
+        together(svm, places),
+        together(out_of_order, orders),
+        together(driver, orders),
+        together(thread, orders),
+    ];
+    each.chain(others).collect()
 }
 
 /// Several cases as one test.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use forebay_core::Bytes;
 use forebay_hal::{Device, Error, Streams};
-use forebay_opencl::{ObjectCounts, OpenClDevice, OpenClDriver, OpenClOptions};
+use forebay_opencl::{HostCopies, ObjectCounts, OpenClDevice, OpenClDriver, OpenClOptions};
 use libtest_mimic::{Arguments, Completion, Trial};
 
 use operations::{OPERATIONS, Operation, works};
@@ -36,10 +36,12 @@ impl Shim {
         Self(unsafe { libloading::Library::new(path) }.unwrap())
     }
 
-    fn arm(&self, passes: i32, answer: i32) {
-        // SAFETY: the function takes two numbers.
+    /// Refuses `times` calls after `passes` more.
+    fn arm(&self, passes: i32, times: i32, answer: i32) {
+        // SAFETY: the function takes three numbers.
         unsafe {
-            self.0.get::<unsafe extern "C" fn(i32, i32)>(c"forebay_arm").unwrap()(passes, answer);
+            type Arm = unsafe extern "C" fn(i32, i32, i32);
+            self.0.get::<Arm>(c"forebay_arm").unwrap()(passes, times, answer);
         }
     }
 
@@ -79,7 +81,7 @@ fn refuse_everywhere(shim: &Shim, device: &Arc<OpenClDevice>, operation: Operati
     for answer in ANSWERS {
         for passes in 0.. {
             let before = ObjectCounts::now();
-            shim.arm(passes, answer);
+            shim.arm(passes, 1, answer);
             let outcome = run(device);
             let Some(function) = shim.disarm() else {
                 outcome.unwrap_or_else(|error| panic!("{name} after all: {error}"));
@@ -103,6 +105,21 @@ fn refuse_everywhere(shim: &Shim, device: &Arc<OpenClDevice>, operation: Operati
     assert!(refusals >= ANSWERS.len(), "{name}: {refusals} refusals");
 }
 
+/// A copy that was accepted and cannot be made, however often it is tried, shows in every wait after it.
+fn a_copy_that_no_thread_can_make_is_told(shim: &Shim) {
+    let options = OpenClOptions::new().host_copies(HostCopies::Thread);
+    let device = OpenClDevice::open_with(0, options).unwrap();
+    works(&device);
+    // The buffer and its first byte, the user event, the barrier, and then the copy itself.
+    shim.arm(4, 100, -5);
+    let error = operations::upload(&device).unwrap_err();
+    assert_eq!(shim.disarm().as_deref(), Some("clEnqueueWriteBuffer"));
+    assert!(matches!(error, Error::Lost { .. }) && error.to_string().contains("-5"), "{error}");
+    assert!(matches!(device.synchronize_device(), Err(Error::Lost { .. })));
+    drop(device);
+    works(&OpenClDevice::open_with(0, options).unwrap());
+}
+
 fn main() -> ExitCode {
     let folder = tempfile::tempdir().unwrap();
     let built = build(folder.path());
@@ -119,6 +136,7 @@ fn main() -> ExitCode {
         ("", OpenClOptions::new()),
         ("out-of-order/", OpenClOptions::new().out_of_order(true)),
         ("svm/", OpenClOptions::new().svm(true)),
+        ("thread/", OpenClOptions::new().host_copies(HostCopies::Thread)),
     ];
     let mut trials = Vec::new();
     for (mode, options) in modes {
@@ -142,6 +160,14 @@ fn main() -> ExitCode {
             }));
         }
     }
+    let name = "a_copy_that_no_thread_can_make_is_told";
+    trials.push(Trial::ignorable_test(name, move || match ready {
+        Ok(shim) => {
+            a_copy_that_no_thread_can_make_is_told(&shim);
+            Ok(Completion::Completed)
+        }
+        Err(reason) => Ok(Completion::ignored_with(format!("skipped: {reason}"))),
+    }));
     let mut arguments = Arguments::from_args();
     // One library refuses for the whole process.
     arguments.test_threads = Some(1);

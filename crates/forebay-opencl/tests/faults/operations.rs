@@ -77,6 +77,17 @@ pub(crate) fn works(device: &OpenClDevice) {
     .unwrap();
 }
 
+/// Copies to memory that is there already.
+pub(crate) fn upload(device: &OpenClDevice) -> Result<()> {
+    let memory = device.allocate(Bytes::new(4096), Alignment::BLOCK)?;
+    let bytes = vec![1_u8; 4096];
+    let host = Place::Host(Address::of_pointer(bytes.as_ptr()));
+    let outcome = copy(device, Place::Device(memory), host, 4096);
+    // SAFETY: the copy was waited for, or was not made.
+    unsafe { device.free(memory) }?;
+    outcome
+}
+
 fn pinned(device: &Arc<OpenClDevice>) -> Result<()> {
     let memory = device.allocate_pinned(Bytes::new(10_000), PinnedFlags::empty())?;
     // SAFETY: no work uses it.

@@ -9,29 +9,32 @@ typedef int code;
 typedef unsigned int uint;
 typedef unsigned long long ulong;
 
-/* How many calls pass before the one that is refused; negative where none is. */
-static int passes = -1;
+/* How many calls pass before those that are refused, and how many those are. */
+static int passes = 0, refusals = 0;
 static code answer = 0;
 static const char *refused = NULL;
 
-/* Refuses the call after `count` more of those below. */
-void forebay_arm(int count, code with)
+/* Refuses `times` calls after `count` more of those below. */
+void forebay_arm(int count, int times, code with)
 {
     answer = with;
     refused = NULL;
-    __atomic_store_n(&passes, count, __ATOMIC_SEQ_CST);
+    passes = count;
+    __atomic_store_n(&refusals, times, __ATOMIC_SEQ_CST);
 }
 
 /* Refuses no call any more. The function that was refused, or null. */
 const char *forebay_disarm(void)
 {
-    __atomic_store_n(&passes, -1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&refusals, 0, __ATOMIC_SEQ_CST);
     return refused;
 }
 
 static int refuses(const char *name)
 {
-    if (__atomic_load_n(&passes, __ATOMIC_SEQ_CST) < 0 || __atomic_fetch_sub(&passes, 1, __ATOMIC_SEQ_CST) != 0)
+    if (__atomic_load_n(&refusals, __ATOMIC_SEQ_CST) <= 0 || __atomic_fetch_sub(&passes, 1, __ATOMIC_SEQ_CST) > 0)
+        return 0;
+    if (__atomic_fetch_sub(&refusals, 1, __ATOMIC_SEQ_CST) <= 0)
         return 0;
     refused = name;
     return 1;

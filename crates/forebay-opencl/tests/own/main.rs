@@ -255,6 +255,7 @@ fn main() -> ExitCode {
         an_event_of_one_device_orders_work_of_another,
         everything_is_released,
         devices_in_many_threads_keep_apart,
+        a_copy_of_ordinary_memory_does_not_wait_for_a_kernel,
         freeing_does_not_wait_for_a_kernel_where_that_is_promised,
         bytes_beyond_four_gibibytes_of_one_buffer_are_filled_and_copied,
     ];

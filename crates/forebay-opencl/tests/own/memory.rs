@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use forebay_core::{Alignment, Bytes};
+use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{
     Call, Capabilities, Copy, Device, Error, Fill, Memory, Pattern, Place, Priority, Progress,
     StreamHandle, Streams, Transfers,
 };
-use forebay_opencl::MapAccess;
+use forebay_opencl::cl3::types::cl_mem;
+use forebay_opencl::{MapAccess, OpenClDevice};
 
 use crate::kernels::{self, Kernel};
 use crate::{Ending, allocate, at, fill, free, open, read, span};
@@ -187,20 +188,49 @@ pub(crate) fn mapped_memory_is_the_devices() -> Ending {
     Ok(())
 }
 
+/// A kernel that counts for some 0.4 s, and the turns it takes for that.
+fn spinning(device: &OpenClDevice, buffer: cl_mem, stream: StreamHandle) -> (Kernel, u64) {
+    let kernel = Kernel::build(device, kernels::SPIN);
+    kernel.spin(device, buffer, 1_000_000, stream);
+    device.synchronize_stream(stream).unwrap();
+    let begin = Instant::now();
+    kernel.spin(device, buffer, 20_000_000, stream);
+    device.synchronize_stream(stream).unwrap();
+    let micros = u64::try_from(begin.elapsed().as_micros()).unwrap().max(1);
+    (kernel, 20_000_000 * 400_000 / micros)
+}
+
+pub(crate) fn a_copy_of_ordinary_memory_does_not_wait_for_a_kernel() -> Ending {
+    let (device, size) = (open(), 64 << 20);
+    let (stream, memory) =
+        (device.create_stream(Priority::Normal).unwrap(), allocate(&device, size));
+    let (buffer, _) = device.buffer_at(memory).unwrap();
+    let (kernel, turns) = spinning(&device, buffer, stream);
+    let mut bytes = vec![5_u8; 64 << 20];
+    let host = Place::Host(Address::of_pointer(bytes.as_mut_ptr()));
+    for (to, from) in [(Place::Device(memory), host), (host, Place::Device(memory))] {
+        kernel.spin(&device, buffer, turns, stream);
+        let begin = Instant::now();
+        let copy = Copy::linear(to, from, Bytes::new(size)).unwrap();
+        // SAFETY: the bytes and the memory are kept until the stream was waited for.
+        unsafe { device.copy(&copy, stream) }.unwrap();
+        let call = begin.elapsed();
+        device.synchronize_stream(stream).unwrap();
+        assert!(call < begin.elapsed() / 2, "{call:?} of {:?}", begin.elapsed());
+    }
+    // The kernel wrote the first word before it was copied out.
+    assert!(bytes[4..].iter().all(|&byte| byte == 5));
+    device.destroy_stream(stream).unwrap();
+    free(&device, memory);
+    Ok(())
+}
+
 pub(crate) fn freeing_does_not_wait_for_a_kernel_where_that_is_promised() -> Ending {
     let device = open();
-    let kernel = Kernel::build(&device, kernels::SPIN);
     let memory = allocate(&device, 4096);
     let (buffer, _) = device.buffer_at(memory).unwrap();
     let stream = device.create_stream(Priority::Normal).unwrap();
-    // How long a turn takes.
-    kernel.spin(&device, buffer, 1_000_000, stream);
-    device.synchronize_stream(stream).unwrap();
-    let begin = Instant::now();
-    kernel.spin(&device, buffer, 20_000_000, stream);
-    device.synchronize_stream(stream).unwrap();
-    // Turns that take 0.4 s.
-    let turns = 20_000_000 * 400_000 / u64::try_from(begin.elapsed().as_micros()).unwrap().max(1);
+    let (kernel, turns) = spinning(&device, buffer, stream);
     let other = allocate(&device, 16 << 20);
     fill(&device, other, 16 << 20, 1, StreamHandle::DEFAULT);
     device.synchronize_device().unwrap();
