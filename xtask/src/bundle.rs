@@ -40,7 +40,7 @@ const ASK: Duration = Duration::from_secs(20);
 const COMMIT: &str = "COMMIT";
 
 /// What is built, and by which words.
-const BUILDS: [&[&str]; 3] = [
+const BUILDS: [&[&str]; 2] = [
     &["build", "--package=forebay-cli", "--package=forebay-capi", "--package=forebay-py"],
     &[
         "test",
@@ -58,8 +58,8 @@ const BUILDS: [&[&str]; 3] = [
         "--test=on_device",
         "--test=named",
         "--test=slices",
+        "--example=08_cudarc",
     ],
-    &["build", "--package=forebay-cudarc", "--example=08_cudarc"],
 ];
 
 /// What must come of it, by the names of cargo's targets, and what it is called in the bundle.
