@@ -49,6 +49,7 @@
 //! contents of the destination are otherwise undefined. [Cancelling](Ticket::cancel) is such an end.
 
 mod batch;
+mod between;
 mod builder;
 mod bulk_copy;
 mod calibration;

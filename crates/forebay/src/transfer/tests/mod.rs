@@ -1,5 +1,6 @@
 //! Transfers on the simulated device, whose streams are late and whose checker names what races, and on the host.
 
+mod between;
 mod calibration;
 mod compressed;
 mod ends;

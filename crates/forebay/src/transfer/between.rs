@@ -1,0 +1,79 @@
+//! From a device to another, of any two kinds, through ordinary host memory.
+//!
+//! ```text
+//!   engine of the source   device memory ──> half A of the stage      and then half B, ...
+//!   engine of the target                     half A ──> device memory     meanwhile
+//! ```
+
+use core::mem::swap;
+
+use bytemuck::Pod;
+use forebay_hal::{Call, invalid};
+
+use super::engine::TransferEngine;
+use crate::{Allocate, DeviceArray, Result};
+
+/// How many pieces of a transfer half the stage has: enough that a transfer's slow beginning and end are lost in it.
+const PIECES: usize = 8;
+
+impl TransferEngine {
+    /// Copies all elements of `from`, an array of this engine's device, to `to`, an array of the device of `target`, after
+    /// the work on the streams of both, and waits. The devices may be of any two kinds.
+    ///
+    /// The data goes through host memory, in parts: one goes up while the next comes down. Between devices of one kind that
+    /// [reach each other](forebay_hal::Peers), a peer copy needs no detour.
+    ///
+    /// Fails, with nothing written, if the lengths differ or an array is not of its engine's device. If it fails in the
+    /// middle, a part of `to` is written.
+    ///
+    /// ```
+    /// use forebay::{HostDevice, Pool, StreamHandle, TransferEngine};
+    ///
+    /// let (near, far) = (HostDevice::open()?, HostDevice::open()?); // any two, as devices::open("opencl:0")?
+    /// let mut from = Pool::new(&near)?.array::<u32>(100_000, StreamHandle::DEFAULT)?;
+    /// from.fill(7)?;
+    /// let mut to = Pool::new(&far)?.array::<u32>(100_000, StreamHandle::DEFAULT)?;
+    /// TransferEngine::new(&near)?.copy_between(&from, &TransferEngine::new(&far)?, &mut to)?;
+    /// assert_eq!(to.to_vec()?, vec![7; 100_000]);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn copy_between<T, A, B>(
+        &self,
+        from: &DeviceArray<T, A>,
+        target: &Self,
+        to: &mut DeviceArray<T, B>,
+    ) -> Result<()>
+    where
+        T: Pod + Send + Sync,
+        A: Allocate,
+        B: Allocate,
+    {
+        let length = from.len();
+        if to.len() != length {
+            let given = format!("{length} elements");
+            let allowed = format!("{} elements, as many as are replaced", to.len());
+            return Err(invalid(Call::Copy, "from", given, allowed).into());
+        }
+        let chunk = self.options().chunk.to_usize().unwrap_or(usize::MAX);
+        let half = chunk.saturating_mul(PIECES).checked_div(size_of::<T>()).unwrap_or(length);
+        let half = half.clamp(1, length.max(1));
+        let mut down = vec![T::zeroed(); half.min(length)];
+        let mut up = vec![T::zeroed(); half.min(length)];
+        let fetch = |first: usize, part: &mut [T]| {
+            self.scope(|transfers| transfers.download(from, part).at(first).submit()?.wait())?
+        };
+        fetch(0, &mut down)?;
+        for first in (0..length).step_by(half) {
+            swap(&mut down, &mut up);
+            let next = length.min(first.saturating_add(half));
+            let part = up.get(..next.saturating_sub(first)).unwrap_or_default();
+            let rest = half.min(length.saturating_sub(next));
+            target.scope(|transfers| {
+                let sent = transfers.upload(part, to).at(first).submit()?;
+                fetch(next, down.get_mut(..rest).unwrap_or_default())?;
+                sent.wait()
+            })??;
+        }
+        Ok(())
+    }
+}
