@@ -1,8 +1,12 @@
-//! The examples that other libraries give for their buffers, as programs of forebay. `docs/coming-from.md` names the calls
-//! side by side.
+//! The examples that other libraries give, as programs of forebay. `docs/coming-from.md` names the calls side by side.
 #![cfg(all(feature = "host", feature = "sim"))]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[allow(dead_code, reason = "its main is not called here")]
+#[path = "../examples/09_every_device.rs"]
+mod every_device;
+
+use std::process::Command;
 use std::sync::Arc;
 
 use forebay::buffer::{Access, BufferState, DoubleBuffer, Memory, OnDevice, Replica};
@@ -126,4 +130,72 @@ fn another_process_opens_the_buffer_by_its_name() {
     let remote = memory.open_shared::<f32>(&name).unwrap();
     shared.write(7, &[2.5]).unwrap();
     assert_eq!(remote.to_vec().unwrap()[7], 2.5);
+}
+
+/// STUNIR ROCm: its examples are one numbered example here. Not a test of its own: what the next ones start, as a program
+/// whose environment names the device and its driver.
+#[test]
+fn every_device_program() {
+    if std::env::var_os(forebay::devices::VARIABLE).is_some() {
+        every_device::run(forebay::devices::best().unwrap()).unwrap();
+    }
+}
+
+/// Runs the example on a device, with variables for its driver. Returns what it says.
+fn run_on(device: &str, drivers: &[(&str, String)]) -> String {
+    let arguments = ["--exact", "every_device_program", "--nocapture", "--test-threads=1"];
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(arguments).env(forebay::devices::VARIABLE, device);
+    let ended = program.envs(drivers.iter().map(|(name, value)| (name, value))).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(ended.status.success(), "{device}: {said}{}", String::from_utf8_lossy(&ended.stderr));
+    for step in ["device", "pool", "arena", "copies", "pinned", "managed", "peers", "other kind"] {
+        assert!(said.contains(&format!("{step}: ")), "{device} has no {step}: {said}");
+    }
+    assert!(said.contains(" GB/s up, "), "{device}: {said}");
+    let kind = device.split(':').next().unwrap();
+    assert!(said.contains(&format!("device: {kind}:0 ")), "another device than {device}: {said}");
+    said
+}
+
+/// A library of the workspace's that cargo has built: beside the test, or a folder up.
+#[cfg(any(feature = "cuda", feature = "hip"))]
+fn built(file: &str) -> String {
+    let test = std::env::current_exe().unwrap();
+    let mut paths = test.ancestors().skip(1).take(2).map(|folder| folder.join(file));
+    paths.find(|path| path.exists()).unwrap().display().to_string()
+}
+
+#[test]
+fn on_the_host_and_the_simulated_device() {
+    assert!(run_on("host", &[]).contains("other kind: host to sim"));
+    let said = run_on("sim", &[]);
+    assert!(said.contains("peers: 3.81 MiB from device 0 to 1, directly"), "{said}");
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn over_the_fake_cuda_driver() {
+    let driver = built("libforebay_cuda_fake_driver.so");
+    let said = run_on("cuda:0", &[("FOREBAY_CUDA_DRIVER", driver)]);
+    assert!(said.contains("peers: 3.81 MiB from device 0 to 1"), "{said}");
+}
+
+#[cfg(feature = "hip")]
+#[test]
+fn over_hip_on_the_fake_cuda_driver() {
+    let cuda = ("FOREBAY_CUDA_DRIVER", built("libforebay_cuda_fake_driver.so"));
+    let said = run_on("hip:0", &[cuda, ("FOREBAY_HIP_DRIVER", built("libforebay_hip_bridge.so"))]);
+    assert!(said.contains("peers: 3.81 MiB from device 0 to 1"), "{said}");
+}
+
+#[cfg(feature = "opencl")]
+#[test]
+#[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
+fn over_opencl() {
+    match forebay::devices::open("opencl:0") {
+        Ok(_) => assert!(run_on("opencl:0", &[]).contains("other kind: opencl to host")),
+        // In the words of the test harness, which the summary of all tests reads.
+        Err(missing) => println!("\ntest over_opencl ... ignored, {missing}"),
+    }
 }
