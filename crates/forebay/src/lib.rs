@@ -37,7 +37,7 @@
 //! | objects and arrays of the host that are used again | [`objects`] |
 //! | buffers that processes share by name | [`named`] |
 //! | pinned host memory, for copies at full speed | `pinned` (default feature `host`) |
-//! | ordinary memory, files, batches and compressed data to and from a device | `transfer` (default feature `host`) |
+//! | ordinary memory, files, batches and compressed data to and from a device, and between devices | `transfer` (default feature `host`) |
 //! | a limit, counts, a log or injected failures over any allocator | [`adaptor`] |
 //! | settings from code, the environment or a file | [`config`] |
 //! | figures, pressure, measured scopes | [`statistics`] |
@@ -47,7 +47,8 @@
 //! | blocks known by their address alone | [`process`] |
 //! | sizes, alignments and addresses | [`quantity`] |
 //! | the device contract, to write your own device | [`hal`] |
-//! | the devices and their options | `host` and `cuda` (default features), `sim` (feature `sim`) |
+//! | devices by name: which there are, and the best one | [`devices`] |
+//! | the devices and their options | `host` and `cuda` (default features), `hip`, `opencl`, `metal` and `sim` (features) |
 //!
 //! # Forks
 //!
