@@ -94,8 +94,11 @@ fn run_fill(piece: &Piece, four: [u8; 4], phase: usize) -> usize {
         if four == [first; 4] {
             bytes.fill(first);
         } else {
-            let pattern = four.into_iter().cycle().skip(phase);
-            bytes.iter_mut().zip(pattern).for_each(|(byte, value)| *byte = value);
+            let mut turned = four;
+            turned.rotate_left(phase);
+            let (words, rest) = bytes.as_chunks_mut();
+            words.fill(turned);
+            rest.iter_mut().zip(turned).for_each(|(byte, value)| *byte = value);
         }
     }
     (phase + size) % four.len()

@@ -85,9 +85,6 @@ pub(crate) fn fields(stage: &Stage) -> Step {
 }
 
 pub(crate) fn pinned(stage: &Stage) -> Step {
-    if stage.device.pinned_memory().is_none() {
-        return Ok(());
-    }
     let (pool, pinned) = (Pool::new(&stage.device)?, PinnedPool::new(&stage.device)?);
     for round in 0..200_u8 {
         let length = 1000 + 7919 * usize::from(round);
