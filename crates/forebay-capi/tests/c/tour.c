@@ -1,5 +1,8 @@
 /* Every function of forebay.h once, used as it should be. */
 
+/* For setenv. */
+#define _POSIX_C_SOURCE 200809L
+
 #include "expect.h"
 
 static const forebay_stream DEFAULT = {0};
@@ -11,38 +14,70 @@ static forebay_statistics statistics(forebay_pool pool) {
     return figures;
 }
 
+static uint32_t kind_of(const char *name) {
+    static const struct {
+        const char *name;
+        forebay_device_kind kind;
+    } kinds[] = {
+        {"host", FOREBAY_DEVICE_KIND_HOST}, {"sim", FOREBAY_DEVICE_KIND_SIM},       {"cuda", FOREBAY_DEVICE_KIND_CUDA},
+        {"hip", FOREBAY_DEVICE_KIND_HIP},   {"opencl", FOREBAY_DEVICE_KIND_OPENCL},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (strncmp(name, kinds[i].name, strlen(kinds[i].name)) == 0) {
+            return kinds[i].kind;
+        }
+    }
+    return FOREBAY_DEVICE_KIND_OTHER;
+}
+
 static void devices(forebay_device device, const char *name) {
     forebay_device_info info = {.struct_size = sizeof info};
     OK(forebay_device_describe(device, &info));
     EXPECT(info.total_bytes > 0 && info.free_bytes <= info.total_bytes);
     EXPECT(info.alignment >= 1 && strlen(info.name) > 0);
     EXPECT(info.capabilities & FOREBAY_CAN_DATA);
-    const uint32_t kind = strncmp(name, "cuda", 4) == 0 ? FOREBAY_DEVICE_KIND_CUDA
-                          : strncmp(name, "sim", 3) == 0 ? FOREBAY_DEVICE_KIND_SIM
-                                                         : FOREBAY_DEVICE_KIND_HOST;
+    const uint32_t kind = kind_of(name);
     EXPECT(info.kind == kind);
 
     forebay_device again = {0}, best = {0};
     OK(forebay_device_open(name, &again));
     EXPECT(again.id != device.id);
     OK(forebay_device_close(again));
+
+    /* FOREBAY_DEVICE says which is best; without it the first of the list is. */
+    EXPECT(setenv("FOREBAY_DEVICE", name, 1) == 0);
     OK(forebay_device_best(&best));
     OK(forebay_device_synchronize(best));
+    OK(forebay_device_describe(best, &info));
+    EXPECT(info.kind == kind);
+    OK(forebay_device_close(best));
+    EXPECT(setenv("FOREBAY_DEVICE", "vulkan:0", 1) == 0);
+    REFUSED(forebay_device_best(&best), FOREBAY_STATUS_INVALID_ARGUMENT, "opencl:N");
+    EXPECT(unsetenv("FOREBAY_DEVICE") == 0);
+    OK(forebay_device_best(&best));
+    OK(forebay_device_describe(best, &info));
+    const uint32_t best_kind = info.kind;
     OK(forebay_device_close(best));
 
-    /* The GPUs of this machine, then the host; the first is the best. */
-    uint32_t devices = 0;
+    /* The devices of this machine, by kind and number; the host last. */
+    uint32_t devices = 0, previous = FOREBAY_DEVICE_KIND_OTHER, number = 0;
+    int found = kind == FOREBAY_DEVICE_KIND_SIM;
     OK(forebay_device_count(&devices));
-    EXPECT(devices >= 1 && (kind != FOREBAY_DEVICE_KIND_CUDA || devices >= 2));
+    EXPECT(devices >= 1);
     for (uint32_t index = 0; index < devices; index++) {
         forebay_device listed = {0};
         OK(forebay_device_at(index, &listed));
         OK(forebay_device_describe(listed, &info));
-        const int is_host = index == devices - 1;
-        EXPECT(info.kind == (uint32_t)(is_host ? FOREBAY_DEVICE_KIND_HOST : FOREBAY_DEVICE_KIND_CUDA));
-        EXPECT(info.ordinal == (is_host ? 0 : index) && info.total_bytes > 0);
+        EXPECT((info.kind == FOREBAY_DEVICE_KIND_HOST) == (index == devices - 1));
+        EXPECT(index > 0 || info.kind == best_kind);
+        number = info.kind == previous ? number + 1 : 0;
+        EXPECT(info.ordinal == number && info.total_bytes > 0);
+        found |= info.kind == kind;
+        previous = info.kind;
         OK(forebay_device_close(listed));
     }
+    EXPECT(found);
+    REFUSED(forebay_device_at(devices, &best), FOREBAY_STATUS_INVALID_ARGUMENT, "index");
 }
 
 static void blocks(forebay_pool pool) {

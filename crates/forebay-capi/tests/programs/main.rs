@@ -8,7 +8,8 @@
 //!   object    compiled only
 //! ```
 //!
-//! Each runs on the host, on the simulated device, and on CUDA over the fake driver. Where there is no compiler, or no
+//! Each runs on the host, on the simulated device, and on CUDA over the fake driver; some also on HIP over that driver,
+//! and on OpenCL where a platform is installed. Where there is no compiler, or no
 //! header of another library that a program is about, the cases are skipped and say so. `FOREBAY_TEST_INCLUDE` names
 //! folders of such headers: of the packages `nvidia-cuda-cccl`, `nvidia-cuda-runtime`, `nvidia-cuda-crt` and `librmm`.
 //! The programs in the documents are built and run as well.
@@ -51,6 +52,18 @@ const RMM: &[&str] = &["rmm/resource_ref.hpp", "cuda_runtime_api.h", "crt/host_d
 
 const fn example(source: &'static str, build: Build) -> Case {
     Case { source, headers: &[], build, devices: &[] }
+}
+
+/// What else runs on the devices of other drivers, as people build.
+const ON_OTHERS: [&str; 3] = ["tests/c/tour.c", "tests/c/buffers.c", "tests/c/transfers.c"];
+const OTHERS: [&[&str]; 2] = [&["hip:0"], &["opencl:0"]];
+
+/// Why a device cannot be had, if it cannot.
+fn missing(device: &str) -> Option<String> {
+    // The others are made of the fake driver or need none.
+    let is_there = !device.starts_with("opencl") || forebay::devices::open(device).is_ok();
+    (!is_there)
+        .then(|| format!("there is no {device} here; \"apt install pocl-opencl-icd\" gets one"))
 }
 
 /// Every case. What shares nothing between threads is not worth a look for races, and what forks is
@@ -105,6 +118,9 @@ const CASES: [Case; 43] = [
 fn run(case: &Case, place: &Place) -> Result<Completion, Failed> {
     let found = toolchain::look_for(case.build, case.source);
     if let Err(reason) = found.and_then(|()| toolchain::look_for_headers(case.headers)) {
+        return Ok(Completion::ignored_with(reason));
+    }
+    if let Some(reason) = case.devices.iter().find_map(|device| missing(device)) {
         return Ok(Completion::ignored_with(reason));
     }
     let folder = tempfile::tempdir()?;
@@ -175,6 +191,13 @@ fn main() -> ExitCode {
     for case in CASES {
         let stem = Path::new(case.source).file_name().and_then(|name| name.to_str());
         let title = format!("{}_{}", stem.unwrap_or(case.source), case.build.name());
+        trials.push(Trial::ignorable_test(title, move || run(&case, &Place::here()?)));
+    }
+    for (source, devices) in ON_OTHERS.into_iter().flat_map(|source| OTHERS.map(|on| (source, on)))
+    {
+        let case = Case { source, headers: &[], build: Build::Plain, devices };
+        let stem = source.rsplit('/').next().unwrap_or(source);
+        let title = format!("{stem}_on_{}", devices.join("_"));
         trials.push(Trial::ignorable_test(title, move || run(&case, &Place::here()?)));
     }
     trials.push(Trial::ignorable_test("a_device_is_not_taken_for_a_pool", || {

@@ -46,7 +46,9 @@ impl Build {
 /// Where the libraries are.
 pub(crate) struct Place {
     libraries: PathBuf,
+    /// The CUDA driver without a GPU, and HIP over it.
     fake: PathBuf,
+    bridge: PathBuf,
 }
 
 impl Place {
@@ -61,7 +63,8 @@ impl Place {
         let library = find("libforebay_capi.so")?;
         find("libforebay_capi.a")?;
         let libraries = library.parent().map(Path::to_owned).unwrap_or_default();
-        Ok(Self { libraries, fake: find("libforebay_cuda_fake_driver.so")? })
+        let fake = find("libforebay_cuda_fake_driver.so")?;
+        Ok(Self { libraries, fake, bridge: find("libforebay_hip_bridge.so")? })
     }
 }
 
@@ -186,11 +189,13 @@ pub(crate) fn run(
     }
     // Cargo's own, which has a library of another build in it.
     command.env_remove("LD_LIBRARY_PATH");
-    // An example runs on the best device; that is the fake driver's only where it is named.
-    if device.starts_with("cuda") {
-        command.env("FOREBAY_CUDA_DRIVER", &place.fake);
-    } else {
-        command.env("FOREBAY_CUDA_DRIVER", folder.join("no-driver.so"));
+    // An example runs on the best device; that of a driver is there only where it is named.
+    let none = folder.join("no-driver.so");
+    let is = |kind: &str| device.starts_with(kind);
+    command.env("FOREBAY_CUDA_DRIVER", if is("cuda") || is("hip") { &place.fake } else { &none });
+    command.env("FOREBAY_HIP_DRIVER", if is("hip") { &place.bridge } else { &none });
+    if !is("opencl") {
+        command.env("OCL_ICD_VENDORS", folder.join("no-platforms"));
     }
     if build == Build::Address {
         // The driver's library is loaded once and never given back; and a thread that is just ending
