@@ -32,6 +32,7 @@ use std::path::Path;
 
 use forebay::Settings;
 use forebay_core::counted;
+use forebay_hal::Error;
 use forebay_trace::format::{check_ending, write_path};
 use forebay_trace::{Analysis, PassReport, Player, ReadOptions, Recorder, Trace, Verifier, replay};
 
@@ -168,7 +169,15 @@ fn play(trace: &Trace, options: &ReplayOptions, settings: &Settings) -> (Vec<Row
         progress.doing(policy.name());
         let mut tell = |more| progress.advance(more);
         match play_on((policy, settings), trace, options, &mut tell) {
-            Ok(Played { reports, unwritten }) => {
+            Ok(Played { reports, unwritten, missing }) => {
+                if let Some(missing) = missing {
+                    let (name, device) = (trace.name(), options.device);
+                    progress.aside(|| {
+                        complain(format_args!(
+                            "{name}: {policy} is left out: {device} has no {missing}"
+                        ));
+                    });
+                }
                 if let Some(error) = unwritten {
                     ending = Ending::Fault;
                     progress.aside(|| complain(format_args!("{}: {error}", trace.name())));
@@ -191,12 +200,18 @@ fn play(trace: &Trace, options: &ReplayOptions, settings: &Settings) -> (Vec<Row
             }
         }
     }
+    if rows.is_empty() {
+        ending = Ending::Fault;
+    }
     (rows, ending)
 }
 
 /// What came of playing a run.
+#[derive(Default)]
 struct Played {
     reports: Vec<PassReport>,
+    /// What the device lacks, without which the policy cannot be played on it.
+    missing: Option<String>,
     /// Why what was recorded could not be written.
     unwritten: Option<String>,
 }
@@ -215,9 +230,15 @@ fn play_on(
     };
     let record = options.record.as_deref().filter(|_| policy == Policy::Forebay);
     let Some(path) = record else {
-        let mut player = policy.player(device, settings).map_err(|error| error.to_string())?;
+        let mut player = match policy.player(device, settings) {
+            Ok(player) => player,
+            Err(forebay::Error::Device(Error::Unsupported { missing, .. })) => {
+                return Ok(Played { missing: Some(missing.into()), ..Played::default() });
+            }
+            Err(error) => return Err(error.to_string()),
+        };
         let reports = play_with(&mut *player, trace, options, verifier.as_mut(), tell)?;
-        return Ok(Played { reports, unwritten: None });
+        return Ok(Played { reports, ..Played::default() });
     };
     let recorder = Recorder::at_most(trace.name(), trace.len());
     let watched = policy::watched(device, settings, &recorder);
@@ -235,7 +256,7 @@ fn play_on(
     let reports = play_with(&mut player, trace, options, verifier.as_mut(), &mut tell)?;
     let written = write_path(&recorder.finish(), path);
     let unwritten = written.err().map(|error| format!("{}: {error}", path.display()));
-    Ok(Played { reports, unwritten })
+    Ok(Played { reports, unwritten, missing: None })
 }
 
 fn play_with(

@@ -30,7 +30,7 @@ use core::str::FromStr;
 use std::sync::Arc;
 
 use forebay_core::Bytes;
-use forebay_hal::{Device, Error};
+use forebay_hal::{Call, Device, Error};
 
 use crate::{BlockIndex, Player, ReplayError};
 
@@ -63,8 +63,13 @@ impl Model {
         }
     }
 
-    /// A player of this kind with nothing allocated, on `device`.
+    /// A player of this kind with nothing allocated, on `device`. Fails with
+    /// [`Unsupported`](forebay_hal::Error::Unsupported) if the device lacks what the model is built on.
     pub fn player(self, device: Arc<dyn Device>) -> Result<Box<dyn Player>, Error> {
+        if self == Self::TorchExpandable && device.virtual_memory().is_none() {
+            let missing = "virtual memory, which expandable segments are made of".into();
+            return Err(Error::Unsupported { call: Call::Reserve, missing });
+        }
         let driver = Driver::new(device)?;
         Ok(match self {
             Self::Direct => Box::new(Direct::new(driver)),
