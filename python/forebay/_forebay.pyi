@@ -46,7 +46,7 @@ _Size: TypeAlias = int | str
 #: ``None`` for the default stream, a ``Stream``, a driver's handle, or an object of another library that has
 #: ``__cuda_stream__``, ``cuda_stream`` (PyTorch) or ``ptr`` (CuPy).
 _AnyStream: TypeAlias = Stream | int | Any | None
-#: A device, or its name: ``"host"``, ``"cuda:0"``, ``"sim"``.
+#: A device, or its name: ``"host"``, ``"sim"``, or ``"cuda:0"``, ``"hip:0"``, ``"opencl:0"``, ``"metal:0"`` with its number.
 _AnyDevice: TypeAlias = Device | str
 #: A type of elements by name, or as numpy and PyTorch have them.
 _AnyType: TypeAlias = str | Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 
 import pytest
@@ -10,24 +11,33 @@ from real_torch import torch  # noqa: F401  (a fixture)
 import forebay
 
 
+#: What can give a device that is not there.
+_CURES = {
+    "cuda:0": "FOREBAY_CUDA_DRIVER can name a driver",
+    "hip:0": "FOREBAY_HIP_DRIVER can name a driver",
+    "opencl:0": "the package pocl-opencl-icd has one",
+}
+
+
+@functools.cache
 def _names() -> set[str]:
     return {device.name for device in forebay.devices()}
 
 
 def _open(name: str) -> forebay.Device:
-    """The device of that name. CUDA is a GPU's driver, or the one that FOREBAY_CUDA_DRIVER names."""
+    """The device of that name: a GPU's driver, or the one that a variable names."""
     if name not in _names():
-        pytest.skip(f"there is no {name} here; FOREBAY_CUDA_DRIVER can name a driver")
+        pytest.skip(f"there is no {name} here; {_CURES[name]}")
     return forebay.device(name)
 
 
-@pytest.fixture(params=["host", "sim", "cuda:0"])
+@pytest.fixture(params=["host", "sim", "cuda:0", "hip:0", "opencl:0"])
 def device(request: pytest.FixtureRequest) -> forebay.Device:
     """Each device there is."""
     return _open(request.param)
 
 
-@pytest.fixture(params=["sim", "cuda:0"])
+@pytest.fixture(params=["sim", "cuda:0", "hip:0", "opencl:0"])
 def accelerator(request: pytest.FixtureRequest) -> forebay.Device:
     """Each device whose memory the host cannot reach."""
     return _open(request.param)
@@ -37,6 +47,18 @@ def accelerator(request: pytest.FixtureRequest) -> forebay.Device:
 def cuda() -> forebay.Device:
     """The first GPU."""
     return _open("cuda:0")
+
+
+@pytest.fixture
+def hip() -> forebay.Device:
+    """The first GPU by HIP."""
+    return _open("hip:0")
+
+
+@pytest.fixture
+def opencl() -> forebay.Device:
+    """The first device by OpenCL."""
+    return _open("opencl:0")
 
 
 @pytest.fixture

@@ -57,8 +57,12 @@ def test_what_is_free_goes_back(pool):
     assert pool.held >= 32 << 20
     pool.defragment()
     pool.process_deferred()
-    assert pool.trim("16MiB") > 0
-    assert pool.held <= 24 << 20
+    if "virtual_memory" in pool.device.capabilities:
+        assert pool.trim("16MiB") > 0
+        assert pool.held <= 24 << 20
+    else:
+        # A segment of 32 MiB goes back whole or not at all.
+        assert pool.trim("16MiB") == 0
     pool.empty_cache()
     assert pool.held == 0
     pool.allocate("8MiB").free()

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="buffers are sha
 
 @pytest.fixture
 def memory(device):
+    if device.kind == "opencl":
+        pytest.skip("OpenCL memory cannot be shared with other processes")
     return forebay.Memory(device)
 
 
@@ -31,6 +33,11 @@ def other_process(code: str, *arguments: str) -> subprocess.Popen:
     """Another process, with a manager of the host."""
     code = "import sys, time, forebay\nmemory = forebay.Memory('host')\n" + code
     return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+def test_memory_that_cannot_be_shared_is_refused(opencl, name):
+    with pytest.raises(forebay.UnsupportedError, match="cannot share memory with other processes"):
+        forebay.Memory(opencl).shared(name, 10)
 
 
 def test_who_opens_a_buffer_has_its_elements(memory, name):

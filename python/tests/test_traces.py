@@ -35,6 +35,19 @@ def test_policies_devices_and_limits_are_chosen(trace):
     assert forebay.replay(trace, policy="forebay", verify=True)[0]["verified"] is True
 
 
+def test_a_run_is_replayed_on_any_device(device, trace):
+    rows = forebay.replay(trace, device=device.name, verify=True)
+    assert all(row["verified"] is True and row["device"] == device.name for row in rows)
+    policies = {row["policy"] for row in rows}
+    assert {"forebay", "torch", "pow2", "direct"} <= policies
+    if "virtual_memory" in device.capabilities:
+        assert "torch-expandable" in policies
+        return
+    assert "torch-expandable" not in policies
+    with pytest.raises(forebay.UnsupportedError, match="expandable segments"):
+        forebay.replay(trace, device=device.name, policy="torch-expandable")
+
+
 @pytest.mark.parametrize("words", [{"policy": "jemalloc"}, {"device": "gpu"}, {"passes": 0}, {"passes": 1001},
                                    {"capacity": "much"}])
 def test_what_cannot_be_played_is_refused(trace, words):

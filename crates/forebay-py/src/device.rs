@@ -37,7 +37,8 @@ pub(crate) fn device_argument(argument: &Bound<'_, PyAny>) -> Result<Arc<OpenDev
     let name: String = argument.extract().map_err(|_| {
         let given = argument.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
         Failure::invalid(format!(
-            "{given} is not a device: expected a forebay.Device or a name such as \"host\", \"cuda:0\" or \"sim\""
+            "{given} is not a device: expected a forebay.Device or a name such as \"host\", \"cuda:0\", \"opencl:0\" or \
+             \"sim\""
         ))
     })?;
     OpenDevice::named(&name)
@@ -55,13 +56,13 @@ pub(crate) fn priority_argument(name: &str) -> Result<Priority, Failure> {
 
 #[pymethods]
 impl PyDevice {
-    /// Its name: "host", "cuda:0", "sim".
+    /// Its name: "host", "cuda:0", "hip:0", "opencl:0", "metal:0", "sim".
     #[getter]
     fn name(&self) -> String {
         self.device.name()
     }
 
-    /// Its kind: "host", "cuda" or "sim".
+    /// Its kind: "host", "cuda", "hip", "opencl", "metal" or "sim".
     #[getter]
     fn kind(&self) -> &'static str {
         self.device.kind().name()
@@ -173,14 +174,16 @@ impl PyDevice {
     }
 }
 
-/// Every device of this machine: the host, its GPUs, and the simulated one. This opens none of them.
+/// Every device of this machine: the host, those that the drivers of CUDA, HIP, Metal and OpenCL show, and the
+/// simulated one. This opens none of them, but loads the drivers: a process that forks later, as PyTorch's data
+/// loaders do, had better name its device.
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> Vec<PyDevice> {
     let present = py.detach(present);
     OpenDevice::all(present).into_iter().map(PyDevice::new).collect()
 }
 
-/// The device of that name, opened: "host", "sim", "cuda:0" and so on.
+/// The device of that name, opened: "host", "sim", or "cuda:0", "hip:0", "opencl:0", "metal:0" with its number.
 #[pyfunction]
 pub(crate) fn device(py: Python<'_>, name: &Bound<'_, PyAny>) -> Result<PyDevice, Failure> {
     let device = device_argument(name)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use forebay::bindings::effective_settings;
-use forebay::{Bytes, Pool, Settings};
+use forebay::{Bytes, Error, Pool, Settings, hal};
 use forebay_cli::replay::{DeviceName, Policy, Row, open_device};
 use forebay_trace::format::{check_ending, read_path, write_path};
 use forebay_trace::{
@@ -53,12 +53,15 @@ struct ReplaySetup {
     capacity: Option<Bytes>,
     passes: u32,
     verify: bool,
+    /// Whether the caller named the policies.
+    chosen: bool,
 }
 
 /// Replay a trace with forebay's pool and with models of other allocators, and measure each.
 ///
 /// ``trace`` is a PyTorch memory snapshot, an RMM log, a CSV or a file of ``Pool.save_trace()``. ``policy``
-/// is a name or several: "forebay", "torch", "torch-expandable", "pow2", "direct"; by default all.
+/// is a name or several: "forebay", "torch", "torch-expandable", "pow2", "direct"; by default all that the
+/// device can have: "torch-expandable" needs virtual memory.
 /// Returns a row for each pass, as ``forebay replay --json`` prints them. ``capacity`` is the memory of the
 /// device, and ``verify`` checks that blocks keep their contents.
 #[pyfunction]
@@ -79,9 +82,10 @@ pub(crate) fn replay<'py>(
         let said = format!("invalid passes {passes}: expected 1 to {MOST_PASSES}");
         return Err(Failure::invalid(said));
     }
-    let policies = policies_of(policy)?;
+    let (policies, chosen) = (policies_of(policy)?, policy.is_some());
     let settings = effective_settings()?;
-    let setup = ReplaySetup { device: name, capacity: capacity.map(Size::bytes), passes, verify };
+    let capacity = capacity.map(Size::bytes);
+    let setup = ReplaySetup { device: name, capacity, passes, verify, chosen };
     let rows = py.detach(|| {
         if name.is_hardware() {
             check_drivers()?;
@@ -133,7 +137,12 @@ fn replay_policy(
         }
         false => None,
     };
-    let mut player = policy.player(device, settings)?;
+    let mut player = match policy.player(device, settings) {
+        Err(Error::Device(hal::Error::Unsupported { .. })) if !setup.chosen => {
+            return Ok(Vec::new());
+        }
+        player => player?,
+    };
     let mut options = ReplayOptions::new().passes(setup.passes);
     options.verify = verifier.as_mut();
     let reports =

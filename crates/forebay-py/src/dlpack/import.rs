@@ -3,6 +3,7 @@
 use core::ffi::c_void;
 use std::sync::Arc;
 
+use forebay::hal::DeviceKind;
 use forebay::{Address, Bytes};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -191,14 +192,24 @@ fn describe(
     let address = address.ok_or_else(|| {
         Failure::invalid(format!("the tensor of {bytes} B has no memory at {start}"))
     })?;
+    let numbered = |kind: DeviceKind| {
+        let device = OpenDevice::named(&format!("{kind}:{}", tensor.device_id))?;
+        Ok::<_, Failure>((device, MemorySpace::Device))
+    };
     let (device, space) = match tensor.device_type {
-        device_type::CPU => (OpenDevice::named("host")?, MemorySpace::Host),
-        device_type::CUDA_HOST => (OpenDevice::named("host")?, MemorySpace::Host),
-        device_type::CUDA => {
-            (OpenDevice::named(&format!("cuda:{}", tensor.device_id))?, MemorySpace::Device)
+        device_type::CPU | device_type::CUDA_HOST | device_type::ROCM_HOST => {
+            (OpenDevice::named("host")?, MemorySpace::Host)
+        }
+        device_type::CUDA => numbered(DeviceKind::Cuda)?,
+        device_type::ROCM => numbered(DeviceKind::Hip)?,
+        device_type::OPENCL => {
+            let said = "an OpenCL tensor is a buffer object of another context, and has no address here; copy it \
+                        through the host";
+            return Err(Failure::Unsupported(said.to_owned()));
         }
         other => {
-            let said = format!("DLPack device type {other} is not supported; host and CUDA are");
+            let said =
+                format!("DLPack device type {other} is not supported; host, CUDA and ROCm are");
             return Err(Failure::Unsupported(said));
         }
     };
