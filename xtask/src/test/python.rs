@@ -38,7 +38,7 @@ pub(super) fn python(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     };
 
     // As the tests are built, not as a release: it is for trying, and shares what is built already. The
-    // fake driver comes with any example of the library: as a package alone it would be built with fewer
+    // fake driver and HIP over it come with any example of the library: as a package alone it would be built with fewer
     // features, and all that it uses once more.
     let words = format!("build {TESTED} --example 01_first_block");
     let fake = place.cargo(words.split(' '), BUILD);
@@ -81,12 +81,13 @@ pub(super) fn python(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     {
         return left_out(reason);
     }
-    let driver = place.root().join("target/debug/deps/libforebay_cuda_fake_driver.so");
+    let built = |file: &str| place.root().join("target/debug/deps").join(file);
     let words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "python/tests"];
     let task = clean
         .python(words, TESTS, place)
         .variable("PYTHONDONTWRITEBYTECODE", "1")
-        .variable("FOREBAY_CUDA_DRIVER", driver);
+        .variable("FOREBAY_CUDA_DRIVER", built("libforebay_cuda_fake_driver.so"))
+        .variable("FOREBAY_HIP_DRIVER", built("libforebay_hip_bridge.so"));
     let ran = desk.run(&task);
     suites::tested(&task, &ran, count::pytest(&ran.output), &ran.output)
 }
