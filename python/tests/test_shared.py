@@ -17,11 +17,16 @@ import forebay
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="buffers are shared by name on Linux only")
 
 
-@pytest.fixture
-def memory(device):
+def memory_of(device):
+    """A manager of a device that can share its memory."""
     if device.kind == "opencl":
         pytest.skip("OpenCL memory cannot be shared with other processes")
     return forebay.Memory(device)
+
+
+@pytest.fixture
+def memory(device):
+    return memory_of(device)
 
 
 @pytest.fixture
@@ -166,7 +171,7 @@ def test_numpy_shares_the_memory_only_when_asked(name):
 
 def test_numpy_cannot_share_memory_of_a_device(accelerator, name):
     pytest.importorskip("numpy")
-    buffer = forebay.Memory(accelerator).shared(name, 10)
+    buffer = memory_of(accelerator).shared(name, 10)
     with pytest.raises(forebay.ExportError, match="cannot reach"):
         buffer.unsafe_numpy()
 
