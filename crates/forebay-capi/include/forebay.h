@@ -1374,7 +1374,7 @@ forebay_status forebay_pool_create_with_callbacks(forebay_device device,
                                                   forebay_pool *pool);
 
 /**
- * Opens a device by name: "host", "cuda", "sim", or with a number "cuda:1", "sim:1". A simulated one
+ * Opens a device by name: "host", "cuda", "hip", "opencl", "metal", "sim", or with a number "cuda:1", "sim:1". A simulated one
  * has 8 GiB, or as much as the name says: "sim@1GiB"; "phantom" is one with addresses but no memory behind
  * them. Opening the same name again gives the same device, as long as it is open.
  *
@@ -1383,19 +1383,22 @@ forebay_status forebay_pool_create_with_callbacks(forebay_device device,
  * * `name` is null, or a text that ends with a zero byte.
  * * `device` is null, or a handle can be written there.
  */
-FOREBAY_MUST_USE forebay_status forebay_device_open(const char *name, forebay_device *device);
+FOREBAY_MUST_USE
+forebay_status forebay_device_open(const char *name,
+                                   forebay_device *device);
 
 /**
- * Opens the best device of this machine: the first GPU, else the host.
+ * Opens the best device of this machine: the one that FOREBAY_DEVICE names, else the first GPU, else the host.
  *
  * The caller promises:
  *
  * * `device` is null, or a handle can be written there.
  */
-FOREBAY_MUST_USE forebay_status forebay_device_best(forebay_device *device);
+FOREBAY_MUST_USE
+forebay_status forebay_device_best(forebay_device *device);
 
 /**
- * The number of devices of this machine: its GPUs and the host. Simulated devices do not count.
+ * The number of devices of this machine: those that drivers show, and the host. Simulated devices do not count.
  *
  * The caller promises:
  *
@@ -1404,15 +1407,17 @@ FOREBAY_MUST_USE forebay_status forebay_device_best(forebay_device *device);
 forebay_status forebay_device_count(uint32_t *count);
 
 /**
- * Opens a device of this machine by its index, below `forebay_device_count`: the GPUs first, by their
- * ordinals, then the host. `forebay_device_describe` tells what it is. Opening a GPU takes some of its memory
+ * Opens a device of this machine by its index, below `forebay_device_count`: those of drivers first, by
+ * kind and ordinal, then the host. `forebay_device_describe` tells what it is. Opening a GPU takes some of its memory
  * for the driver.
  *
  * The caller promises:
  *
  * * `device` is null, or a handle can be written there.
  */
-FOREBAY_MUST_USE forebay_status forebay_device_at(uint32_t index, forebay_device *device);
+FOREBAY_MUST_USE
+forebay_status forebay_device_at(uint32_t index,
+                                 forebay_device *device);
 
 /**
  * Describes a device and its memory. Calls the driver, so it is too slow for every step of a program.
