@@ -271,27 +271,54 @@ unsafe fn push_one(row: &mut Row<'_>, command: &Command, beside: &mut Vec<Event>
         _ => {}
     }
     // SAFETY: as the caller promised.
-    let enqueued = unsafe {
+    unsafe { push_pieces(row, command, beside) }
+}
+
+/// Enqueues a command by the driver: whole, or in ever smaller pieces where the driver refuses it. A list of what is
+/// left instead of recursion: there may be as many pieces as rows.
+///
+/// # Safety
+///
+/// * As for [`Command::enqueue`].
+unsafe fn push_pieces(
+    row: &mut Row<'_>,
+    command: &Command,
+    beside: &mut Vec<Event>,
+) -> Outcome<()> {
+    // SAFETY: as the caller promised: the rows of the pieces are those of the command.
+    let mut push = |piece: &Command| unsafe { push_whole(row, piece, beside) };
+    let split = |refusal: Refusal, piece: &Command| {
+        piece.halves().filter(|_| refusal.code.0 == CL_INVALID_VALUE).ok_or(refusal)
+    };
+    let Err(refusal) = push(command) else { return Ok(()) };
+    let [most, last] = split(refusal, command)?;
+    let mut left = vec![last, most];
+    while let Some(piece) = left.pop() {
+        if let Err(refusal) = push(&piece) {
+            let [most, last] = split(refusal, &piece)?;
+            left.extend([last, most]);
+        }
+    }
+    Ok(())
+}
+
+/// Enqueues a command by one call of the driver.
+///
+/// # Safety
+///
+/// * As for [`Command::enqueue`].
+unsafe fn push_whole(row: &mut Row<'_>, command: &Command, beside: &mut Vec<Event>) -> Outcome<()> {
+    // SAFETY: as the caller promised.
+    let event = unsafe {
         row.push_beside(command.function(), &mut |queue, count, events| {
             command.enqueue(queue, count, events)
         })
-    };
-    match enqueued {
-        Ok(event) => {
-            match row.lane().order() {
-                QueueOrder::InOrder => row.advance(event),
-                QueueOrder::OutOfOrder => beside.push(event),
-            }
-            Ok(())
-        }
-        Err(refusal) => match command.halves().filter(|_| refusal.code.0 == CL_INVALID_VALUE) {
-            Some(halves) => halves.iter().try_for_each(|half| {
-                // SAFETY: as the caller promised: the rows are the same.
-                unsafe { push_one(row, half, beside) }
-            }),
-            None => Err(refusal),
-        },
+    }?;
+    match row.lane().order() {
+        QueueOrder::InOrder => row.advance(event),
+        QueueOrder::OutOfOrder => beside.push(event),
     }
+    Ok(())
 }
 
 /// Makes a copy now, on a queue of its own, and waits for it.

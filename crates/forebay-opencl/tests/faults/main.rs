@@ -120,6 +120,19 @@ fn a_copy_that_no_thread_can_make_is_told(shim: &Shim) {
     works(&OpenClDevice::open_with(0, options).unwrap());
 }
 
+/// A driver that takes no part of a copy is an error, however many rows there are to try.
+fn a_rectangle_that_is_refused_in_every_part_is_an_error(shim: &Shim) {
+    let options = OpenClOptions::new().host_copies(HostCopies::Driver);
+    let device = OpenClDevice::open_with(0, options).unwrap();
+    // The buffer and its first byte are allocated.
+    shim.arm(2, i32::MAX, -30);
+    let error = operations::many_rows(&device).unwrap_err();
+    assert_eq!(shim.disarm().as_deref(), Some("clEnqueueWriteBuffer"));
+    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("-30"), "{error}");
+    operations::many_rows(&device).unwrap();
+    works(&device);
+}
+
 fn main() -> ExitCode {
     let folder = tempfile::tempdir().unwrap();
     let built = build(folder.path());
@@ -160,14 +173,23 @@ fn main() -> ExitCode {
             }));
         }
     }
-    let name = "a_copy_that_no_thread_can_make_is_told";
-    trials.push(Trial::ignorable_test(name, move || match ready {
-        Ok(shim) => {
-            a_copy_that_no_thread_can_make_is_told(&shim);
-            Ok(Completion::Completed)
-        }
-        Err(reason) => Ok(Completion::ignored_with(format!("skipped: {reason}"))),
-    }));
+    let others: [(&str, fn(&Shim)); 2] = [
+        ("a_copy_that_no_thread_can_make_is_told", a_copy_that_no_thread_can_make_is_told),
+        (
+            "a_rectangle_that_is_refused_in_every_part_is_an_error",
+            a_rectangle_that_is_refused_in_every_part_is_an_error,
+        ),
+    ];
+    for (name, test) in others {
+        let ready = ready.clone();
+        trials.push(Trial::ignorable_test(name, move || match ready {
+            Ok(shim) => {
+                test(&shim);
+                Ok(Completion::Completed)
+            }
+            Err(reason) => Ok(Completion::ignored_with(format!("skipped: {reason}"))),
+        }));
+    }
     let mut arguments = Arguments::from_args();
     // One library refuses for the whole process.
     arguments.test_threads = Some(1);

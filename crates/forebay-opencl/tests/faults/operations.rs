@@ -212,6 +212,18 @@ fn volumes(device: &Arc<OpenClDevice>) -> Result<()> {
     Ok(())
 }
 
+/// Many short rows to the device.
+pub(crate) fn many_rows(device: &Arc<OpenClDevice>) -> Result<()> {
+    let (rows, data) = (50_000, vec![1_u8; 100_000]);
+    with_memory(device, 150_000, |memory| {
+        let from = Place::Host(Address::of_pointer(data.as_ptr()));
+        let (to, pitch) = (Place::Device(memory), Bytes::new(3));
+        let copy = Copy::planes(to, pitch, from, Bytes::new(2), (Bytes::new(2), rows))?;
+        // SAFETY: both sides are kept until the device was waited for.
+        unsafe { device.copy(&copy, DEFAULT) }
+    })
+}
+
 fn interleaved_rows(device: &Arc<OpenClDevice>) -> Result<()> {
     with_memory(device, 4096, |memory| {
         let (to, from) = (Place::Device(at(memory, 64)), Place::Device(memory));
