@@ -107,7 +107,9 @@ impl Refusal {
                 let MemoryInfo { free, total, .. } = figures();
                 Error::OutOfMemory { call, requested: asked.size, free, total }
             }
-            cl::CL_OUT_OF_HOST_MEMORY | cl::CL_MEM_OBJECT_ALLOCATION_FAILURE => {
+            cl::CL_OUT_OF_HOST_MEMORY
+            | cl::CL_MEM_OBJECT_ALLOCATION_FAILURE
+            | cl::CL_MAP_FAILURE => {
                 let MemoryInfo { free, total, .. } = figures();
                 Error::OutOfMemory { call, requested: asked.size, free, total }
             }

@@ -1,17 +1,20 @@
 //! Memory of the device, mapped for the host.
 
+use core::ffi::c_void;
 use core::ptr;
 use std::sync::Arc;
 
 use cl3::command_queue::{enqueue_map_buffer, enqueue_unmap_mem_object};
+use cl3::error_codes::CL_MAP_FAILURE;
 use cl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MAP_WRITE_INVALIDATE_REGION};
 use cl3::types::{CL_FALSE, cl_mem};
 use forebay_core::Span;
 use forebay_hal::{Call, Error, Result, StreamHandle, nonzero};
+use forebay_sync::fork::Birth;
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
-use crate::code::Asked;
+use crate::code::{Asked, Named, Outcome};
 use crate::space::Allocation;
 use crate::stream::Lane;
 
@@ -37,6 +40,7 @@ pub struct MappedMemory {
     pointer: *mut u8,
     length: usize,
     access: MapAccess,
+    birth: Birth,
 }
 
 // SAFETY: it owns the mapping, and every thread may use and end it.
@@ -61,8 +65,17 @@ impl MappedMemory {
     }
 }
 
+/// Refuses no memory from a driver that says it has mapped some.
+pub(crate) fn check_mapped(pointer: *mut c_void) -> Outcome<()> {
+    if pointer.is_null() { Err(CL_MAP_FAILURE).of("clEnqueueMapBuffer") } else { Ok(()) }
+}
+
 impl Drop for MappedMemory {
     fn drop(&mut self) {
+        // The parent's: its locks may be held for ever, and its driver is not for this process.
+        if self.birth.is_elsewhere() {
+            return;
+        }
         let (buffer, pointer) = (self.memory.buffer.raw(), self.pointer.cast());
         let mut row = self.lane.begin();
         // SAFETY: mapped from this buffer, and nobody uses it from now on.
@@ -118,12 +131,13 @@ impl OpenClDevice {
         };
         let refused = |refusal| self.refused(call, refusal, &asked);
         let event = mapped.map_err(refused)?;
+        check_mapped(pointer).map_err(refused)?;
         row.advance(event.clone());
         // The lock goes before the wait.
         drop(row);
         let (memory, pointer) = (place.memory, pointer.cast());
         // Unmaps where the wait fails.
-        let mapped = MappedMemory { lane, memory, pointer, length, access };
+        let mapped = MappedMemory { lane, memory, pointer, length, access, birth: Birth::here() };
         event.wait().map_err(refused)?;
         Ok(mapped)
     }

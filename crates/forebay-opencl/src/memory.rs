@@ -13,6 +13,7 @@ use cl3::types::{CL_TRUE, cl_buffer_region, cl_mem};
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::{Call, Error, Memory, Result, invalid};
 use forebay_host::mapping::AddressRange;
+use forebay_sync::fork::LeakOnFork;
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
@@ -211,7 +212,7 @@ impl OpenClDevice {
         }
         let buffer = part_of(&place.memory.buffer, place.offset, span.size());
         let buffer = buffer.map_err(|refusal| self.refused(call, refusal, &asked))?;
-        Ok(SubBuffer { buffer, span })
+        Ok(SubBuffer { buffer: LeakOnFork::new(buffer), span })
     }
 }
 
@@ -220,14 +221,14 @@ impl OpenClDevice {
 #[derive(Debug)]
 #[must_use = "the sub-buffer is released when this value goes"]
 pub struct SubBuffer {
-    buffer: Buffer,
+    buffer: LeakOnFork<Buffer>,
     span: Span,
 }
 
 impl SubBuffer {
-    /// The buffer, as an argument for kernels.
+    /// The buffer, as an argument for kernels; null in a forked child.
     pub fn raw(&self) -> cl_mem {
-        self.buffer.raw()
+        self.buffer.get().map_or(ptr::null_mut(), Buffer::raw)
     }
 
     /// What it is a buffer of.

@@ -11,6 +11,7 @@ use forebay_sync::lock;
 
 use crate::OpenClDevice;
 use crate::code::{Named, Outcome};
+use crate::map::check_mapped;
 use crate::memory::new_buffer;
 use crate::object::{Buffer, Event};
 use crate::space::{Allocation, HostMapping, MemoryKind, Source};
@@ -31,6 +32,7 @@ impl OpenClDevice {
         let event = mapped.of("clEnqueueMapBuffer")?;
         // SAFETY: the call gave the event, with a reference.
         drop(unsafe { Event::new(event) });
+        check_mapped(pointer)?;
         let mapping = HostMapping { context: self.context, buffer: buffer.raw(), pointer };
         Ok((buffer, mapping))
     }

@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use forebay_core::Bytes;
-use forebay_hal::{Device, Error, Streams};
+use forebay_hal::{Device, Error, PinnedFlags, PinnedMemory, Streams};
 use forebay_opencl::{HostCopies, ObjectCounts, OpenClDevice, OpenClDriver, OpenClOptions};
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -133,6 +133,23 @@ fn a_rectangle_that_is_refused_in_every_part_is_an_error(shim: &Shim) {
     works(&device);
 }
 
+/// A driver that says it has mapped memory and gives none is refused.
+fn no_memory_from_a_map_is_refused(shim: &Shim) {
+    let device = OpenClDevice::open(0).unwrap();
+    works(&device);
+    // The buffer is created, and what comes next succeeds without doing anything.
+    shim.arm(1, 1, 0);
+    let error = device.allocate_pinned(Bytes::new(4096), PinnedFlags::empty()).unwrap_err();
+    assert_eq!(shim.disarm().as_deref(), Some("clEnqueueMapBuffer"));
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    // The buffer, its first byte, and the fill.
+    shim.arm(3, 1, 0);
+    let error = operations::maps(&device).unwrap_err();
+    assert_eq!(shim.disarm().as_deref(), Some("clEnqueueMapBuffer"));
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    works(&device);
+}
+
 fn main() -> ExitCode {
     let folder = tempfile::tempdir().unwrap();
     let built = build(folder.path());
@@ -173,7 +190,8 @@ fn main() -> ExitCode {
             }));
         }
     }
-    let others: [(&str, fn(&Shim)); 2] = [
+    let others: [(&str, fn(&Shim)); 3] = [
+        ("no_memory_from_a_map_is_refused", no_memory_from_a_map_is_refused),
         ("a_copy_that_no_thread_can_make_is_told", a_copy_that_no_thread_can_make_is_told),
         (
             "a_rectangle_that_is_refused_in_every_part_is_an_error",

@@ -240,7 +240,7 @@ fn sub_buffers(device: &Arc<OpenClDevice>) -> Result<()> {
     })
 }
 
-fn maps(device: &Arc<OpenClDevice>) -> Result<()> {
+pub(crate) fn maps(device: &Arc<OpenClDevice>) -> Result<()> {
     with_memory(device, 4096, |memory| {
         fill(device, memory, 4096, 3)?;
         let span = Span::new(memory, Bytes::new(4096)).unwrap();

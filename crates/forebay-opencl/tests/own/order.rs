@@ -7,10 +7,10 @@ use forebay_hal::{
     Copy, Device, Error, EventKind, Memory, Place, Priority, Progress, StreamHandle, Streams,
     Transfers,
 };
-use forebay_opencl::{OpenClDevice, OpenClOptions};
+use forebay_opencl::{MapAccess, ObjectCounts, OpenClDevice, OpenClOptions};
 
 use crate::kernels::{self, Kernel};
-use crate::{Ending, KIB, allocate, driver, fill, free, gate, open, read, tested};
+use crate::{Ending, KIB, allocate, driver, fill, free, gate, open, read, span, tested};
 
 pub(crate) fn kernels_keep_the_order_of_their_stream() -> Ending {
     for options in [OpenClOptions::new(), OpenClOptions::new().out_of_order(true)] {
@@ -94,6 +94,10 @@ pub(crate) fn a_forked_child_is_refused_and_leaks() -> Ending {
     let (memory, stream) = (allocate(&device, 4096), StreamHandle::DEFAULT);
     fill(&device, memory, 4096, 1, stream);
     device.synchronize_device().unwrap();
+    let part = device.sub_buffer(span(memory, 4096)).unwrap();
+    // SAFETY: no work uses the memory.
+    let mapped = unsafe { device.map(span(memory, 4096), MapAccess::Read, stream) }.unwrap();
+    let counts = ObjectCounts::now();
     // SAFETY: the child calls what takes no lock of another thread's, and ends without destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -104,8 +108,10 @@ pub(crate) fn a_forked_child_is_refused_and_leaks() -> Ending {
             device.memory_info().map(drop),
             OpenClDevice::open(0).map(drop),
         ];
-        drop(device);
-        let good = refused.iter().all(|outcome| matches!(outcome, Err(Error::Forked { .. })));
+        drop((mapped, part, device));
+        let leaked = ObjectCounts::now() == counts;
+        let good =
+            leaked && refused.iter().all(|outcome| matches!(outcome, Err(Error::Forked { .. })));
         // SAFETY: nothing of the parent's is run.
         unsafe { libc::_exit(i32::from(!good)) };
     }
@@ -116,7 +122,8 @@ pub(crate) fn a_forked_child_is_refused_and_leaks() -> Ending {
         assert!(begin.elapsed() < Duration::from_secs(10), "the child waits for ever");
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(status, 0, "the child was not refused");
+    assert_eq!(status, 0, "the child was not refused, or released what is the parent's");
+    drop((mapped, part));
     assert_eq!(read(&device, memory, 4096, stream), [1; 4096]);
     free(&device, memory);
     Ok(())
