@@ -176,15 +176,15 @@ pub(crate) struct Workers {
 
 #[derive(Debug, Default)]
 struct TaskQueue {
-    errands: VecDeque<Arc<PendingTask>>,
+    tasks: VecDeque<Arc<PendingTask>>,
     idle: usize,
 }
 
 impl Workers {
-    fn hand_over(&'static self, errand: Arc<PendingTask>) {
+    fn hand_over(&'static self, pending: Arc<PendingTask>) {
         let mut waiting = lock(&self.state);
-        waiting.errands.push_back(errand);
-        if waiting.errands.len() <= waiting.idle {
+        waiting.tasks.push_back(pending);
+        if waiting.tasks.len() <= waiting.idle {
             drop(waiting);
             self.changed.notify_one();
             return;
@@ -193,9 +193,9 @@ impl Workers {
         if forebay_sync::thread::spawn("forebay-cuda-task", || self.work()).is_err() {
             // The system gives no thread: it is run here, which holds other streams' tasks back but
             // loses none.
-            let errand = lock(&self.state).errands.pop_front();
-            if let Some(errand) = errand {
-                errand.run();
+            let pending = lock(&self.state).tasks.pop_front();
+            if let Some(pending) = pending {
+                pending.run();
             }
         }
     }
@@ -203,10 +203,10 @@ impl Workers {
     fn work(&self) {
         let mut waiting = lock(&self.state);
         loop {
-            if let Some(errand) = waiting.errands.pop_front() {
+            if let Some(pending) = waiting.tasks.pop_front() {
                 drop(waiting);
-                errand.run();
-                drop(errand);
+                pending.run();
+                drop(pending);
                 waiting = lock(&self.state);
                 continue;
             }
@@ -217,7 +217,7 @@ impl Workers {
                 .unwrap_or_else(PoisonError::into_inner);
             waiting = guard;
             waiting.idle -= 1;
-            if waited.timed_out() && waiting.errands.is_empty() {
+            if waited.timed_out() && waiting.tasks.is_empty() {
                 return;
             }
         }
@@ -226,10 +226,10 @@ impl Workers {
 
 /// The driver's callback for a task that may block.
 unsafe extern "C" fn begin(data: *mut c_void) {
-    // SAFETY: `Context::enqueue` gave away one count of this errand, and the driver calls once.
-    let errand = unsafe { Arc::from_raw(data.cast_const().cast::<PendingTask>()) };
-    let workers = &errand.context.workers;
-    workers.hand_over(errand);
+    // SAFETY: `Context::enqueue` gave away one count of this task, and the driver calls once.
+    let pending = unsafe { Arc::from_raw(data.cast_const().cast::<PendingTask>()) };
+    let workers = &pending.context.workers;
+    workers.hand_over(pending);
 }
 
 /// The driver's callback for a short task.
@@ -263,11 +263,11 @@ impl Context {
         lane.signal = Some(Arc::clone(&signal));
         let number = signal.issued.load(Ordering::Acquire).wrapping_add(1);
         let task = Mutex::new(Some(Task(task)));
-        let errand =
+        let pending =
             Arc::new(PendingTask { task, signal: Arc::clone(&signal), number, context: self });
-        let theirs = Arc::into_raw(Arc::clone(&errand)).cast_mut().cast::<c_void>();
+        let theirs = Arc::into_raw(Arc::clone(&pending)).cast_mut().cast::<c_void>();
         let launched = self.enter().and_then(|current| {
-            // SAFETY: the stream is live, and the errand, of which the driver gets one count, is
+            // SAFETY: the stream is live, and the task, of which the driver gets one count, is
             // there until `begin` has taken it back.
             unsafe { self.table().launch_host_function(stream, begin, theirs) }.map(|()| current)
         });
@@ -286,7 +286,7 @@ impl Context {
             )
         };
         let Err(refusal) = waits else { return Ok(()) };
-        if lock(&errand.task).take().is_some() {
+        if lock(&pending.task).take().is_some() {
             // Called off before it began: the driver's call will find nothing to run.
             return Err(refusal);
         }

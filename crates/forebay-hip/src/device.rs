@@ -56,7 +56,7 @@ impl HipDevice {
         self.driver
     }
 
-    /// What HIP knows of an address, whoever got the memory; `None` where it knows nothing.
+    /// What HIP knows of an address, of any library's memory; `None` where it knows nothing.
     /// [`classify`](Device::classify) tells of this device's own alone.
     pub fn driver_pointer(&self, address: Address) -> Option<DriverPointer> {
         self.inner.driver_pointer(address)

@@ -1,4 +1,4 @@
-//! HIP libraries of every version, and such as are broken or lack functions: each a copy of the bridge over a fake CUDA
+//! HIP libraries of every version, some of them broken or without functions: each is a copy of the bridge over a fake CUDA
 //! driver of its own.
 
 #[path = "../../forebay-cuda/tests/fake_driver/mod.rs"]

@@ -216,7 +216,7 @@ impl Drop for OpenClDevice {
             ManuallyDrop::drop(&mut self.space);
             ManuallyDrop::drop(&mut self.streams);
         }
-        // Their work may not be done: whoever takes one sees to that.
+        // Their work may not be done: `Lane::take` gives out none whose work is not.
         lock(&self.context.idle).extend(lanes);
     }
 }

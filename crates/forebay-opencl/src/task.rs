@@ -30,12 +30,12 @@ use crate::stream::{Row, about};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A task, and the event that says it is over.
-struct Errand {
+struct PendingTask {
     task: HostTask,
     over: Event,
 }
 
-impl Errand {
+impl PendingTask {
     fn run(self) {
         run_host_task(self.task);
         self.over.complete();
@@ -45,7 +45,7 @@ impl Errand {
 /// The threads that run tasks: as many as there are tasks at once, since any may block.
 #[derive(Default)]
 struct Workers {
-    errands: VecDeque<Errand>,
+    tasks: VecDeque<PendingTask>,
     /// Threads that wait for a task.
     idle: usize,
     threads: usize,
@@ -58,14 +58,14 @@ impl fmt::Debug for Workers {
 }
 
 static WORKERS: Mutex<Workers> =
-    Mutex::new(Workers { errands: VecDeque::new(), idle: 0, threads: 0 });
+    Mutex::new(Workers { tasks: VecDeque::new(), idle: 0, threads: 0 });
 static CAME: Condvar = Condvar::new();
 
-/// Has a thread run the errand, soon.
-fn hand_over(errand: Errand) {
+/// Has a thread run the task, soon.
+fn hand_over(pending: PendingTask) {
     let mut workers = lock(&WORKERS);
-    workers.errands.push_back(errand);
-    if workers.idle >= workers.errands.len() {
+    workers.tasks.push_back(pending);
+    if workers.idle >= workers.tasks.len() {
         CAME.notify_one();
         return;
     }
@@ -77,10 +77,10 @@ fn hand_over(errand: Errand) {
     let mut workers = lock(&WORKERS);
     workers.threads -= 1;
     // Other threads will come to it; without any, this one must.
-    let errand = if workers.threads == 0 { workers.errands.pop_front() } else { None };
+    let pending = if workers.threads == 0 { workers.tasks.pop_front() } else { None };
     drop(workers);
-    if let Some(errand) = errand {
-        errand.run();
+    if let Some(pending) = pending {
+        pending.run();
     }
 }
 
@@ -88,9 +88,9 @@ fn hand_over(errand: Errand) {
 fn work() {
     let mut workers = lock(&WORKERS);
     loop {
-        if let Some(errand) = workers.errands.pop_front() {
+        if let Some(pending) = workers.tasks.pop_front() {
             drop(workers);
-            errand.run();
+            pending.run();
             workers = lock(&WORKERS);
             continue;
         }
@@ -99,7 +99,7 @@ fn work() {
             CAME.wait_timeout(workers, PATIENCE).unwrap_or_else(PoisonError::into_inner);
         workers = guard;
         workers.idle -= 1;
-        if waited.timed_out() && workers.errands.is_empty() {
+        if waited.timed_out() && workers.tasks.is_empty() {
             workers.threads -= 1;
             return;
         }
@@ -109,7 +109,7 @@ fn work() {
 /// OpenCL's callback, when the work before a task is done or has failed.
 extern "C" fn begin(_event: cl_event, _status: cl_int, data: *mut c_void) {
     // SAFETY: `enqueue_after` gave this box away, and OpenCL calls once.
-    hand_over(*unsafe { Box::from_raw(data.cast::<Errand>()) });
+    hand_over(*unsafe { Box::from_raw(data.cast::<PendingTask>()) });
 }
 
 /// Runs `task` when `after` was reached, or at once without it, and makes the row wait for its end.
@@ -121,12 +121,12 @@ pub(crate) fn enqueue_after(
     // SAFETY: contexts live as long as the process.
     let over = unsafe { Event::user(row.lane().context.raw()) }?;
     row.join(&[&over])?;
-    let errand = Errand { task, over: over.clone() };
+    let pending = PendingTask { task, over: over.clone() };
     let Some(after) = after else {
-        hand_over(errand);
+        hand_over(pending);
         return Ok(());
     };
-    let data = Box::into_raw(Box::new(errand));
+    let data = Box::into_raw(Box::new(pending));
     set_event_callback(after.raw(), CL_COMPLETE, begin, data.cast())
         .of("clSetEventCallback")
         .inspect_err(|_| {
