@@ -35,14 +35,7 @@ impl HipDevice {
     /// it, so that the streams one made or adopted are known to all.
     pub fn shared(ordinal: u32) -> Result<Arc<Self>> {
         static SHARED: PerProcess<BTreeMap<u32, Weak<HipDevice>>> = PerProcess::new();
-        // Held while it is opened: two who ask at once get the same.
-        let mut shared = SHARED.lock();
-        if let Some(device) = shared.get(&ordinal).and_then(Weak::upgrade) {
-            return Ok(device);
-        }
-        let device = Self::open(ordinal)?;
-        shared.insert(ordinal, Arc::downgrade(&device));
-        Ok(device)
+        SHARED.get_or_open(ordinal, || Self::open(ordinal))
     }
 
     /// Opens a device of a given library by its number.

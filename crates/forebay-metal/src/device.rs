@@ -2,7 +2,8 @@
 
 use core::fmt;
 use core::time::Duration;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, StreamId};
 use forebay_hal::{
@@ -10,7 +11,7 @@ use forebay_hal::{
     MemoryInfo, PinnedMemory, PointerClass, Priority, Progress, Result, StreamHandle, Streams,
     fresh_handle, run_host_task,
 };
-use forebay_sync::fork::LeakOnFork;
+use forebay_sync::fork::{LeakOnFork, PerProcess};
 use forebay_sync::lock;
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
@@ -83,6 +84,13 @@ impl MetalDevice {
             kernels: OnceLock::new(),
         });
         Ok(Arc::new(Self { descriptor, inner }))
+    }
+
+    /// The device of that number for the whole process: the same object for everybody who asks here, as long as anyone has
+    /// it.
+    pub fn shared(ordinal: u32) -> core::result::Result<Arc<Self>, MetalMissing> {
+        static SHARED: PerProcess<BTreeMap<u32, Weak<MetalDevice>>> = PerProcess::new();
+        SHARED.get_or_open(ordinal, || Self::open(ordinal))
     }
 
     pub(crate) fn inner(&self, call: Call) -> Result<&Inner> {

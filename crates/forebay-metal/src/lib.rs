@@ -71,6 +71,14 @@ pub fn open(ordinal: u32) -> Result<Arc<dyn Device>, MetalMissing> {
     }
 }
 
+/// The device of that number for the whole process: as long as anyone has it, the same object for everybody.
+pub fn shared(ordinal: u32) -> Result<Arc<dyn Device>, MetalMissing> {
+    #[cfg(target_os = "macos")]
+    return Ok(MetalDevice::shared(ordinal)?);
+    #[cfg(not(target_os = "macos"))]
+    open(ordinal)
+}
+
 /// How many devices the system shows this process.
 pub fn device_count() -> Result<usize, MetalMissing> {
     #[cfg(target_os = "macos")]
@@ -87,6 +95,7 @@ mod tests {
     fn other_systems_say_what_is_missing() {
         let missing = MetalMissing::System { system: std::env::consts::OS };
         assert_eq!(open(0).err(), Some(missing.clone()));
+        assert_eq!(shared(0).err(), Some(missing.clone()));
         assert_eq!(device_count(), Err(missing.clone()));
         let error = forebay_hal::Error::from(missing);
         assert!(error.to_string().contains("Metal needs macOS"), "{error}");

@@ -36,7 +36,7 @@ pub(crate) type Commands = ProtocolObject<dyn MTLCommandBuffer>;
 /// named `synchronize` may do: here one more is refused.
 const MAX_UNCOMPLETED: usize = 1024;
 
-/// How long one wait of the host takes at most, in milliseconds, before it looks whether the device is lost.
+/// How long one call of a wait takes at most, in milliseconds; it is made again until the value is reached.
 const WAIT_MS: u64 = 500;
 
 /// Whether the device still works.

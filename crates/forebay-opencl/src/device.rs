@@ -52,14 +52,7 @@ impl OpenClDevice {
     /// long as anyone has it.
     pub fn shared(ordinal: u32) -> Result<Arc<Self>> {
         static SHARED: PerProcess<BTreeMap<u32, Weak<OpenClDevice>>> = PerProcess::new();
-        // Held while it is opened: two who ask at once get the same.
-        let mut shared = SHARED.lock();
-        if let Some(device) = shared.get(&ordinal).and_then(Weak::upgrade) {
-            return Ok(device);
-        }
-        let device = Self::open(ordinal)?;
-        shared.insert(ordinal, Arc::downgrade(&device));
-        Ok(device)
+        SHARED.get_or_open(ordinal, || Self::open(ordinal))
     }
 
     /// Opens a device by its number, with options.

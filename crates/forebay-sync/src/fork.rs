@@ -30,9 +30,10 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::collections::BTreeMap;
 #[cfg(unix)]
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::lock;
 #[cfg(unix)]
@@ -197,6 +198,24 @@ impl<T: Default + Send> PerProcess<T> {
             }
         };
         lock(own)
+    }
+}
+
+impl<T: Send + Sync> PerProcess<BTreeMap<u32, Weak<T>>> {
+    /// The value of that number: the one that somebody still has, else a new one. The list is locked while it is opened,
+    /// so that two threads that ask at once get the same.
+    pub fn get_or_open<E>(
+        &'static self,
+        number: u32,
+        open: impl FnOnce() -> Result<Arc<T>, E>,
+    ) -> Result<Arc<T>, E> {
+        let mut list = self.lock();
+        if let Some(value) = list.get(&number).and_then(Weak::upgrade) {
+            return Ok(value);
+        }
+        let value = open()?;
+        list.insert(number, Arc::downgrade(&value));
+        Ok(value)
     }
 }
 

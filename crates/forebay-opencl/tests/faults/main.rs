@@ -27,6 +27,9 @@ use operations::{OPERATIONS, Operation, works};
 /// list of codes has.
 const ANSWERS: [i32; 4] = [-5, -4, -30, -9999];
 
+/// A test by its name.
+type Test = (&'static str, fn(&Shim));
+
 /// The library that refuses.
 struct Shim(libloading::Library);
 
@@ -190,7 +193,7 @@ fn main() -> ExitCode {
             }));
         }
     }
-    let others: [(&str, fn(&Shim)); 3] = [
+    let others: [Test; 3] = [
         ("no_memory_from_a_map_is_refused", no_memory_from_a_map_is_refused),
         ("a_copy_that_no_thread_can_make_is_told", a_copy_that_no_thread_can_make_is_told),
         (
