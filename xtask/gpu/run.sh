@@ -3,8 +3,8 @@
 # these. Each part has a deadline; what it says is kept in $OUT (./out unless said), with a record in
 # JSON; a short table comes last.
 #
-#   bash run.sh [PART...]      all parts, or those that are named: doctor nodriver conformance hip pool
-#                              kernels named memcheck pinned bandwidth transfer bench replay torch python pair peers
+#   bash run.sh [PART...]      all parts, or those that are named: doctor nodriver conformance hip opencl devices
+#                              cudarc pool kernels named memcheck pinned bandwidth transfer bench replay torch python pair peers
 #   OUT=folder                 where output goes
 #   PEERS_SECONDS=900          how long the comparison with other allocators may take
 #   ONLY=replay                passed on to the comparison: recorded runs alone
