@@ -84,7 +84,7 @@ impl DeviceName {
             #[cfg(feature = "opencl")]
             DeviceKind::OpenCl => Ok(forebay_opencl::OpenClDevice::shared(self.ordinal)?),
             #[cfg(feature = "metal")]
-            DeviceKind::Metal => Ok(forebay_metal::open(self.ordinal)?),
+            DeviceKind::Metal => Ok(forebay_metal::shared(self.ordinal)?),
             kind => Err(Error::Unsupported {
                 call: Call::Open,
                 missing: format!("{self}: this build of forebay is without its feature \"{kind}\"")
@@ -163,14 +163,27 @@ pub fn all() -> Vec<DeviceName> {
 }
 
 /// The device that [`VARIABLE`] names. Without it the first that can be opened of CUDA, HIP, Metal and OpenCL, else the
-/// host.
+/// host. An OpenCL platform that runs on the host's own processor does not count: the host does that better.
 pub fn best() -> Result<DeviceName> {
-    match std::env::var(VARIABLE) {
-        Ok(name) if !name.is_empty() => Ok(name.parse::<DeviceName>()?),
+    match std::env::var_os(VARIABLE) {
+        Some(name) if !name.is_empty() => Ok(name.to_string_lossy().parse::<DeviceName>()?),
         _ => {
-            let first = HARDWARE.map(|kind| DeviceName::new(kind, 0));
-            Ok(first.into_iter().find(|name| name.open().is_ok()).unwrap_or(DeviceName::HOST))
+            let mut first = HARDWARE.map(|kind| DeviceName::new(kind, 0)).into_iter();
+            let best = first.find(|name| !is_processor(*name) && name.open().is_ok());
+            Ok(best.unwrap_or(DeviceName::HOST))
         }
+    }
+}
+
+/// Whether a driver's device is the host's own processor.
+fn is_processor(name: DeviceName) -> bool {
+    match name.kind {
+        #[cfg(feature = "opencl")]
+        DeviceKind::OpenCl => forebay_opencl::OpenClDriver::load().is_ok_and(|driver| {
+            let device = driver.devices().iter().find(|device| device.ordinal == name.ordinal);
+            device.is_some_and(|device| device.device_type == forebay_opencl::OpenClDeviceType::Cpu)
+        }),
+        _ => false,
     }
 }
 
@@ -216,6 +229,13 @@ mod tests {
             let said = wrong.parse::<DeviceName>().unwrap_err().to_string();
             assert!(said.contains("opencl:N"), "{wrong}: {said}");
         }
+    }
+
+    #[test]
+    fn the_best_device_is_not_the_processor_by_a_detour() {
+        let best = best().unwrap();
+        let is_named = std::env::var_os(VARIABLE).is_some_and(|name| !name.is_empty());
+        assert!(is_named || !is_processor(best), "{best}");
     }
 
     #[test]
