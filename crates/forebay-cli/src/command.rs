@@ -72,6 +72,13 @@ pub enum Command {
     /// 0 if every run was replayed and, with --capacity, fits under every allocator that was asked for.
     #[command(after_long_help = RECORDING)]
     Fit(FitOptions),
+    /// Show what happened to memory in a recorded run, as one HTML file for any browser.
+    ///
+    /// Replays the run on a simulated device, on forebay's pool and on models of other allocators. The page shows memory
+    /// over time, the map of blocks at any moment, who had memory at the peak, sizes, lifetimes, fragmentation, a
+    /// comparison of the allocators, and advice. It needs no network. Exits with 0 if the report was written.
+    #[command(after_long_help = RECORDING)]
+    Report(ReportOptions),
     /// Time named workloads on forebay's pool, on the driver alone, and on mimalloc.
     ///
     /// "forebay bench alloc" times every workload except RIM. "forebay bench alloc HOT MP-T" times
@@ -210,6 +217,36 @@ pub struct FitOptions {
     pub of_device: Option<u32>,
 
     /// Print a line of JSON for each run and allocator, with "schema": "forebay.fit.v1".
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of `forebay report`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct ReportOptions {
+    /// The recording; "-" reads standard input.
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+
+    /// The HTML file to write [default: the name of the run with .report.html, in the current directory].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// How much memory the simulated device has, such as 24GiB [default: 1 TiB].
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<Bytes>,
+
+    /// Leave out what needs many replays: the smallest device, other settings and larger batches.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// The device whose history to read from a PyTorch snapshot of several, counted from 0.
+    #[arg(long, value_name = "N")]
+    pub of_device: Option<u32>,
+
+    /// Print the data of the page as one line of JSON, with "schema": "forebay.report.v1". The page is written only if
+    /// --output names it.
     #[arg(long)]
     pub json: bool,
 }

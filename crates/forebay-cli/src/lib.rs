@@ -5,6 +5,7 @@
 //!   forebay demo                       show what forebay does, on a recorded run
 //!   forebay replay TRACE...            compare allocators on recorded runs; "-" is standard input
 //!   forebay fit TRACE...               find the smallest device on which recorded runs go through
+//!   forebay report TRACE               show what happened to memory, as a page for a browser
 //!   forebay bench alloc [WORKLOAD...]  time named workloads
 //!   forebay bandwidth                  measure how fast memory gets to a device and back
 //!   forebay convert IN OUT             convert a recording to another format
@@ -27,6 +28,7 @@ mod layout;
 pub mod output;
 mod progress;
 pub mod replay;
+pub mod report;
 pub mod settings;
 mod source;
 
@@ -71,6 +73,8 @@ pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Replay(options) => replay::run(options, width, &mut anstream::stdout()),
         Command::Fit(options) if options.json => fit::run(options, width, &mut io::stdout()),
         Command::Fit(options) => fit::run(options, width, &mut anstream::stdout()),
+        Command::Report(options) if options.json => report::run(options, &mut io::stdout()),
+        Command::Report(options) => report::run(options, &mut anstream::stdout()),
         Command::Bandwidth(options) if options.json => {
             bandwidth::run(options, width, &mut io::stdout())
         }

@@ -53,7 +53,7 @@ pub use models::Model;
 pub use pool::PoolPlayer;
 pub use record::{AttachError, Recorder, trace_of_history};
 pub use replay::{
-    AddressedPlayer, DriverUse, FreeOrder, Latency, Mismatch, NoData, PassReport, Player,
+    AddressedPlayer, DriverUse, FreeOrder, Latency, Mismatch, Moment, NoData, PassReport, Player,
     ReplayError, ReplayOptions, Verdict, Verifier, replay,
 };
 pub use trace::{

@@ -32,6 +32,11 @@ impl PoolPlayer {
         Ok(Self { pool, device, streams: Vec::new(), live: Vec::new() })
     }
 
+    /// The pool.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     fn stream(&mut self, index: StreamIndex) -> Result<&Stream, Error> {
         let index = usize::from(index.0);
         if index >= self.streams.len() {

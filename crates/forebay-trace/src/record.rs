@@ -7,8 +7,8 @@
 //! short by a crash has no checksum and could not be read: for a program that may crash there is
 //! [`Pool::history`](forebay::Pool::history), which keeps the last events and not the first.
 //!
-//! The forms of recordings have no place for tags, and they are left out; everything else is there:
-//! sizes as asked for, streams, and on which of them each block was freed.
+//! Tags are labels of the recording in memory. The forms of files have no place for them, and they are left out there;
+//! everything else is there: sizes as asked for, streams, and on which of them each block was freed.
 
 use core::fmt;
 use std::collections::HashSet;
@@ -18,7 +18,7 @@ use std::thread;
 
 use forebay::guard::Observation;
 use forebay::report::{EventAction, PoolEvent};
-use forebay::{Pool, PoolOptions};
+use forebay::{Pool, PoolOptions, Tag};
 
 use crate::{InvalidEvent, Trace, TraceBuilder};
 
@@ -228,7 +228,12 @@ impl Intake {
                     // It could not be given out again had it not come back, unseen.
                     self.builder.free(key, stream)?;
                 }
-                self.builder.allocate(key, event.requested, stream)
+                self.builder.allocate(key, event.requested, stream)?;
+                // A lock and a copy, which blocks without a tag are spared.
+                if event.tag != Tag::NONE {
+                    self.builder.label(&event.tag.name());
+                }
+                Ok(())
             }
             EventAction::Free => self.builder.free(key, stream),
             _ => Ok(()),

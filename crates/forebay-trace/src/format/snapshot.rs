@@ -19,6 +19,12 @@ use super::pickle::{self, Heap, ValueId};
 use super::{Format, FormatError, Intake, Position, ReadOptions};
 use crate::Trace;
 
+/// How many frames of a call stack are kept.
+const MOST_FRAMES: usize = 16;
+
+/// How many bytes of a call stack are kept.
+const MOST_TEXT: usize = 1 << 10;
+
 pub(super) fn read(
     input: &mut dyn BufRead,
     name: &str,
@@ -36,6 +42,9 @@ pub(super) fn read(
     let before = snapshot.live_before(device, entries, options.events)?;
     for (&address, start) in &before {
         intake.event(start.at, |builder| builder.allocate(address, start.size, start.stream))?;
+        if let Some(block) = start.block {
+            intake.builder.label(&snapshot.stack(block));
+        }
     }
     intake.builder.remarks().live_at_start = before.len() as u64;
     for &entry in entries {
@@ -44,6 +53,7 @@ pub(super) fn read(
         match record.action {
             Action::Allocate => {
                 intake.event(at, |builder| builder.allocate(key, size, stream))?;
+                intake.builder.label(&snapshot.stack(entry));
             }
             Action::Free => intake.event(at, |builder| builder.free(key, stream))?,
             Action::OutOfMemory => intake.builder.remarks().failed_allocations += 1,
@@ -80,6 +90,8 @@ struct Record {
 #[derive(Clone, Copy, Debug)]
 struct Start {
     at: Position,
+    /// The block in its segment, which says who allocated it; one that is known by its free does not.
+    block: Option<ValueId>,
     size: Bytes,
     stream: u64,
 }
@@ -179,6 +191,25 @@ impl Snapshot<'_> {
         })
     }
 
+    /// The call stack of an entry or block, innermost first; empty if it has none.
+    fn stack(&self, of: ValueId) -> String {
+        let frames = self.heap.entry(of, "frames").and_then(|frames| self.heap.items(frames));
+        let mut text = String::new();
+        for &frame in frames.unwrap_or_default().iter().take(MOST_FRAMES) {
+            let part = |key| self.heap.entry(frame, key).and_then(|part| self.heap.text(part));
+            let part = |key| String::from_utf8_lossy(part(key).unwrap_or_default());
+            let line = self.heap.entry(frame, "line").and_then(|line| self.heap.integer(line));
+            let (name, file) = (part("name"), part("filename"));
+            let end = if text.is_empty() { "" } else { "\n" };
+            // Long texts are cut later; a hostile one is not copied often.
+            if text.len() + name.len() + file.len() > MOST_TEXT {
+                break;
+            }
+            text.push_str(&format!("{end}{name} {file}:{}", line.unwrap_or(0)));
+        }
+        text
+    }
+
     /// The blocks that were live before the first entry, by address.
     fn live_before(
         &self,
@@ -198,7 +229,7 @@ impl Snapshot<'_> {
                 }
                 Action::Free => {
                     if !live.remove(&key) && seen.insert(key) {
-                        before.insert(key, Start { at, size, stream });
+                        before.insert(key, Start { at, block: None, size, stream });
                     }
                 }
                 Action::OutOfMemory | Action::Other => {}
@@ -226,7 +257,8 @@ impl Snapshot<'_> {
                 // Snapshots of older versions know only the rounded size.
                 let size = self.number(block, "requested_size");
                 let size = Bytes::new(size.or_else(|_| self.number(block, "size"))?);
-                before.insert(key, Start { at: self.position(block), size, stream });
+                let start = Start { at: self.position(block), block: Some(block), size, stream };
+                before.insert(key, start);
             }
         }
         Ok(before)

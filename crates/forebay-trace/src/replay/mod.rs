@@ -32,12 +32,37 @@ pub struct ReplayOptions<'a> {
     pub verify: Option<&'a mut Verifier>,
     /// Whether the first allocation that finds no memory ends the replay.
     pub stop_when_short: bool,
+    /// Called after every event, outside of what is timed.
+    pub observe: Option<&'a mut dyn FnMut(Moment<'_>)>,
+}
+
+/// The moment after an event was played.
+#[non_exhaustive]
+pub struct Moment<'a> {
+    /// Which pass, from 1.
+    pub pass: u32,
+    /// Which event of the recording, from 0.
+    pub index: usize,
+    /// The event.
+    pub event: Event,
+    /// What the program has requested and not freed, whether it was got or not.
+    pub requested: Bytes,
+    /// Whether the event was an allocation that found no memory.
+    pub is_refused: bool,
+    /// The player.
+    pub player: &'a mut dyn Player,
+}
+
+impl fmt::Debug for Moment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Moment").field("index", &self.index).finish_non_exhaustive()
+    }
 }
 
 impl ReplayOptions<'_> {
     /// Two passes, a cold and a warm one, nobody told and nothing verified.
     pub fn new() -> Self {
-        Self { passes: 2, progress: None, verify: None, stop_when_short: false }
+        Self { passes: 2, progress: None, verify: None, stop_when_short: false, observe: None }
     }
 }
 
@@ -61,6 +86,13 @@ impl<'a> ReplayOptions<'a> {
     #[must_use]
     pub fn verify(mut self, verifier: &'a mut Verifier) -> Self {
         self.verify = Some(verifier);
+        self
+    }
+
+    /// The same with `observe` called after every event of every pass.
+    #[must_use]
+    pub fn observe(mut self, observe: &'a mut dyn FnMut(Moment<'_>)) -> Self {
+        self.observe = Some(observe);
         self
     }
 
@@ -217,6 +249,7 @@ fn play(
     let mut requested = Bytes::ZERO;
     let mut told = 0_u64;
     for (index, event) in trace.events().enumerate() {
+        let refused_before = report.out_of_memory;
         match event {
             Event::Allocate { block, size, stream } => {
                 // What was asked for counts whether it was got or not: the peak is the program's.
@@ -263,6 +296,10 @@ fn play(
                     report.operations += 1;
                 }
             }
+        }
+        if let Some(observe) = &mut options.observe {
+            let is_refused = report.out_of_memory > refused_before;
+            observe(Moment { pass, index, event, requested, is_refused, player: &mut *player });
         }
         if index % PROGRESS_EVERY == 0
             && let Some(tell) = &mut options.progress

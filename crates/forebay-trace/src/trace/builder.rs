@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use forebay_core::Bytes;
 
-use super::{FREE, SourceNotes, Trace};
+use super::labels::Labels;
+use super::{BlockIndex, FREE, SourceNotes, Trace};
 
 /// A rule of recordings that an event broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +107,7 @@ impl TraceBuilder {
                 marks: Vec::new(),
                 lanes: Vec::new(),
                 remarks: SourceNotes::default(),
+                labels: Labels::default(),
             },
             names: HashMap::new(),
             stream_indices: HashMap::new(),
@@ -161,6 +163,16 @@ impl TraceBuilder {
         self.trace.marks.push(block | FREE);
         self.trace.lanes.push(lane);
         Ok(())
+    }
+
+    /// Says who allocated the block that was allocated last: a call stack, innermost first, or a tag. At most 65,536
+    /// different labels are kept, and 1 KiB of each.
+    pub fn label(&mut self, text: &str) {
+        if let Some(block) = self.trace.sizes.len().checked_sub(1)
+            && let Ok(block) = u32::try_from(block)
+        {
+            self.trace.labels.set(BlockIndex(block), text);
+        }
     }
 
     /// Whether `key` names a live block.

@@ -11,6 +11,7 @@
 //! no lookup.
 
 mod builder;
+mod labels;
 mod statistics;
 
 pub use builder::{InvalidEvent, TraceBuilder};
@@ -19,6 +20,8 @@ pub use statistics::Statistics;
 use core::fmt;
 
 use forebay_core::Bytes;
+
+use self::labels::Labels;
 
 /// Which block of a recording, counted from 0 in the order of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,6 +103,7 @@ pub struct Trace {
     marks: Vec<u32>,
     lanes: Vec<u16>,
     remarks: SourceNotes,
+    labels: Labels,
 }
 
 impl Trace {
@@ -143,6 +147,11 @@ impl Trace {
     /// What the source said beside the events.
     pub fn remarks(&self) -> SourceNotes {
         self.remarks
+    }
+
+    /// Who allocated a block, where the source tells: the call stack, innermost first, or a tag.
+    pub fn label(&self, block: BlockIndex) -> Option<&str> {
+        self.labels.of(block)
     }
 
     /// What happened, in order.

@@ -1,0 +1,265 @@
+//! What to do, in words, with the figures behind it.
+
+use std::collections::HashMap;
+
+use forebay_core::{Bytes, counted};
+use forebay_trace::{Analysis, Trace};
+
+use super::data::{Advice, Report, Trial};
+use super::lives::Life;
+use super::trials::ONE_STREAM;
+use crate::replay::{Row, time};
+
+/// Suspected leaks and odd lifetimes that are named.
+const NAMED: usize = 3;
+
+/// A group of fewer blocks than this shows no pattern.
+const FEW: usize = 8;
+
+/// All of it, the most useful first.
+pub(super) fn of(report: &Report, trace: &Trace, lives: &[Life], found: &Analysis) -> Vec<Advice> {
+    let mut all = Vec::new();
+    all.extend(short(report));
+    all.extend(allocator(report));
+    all.extend(batch(report));
+    all.extend(settings(report));
+    all.extend(streams(report));
+    all.extend(leaks(trace, lives));
+    all.extend(odd_lifetimes(lives));
+    let patterns = found.advice().into_iter();
+    all.extend(patterns.map(|text| {
+        let mut letters = text.chars();
+        let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+        let text = format!("{first}{}.", letters.as_str());
+        Advice { title: "Pattern".to_owned(), text, gain: None }
+    }));
+    all
+}
+
+fn pass<'a>(report: &'a Report, policy: &str, pass: u32) -> Option<&'a Row> {
+    report.policies.iter().find(|row| row.policy == policy && row.pass == pass)
+}
+
+fn percent(part: u64, of: u64) -> String {
+    if of == 0 {
+        return "0 %".to_owned();
+    }
+    format!("{:.1} %", part as f64 * 100.0 / of as f64)
+}
+
+fn short(report: &Report) -> Option<Advice> {
+    let ours = pass(report, "forebay", 1)?;
+    let capacity = report.capacity_bytes.filter(|_| ours.ooms > 0)?;
+    let fit = report.fits.iter().find(|fit| fit.policy == "forebay");
+    let needs = fit.map_or_else(String::new, |fit| {
+        format!(" The smallest device that suffices has {}.", Bytes::new(fit.smallest_bytes))
+    });
+    Some(Advice {
+        title: "The run does not fit".to_owned(),
+        text: format!(
+            "On a device of {} {} found no memory under forebay.{needs}",
+            Bytes::new(capacity),
+            counted(ours.ooms, "allocation"),
+        ),
+        gain: None,
+    })
+}
+
+/// forebay against PyTorch's allocator.
+fn allocator(report: &Report) -> Option<Advice> {
+    let (ours, torch) = (pass(report, "forebay", 1)?, pass(report, "torch", 1)?);
+    let saved = torch.peak_reserved_bytes.checked_sub(ours.peak_reserved_bytes)?;
+    if ours.ooms > 0 || torch.ooms > 0 || saved < torch.peak_reserved_bytes / 100 {
+        return None;
+    }
+    let smallest = |policy: &str| report.fits.iter().find(|fit| fit.policy == policy);
+    let fits = match (smallest("forebay"), smallest("torch")) {
+        (Some(ours), Some(torch)) => format!(
+            " The smallest device on which it goes through has {} under forebay and {} under PyTorch's.",
+            Bytes::new(ours.smallest_bytes),
+            Bytes::new(torch.smallest_bytes),
+        ),
+        _ => String::new(),
+    };
+    Some(Advice {
+        title: "Use forebay's pool".to_owned(),
+        text: format!(
+            "With plenty of memory, the model of PyTorch's allocator takes {} for the {} that the run requests, \
+             forebay {}.{fits}",
+            Bytes::new(torch.peak_reserved_bytes),
+            Bytes::new(report.run.peak_requested_bytes),
+            Bytes::new(ours.peak_reserved_bytes),
+        ),
+        gain: Some(format!(
+            "{} less ({})",
+            Bytes::new(saved),
+            percent(saved, torch.peak_reserved_bytes)
+        )),
+    })
+}
+
+fn batch(report: &Report) -> Option<Advice> {
+    let batch = report.batch.filter(|batch| batch.factor > 1.0)?;
+    let capacity = Bytes::new(batch.capacity_bytes);
+    let device = match report.capacity_bytes {
+        Some(_) => format!("a device of {capacity}"),
+        None => format!("the smallest device that suffices PyTorch's allocator, {capacity},"),
+    };
+    Some(Advice {
+        title: "A larger batch fits".to_owned(),
+        text: format!(
+            "On {device} the run goes through under forebay with every block that lives for less than half of the \
+             run made {:.2} times as large. This is an estimate of the batch: it assumes that exactly these blocks, \
+             {} of the peak, grow with it.",
+            batch.factor,
+            Bytes::new(batch.scaled_bytes),
+        ),
+        gain: Some(format!("batch x {:.2}", batch.factor)),
+    })
+}
+
+/// The best of the settings that were tried, if it is better in one figure by far and not worse in the other.
+fn settings(report: &Report) -> Option<Advice> {
+    let (peak, driver_ns) = ours(report)?;
+    let tried = report.trials.iter().filter(|trial| trial.change != ONE_STREAM);
+    let gain = |trial: &Trial| {
+        let peak = 1.0 - trial.peak_reserved_bytes as f64 / peak.max(1) as f64;
+        let driver = 1.0 - trial.driver_ns as f64 / driver_ns.max(1) as f64;
+        (peak, driver)
+    };
+    let helps = |trial: &&Trial| {
+        let (peak, driver) = gain(trial);
+        (peak >= 0.01 && driver >= -0.1) || (driver >= 0.2 && peak >= -0.001)
+    };
+    let best = tried.filter(helps).max_by(|left, right| {
+        let score = |trial| gain(trial).0 * 10.0 + gain(trial).1;
+        score(left).total_cmp(&score(right))
+    })?;
+    let (memory, driver) = gain(best);
+    Some(Advice {
+        title: format!("Set {}", best.change),
+        text: format!(
+            "Replayed with FOREBAY_CONF={}, the pool takes {} instead of {} and spends {} instead of {} in the driver, \
+             over two passes.",
+            best.change,
+            Bytes::new(best.peak_reserved_bytes),
+            Bytes::new(peak),
+            time(best.driver_ns),
+            time(driver_ns),
+        ),
+        gain: Some(format!(
+            "memory {:+.1} %, driver time {:+.1} %",
+            -memory * 100.0,
+            -driver * 100.0
+        )),
+    })
+}
+
+/// forebay's peak and driver time over both passes.
+fn ours(report: &Report) -> Option<(u64, u64)> {
+    let rows = || report.policies.iter().filter(|row| row.policy == "forebay");
+    let peak = rows().map(|row| row.peak_reserved_bytes).max()?;
+    Some((peak, rows().map(|row| row.driver_ns).fold(0, u64::saturating_add)))
+}
+
+/// Memory that is idle on one stream while another grows.
+fn streams(report: &Report) -> Option<Advice> {
+    let (peak, _) = ours(report)?;
+    let merged = report.trials.iter().find(|trial| trial.change == ONE_STREAM)?;
+    let stranded = peak.checked_sub(merged.peak_reserved_bytes)?;
+    if stranded < peak / 50 {
+        return None;
+    }
+    let most = report.owners.by_stream.first()?;
+    Some(Advice {
+        title: "Streams strand memory".to_owned(),
+        text: format!(
+            "Replayed with all {} on one stream, the pool takes {} instead of {}: the difference is memory that was \
+             idle on one stream while another asked for more. Stream {} has the most at the peak, {}. Where work \
+             need not overlap, use fewer streams, or free on the stream that allocates next.",
+            counted(report.run.stream_count, "stream"),
+            Bytes::new(merged.peak_reserved_bytes),
+            Bytes::new(peak),
+            most.key,
+            Bytes::new(most.bytes),
+        ),
+        gain: Some(format!("{} less ({})", Bytes::new(stranded), percent(stranded, peak))),
+    })
+}
+
+/// Blocks of one origin, or else of one size.
+fn origins<'a>(
+    trace: &'a Trace,
+    lives: &'a [Life],
+) -> HashMap<(Option<&'a str>, u64), Vec<&'a Life>> {
+    let mut groups: HashMap<_, Vec<&Life>> = HashMap::new();
+    for life in lives.iter().filter(|life| life.bytes > 0) {
+        groups.entry((trace.label(life.block), life.bytes)).or_default().push(life);
+    }
+    groups
+}
+
+/// Groups that go on growing: blocks that nothing frees, allocated in the second, third and last quarter of the run.
+fn leaks(trace: &Trace, lives: &[Life]) -> Vec<Advice> {
+    let end = trace.len() as u64;
+    let mut suspects = Vec::new();
+    for ((label, bytes), group) in origins(trace, lives) {
+        let kept: Vec<&&Life> = group.iter().filter(|life| life.freed == end).collect();
+        let quarters = (1..4).all(|quarter| {
+            let range = end / 4 * quarter..end.div_ceil(4) * (quarter + 1);
+            kept.iter().any(|life| range.contains(&life.born))
+        });
+        // A few of many that come and go are caches at work; half of all is not.
+        if kept.len() >= FEW && kept.len() * 2 >= group.len() && quarters {
+            suspects.push((bytes.saturating_mul(kept.len() as u64), bytes, kept.len(), label));
+        }
+    }
+    suspects.sort_by(|left, right| right.cmp(left));
+    let said = suspects.into_iter().take(NAMED).map(|(sum, bytes, count, label)| {
+        let from = label.map_or_else(String::new, |label| {
+            format!(" They come from {}.", label.lines().next().unwrap_or_default())
+        });
+        Advice {
+            title: "Suspected leak".to_owned(),
+            text: format!(
+                "{} of {} each, {} in all, were allocated throughout the run and never freed.{from}",
+                counted(count as u64, "block"),
+                Bytes::new(bytes),
+                Bytes::new(sum),
+            ),
+            gain: None,
+        }
+    });
+    said.collect()
+}
+
+/// Sizes of which a few blocks live a hundred times longer than most: they pin memory among what comes and goes.
+fn odd_lifetimes(lives: &[Life]) -> Vec<Advice> {
+    let mut by_size: HashMap<u64, Vec<u64>> = HashMap::new();
+    for life in lives.iter().filter(|life| life.bytes > 0) {
+        by_size.entry(life.bytes).or_default().push(life.events());
+    }
+    let mut odd = Vec::new();
+    for (bytes, mut spans) in by_size {
+        spans.sort_unstable();
+        let median = spans.get(spans.len() / 2).copied().unwrap_or(0);
+        let outliers =
+            spans.len() - spans.partition_point(|&span| span <= median.saturating_mul(100));
+        if spans.len() >= 100 && outliers > 0 && outliers * 20 <= spans.len() {
+            odd.push((bytes.saturating_mul(outliers as u64), bytes, outliers, spans.len(), median));
+        }
+    }
+    odd.sort_by(|left, right| right.cmp(left));
+    let said = odd.into_iter().take(NAMED).map(|(sum, bytes, outliers, count, median)| Advice {
+        title: "Odd lifetimes".to_owned(),
+        text: format!(
+            "{outliers} of {count} blocks of {} live more than a hundred times as long as the middle one, which lives \
+             for {}. They hold {} between blocks that come and go: allocate them first, or from a pool of their own.",
+            Bytes::new(bytes),
+            counted(median, "event"),
+            Bytes::new(sum),
+        ),
+        gain: None,
+    });
+    said.collect()
+}

@@ -1,0 +1,168 @@
+//! Blocks of a recording: when each began and ended, and which were live at the peak.
+
+use std::collections::HashMap;
+
+use forebay_trace::{BlockIndex, Event, StreamIndex, Trace};
+
+use super::data::{Bar, OwnedBlock, Owner, Owners};
+
+/// How many groups of blocks are named.
+const GROUPS: usize = 20;
+
+/// How many single blocks are named.
+const BLOCKS: usize = 40;
+
+/// The most call stacks and tags of a report: of up to 1 KiB each.
+const MOST_LABELS: usize = 1000;
+
+/// The life of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Life {
+    pub(super) block: BlockIndex,
+    pub(super) bytes: u64,
+    pub(super) stream: StreamIndex,
+    /// The event that allocated it.
+    pub(super) born: u64,
+    /// The event that freed it; the number of events if none did.
+    pub(super) freed: u64,
+}
+
+impl Life {
+    pub(super) fn events(&self) -> u64 {
+        self.freed - self.born
+    }
+
+    pub(super) fn is_live_after(&self, event: u64) -> bool {
+        self.born <= event && event < self.freed
+    }
+}
+
+/// All of them, by number.
+pub(super) fn lives(trace: &Trace) -> Vec<Life> {
+    let end = trace.len() as u64;
+    let mut lives: Vec<Life> = Vec::with_capacity(trace.blocks());
+    for (at, event) in (0_u64..).zip(trace.events()) {
+        match event {
+            Event::Allocate { block, size, stream } => {
+                lives.push(Life { block, bytes: size.get(), stream, born: at, freed: end });
+            }
+            Event::Free { block, .. } => {
+                if let Some(life) = lives.get_mut(block.0 as usize) {
+                    life.freed = at;
+                }
+            }
+        }
+    }
+    lives
+}
+
+/// Labels as a report numbers them.
+#[derive(Debug, Default)]
+pub(super) struct LabelNumbers {
+    texts: Vec<String>,
+    numbers: HashMap<String, u32>,
+}
+
+impl LabelNumbers {
+    /// The number of the label of `block` plus one; 0 if it has none, or there are too many.
+    pub(super) fn of(&mut self, trace: &Trace, block: BlockIndex) -> u32 {
+        let Some(text) = trace.label(block) else { return 0 };
+        if let Some(&number) = self.numbers.get(text) {
+            return number;
+        }
+        if self.texts.len() >= MOST_LABELS {
+            return 0;
+        }
+        self.texts.push(text.to_owned());
+        let number = u32::try_from(self.texts.len()).unwrap_or(0);
+        self.numbers.insert(text.to_owned(), number);
+        number
+    }
+
+    pub(super) fn into_texts(self) -> Vec<String> {
+        self.texts
+    }
+}
+
+/// Who had memory after the event `peak_at`.
+pub(super) fn owners(
+    trace: &Trace,
+    lives: &[Life],
+    peak_at: u64,
+    labels: &mut LabelNumbers,
+) -> Owners {
+    let mut live: Vec<&Life> = lives.iter().filter(|life| life.is_live_after(peak_at)).collect();
+    live.sort_by_key(|life| (core::cmp::Reverse(life.bytes), life.block));
+    let mut by_label = HashMap::new();
+    for life in &live {
+        if let Some(text) = trace.label(life.block) {
+            let entry: &mut (BlockIndex, u64, u64) =
+                by_label.entry(text).or_insert((life.block, 0, 0));
+            entry.1 += 1;
+            entry.2 = entry.2.saturating_add(life.bytes);
+        }
+    }
+    // The groups get their numbers before single blocks do: there may be too many labels.
+    let mut groups: Vec<(BlockIndex, u64, u64)> = by_label.into_values().collect();
+    groups.sort_by_key(|&(block, _, bytes)| (core::cmp::Reverse(bytes), block));
+    groups.truncate(GROUPS);
+    let by_label = groups.into_iter().map(|(block, blocks, bytes)| {
+        let key = u64::from(labels.of(trace, block));
+        Owner { key, blocks, bytes }
+    });
+    let by_label = by_label.collect();
+    let largest = live.iter().take(BLOCKS).map(|life| OwnedBlock {
+        block: life.block.0,
+        bytes: life.bytes,
+        stream: life.stream.0,
+        born: life.born,
+        freed: (life.freed < trace.len() as u64).then_some(life.freed),
+        label: labels.of(trace, life.block),
+    });
+    let largest = largest.collect();
+    Owners {
+        by_label,
+        by_size: grouped(&live, |life| life.bytes),
+        by_stream: grouped(&live, |life| u64::from(life.stream.0)),
+        largest,
+    }
+}
+
+/// Blocks that have the same key, the most bytes first.
+fn grouped(live: &[&Life], key: impl Fn(&Life) -> u64) -> Vec<Owner> {
+    let mut groups: HashMap<u64, Owner> = HashMap::new();
+    for life in live {
+        let key = key(life);
+        let owner = groups.entry(key).or_insert(Owner { key, blocks: 0, bytes: 0 });
+        owner.blocks += 1;
+        owner.bytes = owner.bytes.saturating_add(life.bytes);
+    }
+    let mut groups: Vec<Owner> = groups.into_values().collect();
+    groups.sort_by_key(|owner| (core::cmp::Reverse(owner.bytes), owner.key));
+    groups.truncate(GROUPS);
+    groups
+}
+
+/// A histogram of all blocks in powers of two of `value`; bars between the first and the last are all there.
+pub(super) fn histogram(lives: &[Life], peak_at: u64, value: impl Fn(&Life) -> u64) -> Vec<Bar> {
+    let mut bars: Vec<Bar> = (0..u64::BITS)
+        .map(|bit| Bar {
+            from: if bit == 0 { 0 } else { 1 << bit },
+            count: 0,
+            bytes: 0,
+            at_peak: 0,
+        })
+        .collect();
+    for life in lives {
+        let bit = value(life).max(1).ilog2() as usize;
+        if let Some(bar) = bars.get_mut(bit) {
+            bar.count += 1;
+            bar.bytes = bar.bytes.saturating_add(life.bytes);
+            bar.at_peak += u64::from(life.is_live_after(peak_at));
+        }
+    }
+    let last = bars.iter().rposition(|bar| bar.count > 0).map_or(0, |last| last + 1);
+    bars.truncate(last);
+    let first = bars.iter().position(|bar| bar.count > 0).unwrap_or(0);
+    bars.split_off(first)
+}

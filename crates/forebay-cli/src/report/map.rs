@@ -1,0 +1,104 @@
+//! The map of addresses: which blocks are drawn, and where.
+
+use forebay_trace::Trace;
+
+use super::data::{HeldRanges, Map, MapBlocks};
+use super::lives::{LabelNumbers, Life};
+
+/// The most blocks that are drawn.
+const MOST_BLOCKS: usize = 1 << 14;
+
+/// The map of a run whose blocks lay at `addresses` while the pool held `maps`.
+pub(super) fn map(
+    trace: &Trace,
+    lives: &[Life],
+    addresses: &[Option<u64>],
+    maps: &[HeldRanges],
+    labels: &mut LabelNumbers,
+) -> Map {
+    let placed = lives.iter().zip(addresses);
+    let mut placed: Vec<(&Life, u64)> = placed
+        .filter_map(|(life, address)| Some((life, (*address)?)))
+        .filter(|(life, _)| life.bytes > 0)
+        .collect();
+    // What fills the most of the picture over time comes first.
+    placed.sort_by_key(|(life, _)| {
+        let area = u128::from(life.bytes) * u128::from(life.events());
+        (core::cmp::Reverse(area), life.block)
+    });
+    let left_out = placed.split_off(placed.len().min(MOST_BLOCKS));
+    placed.iter().for_each(|(life, _)| _ = labels.of(trace, life.block));
+    placed.sort_by_key(|(life, _)| life.block);
+    let held = maps.iter().flat_map(|map| &map.ranges).copied();
+    let used = Used::of(held.chain(placed.iter().map(|&(life, at)| (at, life.bytes))).collect());
+    let mut blocks = MapBlocks::default();
+    for (life, address) in placed {
+        blocks.offset.push(used.offset(address));
+        blocks.bytes.push(life.bytes);
+        blocks.born.push(life.born);
+        blocks.freed.push(life.freed);
+        blocks.stream.push(life.stream.0);
+        blocks.label.push(labels.of(trace, life.block));
+    }
+    let held = maps.iter().map(|map| {
+        let ranges = map.ranges.iter().map(|&(start, size)| (used.offset(start), size));
+        HeldRanges { at: map.at, ranges: ranges.collect() }
+    });
+    Map {
+        end: used.end,
+        blocks,
+        blocks_left_out: left_out.len() as u64,
+        largest_left_out_bytes: left_out.iter().map(|(life, _)| life.bytes).max().unwrap_or(0),
+        held: held.collect(),
+    }
+}
+
+/// Addresses that were ever used, put one after another.
+#[derive(Debug)]
+struct Used {
+    /// Begin, end and offset of each range, the lowest first; none touches another.
+    ranges: Vec<(u64, u64, u64)>,
+    end: u64,
+}
+
+impl Used {
+    /// Those of pairs of begin and length.
+    fn of(mut parts: Vec<(u64, u64)>) -> Self {
+        parts.sort_unstable();
+        let mut ranges: Vec<(u64, u64, u64)> = Vec::new();
+        for (start, size) in parts {
+            let end = start.saturating_add(size);
+            match ranges.last_mut() {
+                Some((_, last, _)) if start <= *last => *last = end.max(*last),
+                _ => ranges.push((start, end, 0)),
+            }
+        }
+        let mut total = 0_u64;
+        for (start, end, offset) in &mut ranges {
+            *offset = total;
+            total = total.saturating_add(*end - *start);
+        }
+        Self { ranges, end: total }
+    }
+
+    /// The offset of an address that is in one of the ranges.
+    fn offset(&self, address: u64) -> u64 {
+        let below = self.ranges.partition_point(|&(start, ..)| start <= address);
+        let range = below.checked_sub(1).and_then(|index| self.ranges.get(index));
+        range.map_or(0, |&(start, _, offset)| offset.saturating_add(address - start))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_were_never_used_are_left_out() {
+        let used = Used::of(vec![(1000, 10), (100, 50), (140, 20), (160, 5), (5000, 1)]);
+        assert_eq!(used.ranges, [(100, 165, 0), (1000, 1010, 65), (5000, 5001, 75)]);
+        assert_eq!(used.end, 76);
+        assert_eq!([100, 164, 1005, 5000].map(|at| used.offset(at)), [0, 64, 70, 75]);
+        assert_eq!((Used::of(Vec::new()).offset(7), Used::of(vec![(9, 1)]).offset(7)), (0, 0));
+    }
+}

@@ -1,0 +1,123 @@
+//! `forebay report`: what happened to memory in a recorded run, as one HTML file.
+//!
+//! ```text
+//!   file ──► Trace ──┬──► replays on forebay's pool and on models, watched ──┐
+//!                    ├──► blocks: owners, sizes, lifetimes                   ├──► Report: plain data,
+//!                    └──► trials: smaller devices, settings, larger batches ─┘    "forebay.report.v1"
+//!                                                                                   │
+//!                                       page.rs, page/: HTML, CSS, canvas  ◄────────┘
+//! ```
+//!
+//! Everything is aggregated here, so that the page has a bounded size whatever the recording has. Figures are those
+//! of [`replay`](forebay_trace::replay), [`Analysis`](forebay_trace::Analysis) and [`Fit`](forebay_trace::Fit).
+
+mod advice;
+mod collect;
+pub mod data;
+mod lives;
+mod map;
+mod page;
+mod series;
+#[cfg(test)]
+mod tests;
+mod trials;
+mod watch;
+
+pub use data::Report;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use forebay::Settings;
+use forebay_core::{Bytes, counted};
+use forebay_trace::{ReadOptions, Trace};
+
+use crate::Ending;
+use crate::command::ReportOptions;
+use crate::output::complain;
+use crate::progress::Progress;
+use crate::replay::{Policy, read_trace};
+use collect::{Terms, collect};
+
+/// Steps of the bar: five allocators, three devices, five trials, and the batch.
+const STEPS: u64 = 14;
+
+/// Makes the report of a run and writes the page, or with `--json` the data to `out`.
+pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
+    let Ok(settings) = Policy::settings(Policy::ALL).inspect_err(|error| complain(error)) else {
+        return Ok(Ending::BadUsage);
+    };
+    let mut reading = ReadOptions::default();
+    reading.device = options.of_device;
+    let Some(trace) = read_trace(&options.trace, &reading) else { return Ok(Ending::Fault) };
+    let progress = Progress::of("report", STEPS);
+    let tell = |what| {
+        progress.doing(what);
+        progress.advance(1);
+    };
+    let terms = Terms {
+        settings: &settings,
+        capacity: options.capacity,
+        is_thorough: !options.quick,
+        tell: &tell,
+    };
+    let found = collect(&trace, &terms);
+    drop(progress);
+    let (report, faults) = match found {
+        Ok(found) => found,
+        Err(error) => {
+            complain(error);
+            return Ok(Ending::Fault);
+        }
+    };
+    faults.iter().for_each(complain);
+    let mut ending = if faults.is_empty() { Ending::Well } else { Ending::Fault };
+    if options.json {
+        let mut text = serde_json::to_vec(&report)?;
+        text.push(b'\n');
+        out.write_all(&text)?;
+    }
+    // With --json the page is written where it was asked for.
+    if !options.json || options.output.is_some() {
+        let path = options.output.clone().unwrap_or_else(|| default_path(&report.run.name));
+        match write_page(&report, &path) {
+            Ok(size) if !options.json => {
+                let (events, path) = (counted(report.run.events, "event"), path.display());
+                writeln!(out, "{}: {events}; {size} written to {path}", report.run.name)?;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                complain(format_args!("{}: {error}", path.display()));
+                ending = Ending::Fault;
+            }
+        }
+    }
+    out.flush()?;
+    Ok(ending)
+}
+
+/// A quick report of a run at the pool's default settings, written to `path`.
+pub(crate) fn write_quick(trace: &Trace, capacity: Bytes, path: &Path) -> Result<(), String> {
+    let settings = Settings::default();
+    let terms =
+        Terms { settings: &settings, capacity: Some(capacity), is_thorough: false, tell: &|_| {} };
+    let (report, _) = collect(trace, &terms)?;
+    let written = write_page(&report, path);
+    written.map(|_| ()).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The run's name in the current directory, without what could lead elsewhere.
+fn default_path(name: &str) -> PathBuf {
+    let safe = |letter: char| {
+        if letter.is_alphanumeric() || "-_.".contains(letter) { letter } else { '_' }
+    };
+    let name: String = name.chars().take(100).map(safe).collect();
+    PathBuf::from(format!("{}.report.html", name.trim_start_matches('.')))
+}
+
+/// Writes the page; how large it is.
+fn write_page(report: &Report, path: &Path) -> io::Result<Bytes> {
+    let page = page::page(report)?;
+    std::fs::write(path, &page)?;
+    Ok(Bytes::new(page.len() as u64))
+}

@@ -1,0 +1,175 @@
+//! What other circumstances would change, found by replaying: devices of other sizes, other settings, larger batches.
+
+use std::error::Error;
+
+use forebay::Settings;
+use forebay_core::Bytes;
+use forebay_trace::{
+    Event, Fit, Model, PassReport, Player, ReplayOptions, Trace, TraceBuilder, replay,
+};
+
+use super::collect::Terms;
+use super::data::{Batch, SmallestDevice, Trial};
+use super::lives::Life;
+use crate::replay::{DeviceName, Policy, open_device};
+
+/// The allocators whose smallest device is found.
+const FITTED: [Policy; 3] =
+    [Policy::Forebay, Policy::Model(Model::TorchExpandable), Policy::Model(Model::Torch)];
+
+/// Settings that are tried, each on top of those in force. They change no result of a program.
+const TRIED: [&str; 4] =
+    ["size_classes:geometric", "largest_page:2MiB", "largest_page:128MiB", "magazine_bytes:64MiB"];
+
+/// The change of the run that is tried: what memory streams keep from one another.
+pub(super) const ONE_STREAM: &str = "all on one stream";
+
+/// Steps of a batch's factor.
+const STEPS: u64 = 64;
+
+/// The largest factor that is looked for.
+const MOST_FACTOR: u64 = 64;
+
+/// Passes of each replay, as in `forebay replay` and `forebay fit`.
+const PASSES: u32 = 2;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Trials {
+    pub(super) fits: Vec<SmallestDevice>,
+    pub(super) trials: Vec<Trial>,
+    pub(super) batch: Option<Batch>,
+}
+
+/// Tries it all.
+pub(super) fn run(
+    trace: &Trace,
+    lives: &[Life],
+    peak_at: u64,
+    terms: &Terms<'_>,
+) -> Result<Trials, String> {
+    let mut found = Trials::default();
+    if trace.statistics().peak_requested.is_zero() {
+        return Ok(found);
+    }
+    let said = |error: Box<dyn Error>| format!("{}: {error}", trace.name());
+    for policy in FITTED {
+        (terms.tell)("smallest device");
+        let open = |capacity: Bytes| opened(policy, Some(capacity), terms.settings);
+        if let Some(fit) = Fit::find(trace, PASSES, open).map_err(said)? {
+            let (smallest_bytes, ratio) = (fit.smallest.get(), fit.ratio());
+            found.fits.push(SmallestDevice { policy: policy.name(), smallest_bytes, ratio });
+        }
+    }
+    for change in TRIED {
+        (terms.tell)("settings");
+        let Ok(changed) = Settings::parse_conf(change) else { continue };
+        // Settings of the environment are not mixed with others: what is compared is the defaults.
+        if terms.settings == &Settings::default() {
+            found.trials.push(tried(change, trace, terms, &changed).map_err(said)?);
+        }
+    }
+    if trace.streams().len() > 1 {
+        let merged = rebuilt(trace, |life| life.bytes, lives, |_| 0).map_err(said)?;
+        found.trials.push(tried(ONE_STREAM, &merged, terms, terms.settings).map_err(said)?);
+    }
+    (terms.tell)("larger batch");
+    found.batch = batch(trace, lives, peak_at, terms, &found.fits).map_err(said)?;
+    Ok(found)
+}
+
+fn opened(
+    policy: Policy,
+    capacity: Option<Bytes>,
+    settings: &Settings,
+) -> Result<Box<dyn Player>, Box<dyn Error>> {
+    let device = open_device(DeviceName::SIM, capacity, false)?;
+    Ok(policy.player(device, settings)?)
+}
+
+fn tried(
+    change: &'static str,
+    trace: &Trace,
+    terms: &Terms<'_>,
+    settings: &Settings,
+) -> Result<Trial, Box<dyn Error>> {
+    let mut player = opened(Policy::Forebay, terms.capacity, settings)?;
+    let passes = replay(trace, &mut *player, ReplayOptions::new().passes(PASSES))?;
+    Ok(summed(change, &passes))
+}
+
+/// What passes came to together.
+fn summed(change: &'static str, passes: &[PassReport]) -> Trial {
+    let driver_ns =
+        |pass: &PassReport| u64::try_from(pass.driver.time.as_nanos()).unwrap_or(u64::MAX);
+    Trial {
+        change,
+        peak_reserved_bytes: passes.iter().map(|pass| pass.peak_reserved.get()).max().unwrap_or(0),
+        driver_calls: passes.iter().map(|pass| pass.driver.calls).sum(),
+        driver_ns: passes.iter().map(driver_ns).fold(0, u64::saturating_add),
+    }
+}
+
+/// The largest factor for what does not last with which the run goes through on the device, or else on the smallest
+/// that suffices PyTorch's allocator. `None` if not even the run itself does, or all of it lasts.
+fn batch(
+    trace: &Trace,
+    lives: &[Life],
+    peak_at: u64,
+    terms: &Terms<'_>,
+    fits: &[SmallestDevice],
+) -> Result<Option<Batch>, Box<dyn Error>> {
+    let half = trace.len() as u64 / 2;
+    let lasts = |life: &Life| life.events() >= half;
+    let torch = fits.iter().find(|fit| fit.policy == Model::Torch.name());
+    let capacity = terms.capacity.or(torch.map(|fit| Bytes::new(fit.smallest_bytes)));
+    let scaled = lives.iter().filter(|life| life.is_live_after(peak_at) && !lasts(life));
+    let scaled_bytes = scaled.map(|life| life.bytes).fold(0, u64::saturating_add);
+    let Some(capacity) = capacity.filter(|_| scaled_bytes > 0) else { return Ok(None) };
+    let fits_with = |steps: u64| -> Result<bool, Box<dyn Error>> {
+        let size = |life: &Life| {
+            if lasts(life) { life.bytes } else { life.bytes.saturating_mul(steps) / STEPS }
+        };
+        let handle = |stream: u16| trace.streams().get(usize::from(stream)).copied().unwrap_or(0);
+        let larger = rebuilt(trace, size, lives, handle)?;
+        if larger.statistics().peak_requested > capacity {
+            return Ok(false);
+        }
+        let mut player = opened(Policy::Forebay, Some(capacity), terms.settings)?;
+        let options = ReplayOptions::new().passes(PASSES).stop_when_short();
+        let passes = replay(&larger, &mut *player, options)?;
+        Ok(passes.iter().all(|pass| pass.out_of_memory == 0))
+    };
+    let (mut suffices, mut fails) = (STEPS, STEPS * MOST_FACTOR + 1);
+    if !fits_with(suffices)? {
+        return Ok(None);
+    }
+    while fails - suffices > 1 {
+        let middle = suffices + (fails - suffices) / 2;
+        if fits_with(middle)? { suffices = middle } else { fails = middle }
+    }
+    let factor = suffices as f64 / STEPS as f64;
+    Ok(Some(Batch { capacity_bytes: capacity.get(), scaled_bytes, factor }))
+}
+
+/// The run with other sizes and streams.
+fn rebuilt(
+    trace: &Trace,
+    size: impl Fn(&Life) -> u64,
+    lives: &[Life],
+    handle: impl Fn(u16) -> u64,
+) -> Result<Trace, Box<dyn Error>> {
+    let mut builder = TraceBuilder::new(trace.name());
+    for event in trace.events() {
+        match event {
+            Event::Allocate { block, stream, .. } => {
+                let bytes = lives.get(block.0 as usize).map_or(0, &size);
+                builder.allocate(u64::from(block.0), Bytes::new(bytes), handle(stream.0))?;
+            }
+            Event::Free { block, stream } => {
+                builder.free(u64::from(block.0), handle(stream.0))?;
+            }
+        }
+    }
+    Ok(builder.finish())
+}

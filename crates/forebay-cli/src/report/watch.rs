@@ -1,0 +1,167 @@
+//! What is seen of forebay's pool while the first pass is played.
+
+use std::collections::BTreeMap;
+
+use forebay::Pool;
+use forebay_hal::Call;
+use forebay_trace::{Event, Moment};
+
+use super::data::{Happening, HappeningKind, Happenings, HeldRanges, PoolSamples};
+
+/// The most moments at which the pool's statistics are read.
+const MOST_SAMPLES: u64 = 1024;
+
+/// The most moments at which the pool's addresses are read, which takes longer.
+const MOST_MAPS: u64 = 128;
+
+/// The most ranges of addresses that are kept of a moment.
+const MOST_RANGES: usize = 128;
+
+/// The most happenings of one kind that are listed.
+const MOST_LISTED: usize = 150;
+
+/// An observer of the first pass on forebay's pool.
+#[derive(Debug)]
+pub(super) struct PoolWatch {
+    pool: Pool,
+    events: u64,
+    peak_at: u64,
+    held: u64,
+    moved: u64,
+    samples: PoolSamples,
+    counts: Happenings,
+    listed: BTreeMap<HappeningKind, Vec<Happening>>,
+    /// Where each block lay, by number; `None` if it got no memory.
+    addresses: Vec<Option<u64>>,
+    maps: Vec<HeldRanges>,
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) samples: PoolSamples,
+    pub(super) happenings: Happenings,
+    pub(super) addresses: Vec<Option<u64>>,
+    /// By address, not by offset.
+    pub(super) maps: Vec<HeldRanges>,
+}
+
+impl PoolWatch {
+    /// Watches an empty pool while a run of `events` is played that has its peak after the event `peak_at`.
+    pub(super) fn new(pool: Pool, events: u64, peak_at: u64) -> Self {
+        Self {
+            pool,
+            events,
+            peak_at,
+            held: 0,
+            moved: 0,
+            samples: PoolSamples::default(),
+            counts: Happenings::default(),
+            listed: BTreeMap::new(),
+            addresses: Vec::new(),
+            maps: Vec::new(),
+        }
+    }
+
+    /// After an event.
+    pub(super) fn see(&mut self, moment: &mut Moment<'_>) {
+        let at = moment.index as u64;
+        self.follow_block(at, moment);
+        let held = moment.player.reserved().get();
+        if held > self.held {
+            self.counts.growths += 1;
+            self.list(HappeningKind::Growth, at, held - self.held, 1);
+        } else if held < self.held {
+            self.counts.releases += 1;
+            self.list(HappeningKind::Release, at, self.held - held, 1);
+        }
+        self.held = held;
+        let is_due = |most: u64| {
+            let every = self.events.div_ceil(most).max(1);
+            at.is_multiple_of(every) || at + 1 == self.events || at == self.peak_at
+        };
+        let (sample, map) = (is_due(MOST_SAMPLES), is_due(MOST_MAPS));
+        if sample {
+            self.sample(at);
+        }
+        if map {
+            self.read_map(at);
+        }
+    }
+
+    fn follow_block(&mut self, at: u64, moment: &mut Moment<'_>) {
+        let Event::Allocate { block, size, .. } = moment.event else { return };
+        if moment.is_refused {
+            self.counts.out_of_memory += 1;
+            self.list(HappeningKind::OutOfMemory, at, size.get(), 1);
+        }
+        let address = moment.player.placed().and_then(|player| player.address(block));
+        self.addresses.push(address.map(|address| address.get()));
+    }
+
+    fn sample(&mut self, at: u64) {
+        let found = self.pool.statistics();
+        // Pages that were mapped and not made for it had been elsewhere.
+        let moved = found.driver.of(Call::Map).saturating_sub(found.driver.of(Call::CreatePage));
+        let new = moved.saturating_sub(self.moved);
+        self.moved = moved.max(self.moved);
+        if new > 0 {
+            self.counts.moved_pages += new;
+            self.list(HappeningKind::PageMoves, at, 0, new);
+        }
+        self.samples.at.push(at);
+        self.samples.held_bytes.push(found.held.get());
+        self.samples.live_bytes.push(found.live.get());
+        self.samples.free_bytes.push(found.free.get());
+        self.samples.largest_free_bytes.push(found.largest_free.get());
+        self.samples.fragmentation.push(found.fragmentation());
+        self.samples.moved_pages.push(new);
+    }
+
+    fn read_map(&mut self, at: u64) {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for span in self.pool.memory_map().spans {
+            let (start, size) = (span.start().get(), span.size().get());
+            match ranges.last_mut() {
+                Some((last, length)) if last.saturating_add(*length) == start => *length += size,
+                _ => ranges.push((start, size)),
+            }
+        }
+        if ranges.len() > MOST_RANGES {
+            // The largest stay, the lowest first as before.
+            ranges.sort_by_key(|&(start, size)| (core::cmp::Reverse(size), start));
+            ranges.truncate(MOST_RANGES);
+            ranges.sort_unstable();
+        }
+        if self.maps.last().is_none_or(|last| last.ranges != ranges) {
+            self.maps.push(HeldRanges { at, ranges });
+        }
+    }
+
+    /// Lists a happening. Where there are too many of a kind, the smallest gives way.
+    fn list(&mut self, kind: HappeningKind, at: u64, bytes: u64, count: u64) {
+        let listed = self.listed.entry(kind).or_default();
+        listed.push(Happening { at, kind, bytes, count });
+        if listed.len() >= 2 * MOST_LISTED {
+            keep_largest(listed);
+        }
+    }
+
+    /// What was seen.
+    pub(super) fn finish(mut self) -> Seen {
+        self.listed.values_mut().for_each(keep_largest);
+        self.counts.listed = self.listed.into_values().flatten().collect();
+        self.counts.listed.sort_by_key(|happening| (happening.at, happening.kind));
+        Seen {
+            samples: self.samples,
+            happenings: self.counts,
+            addresses: self.addresses,
+            maps: self.maps,
+        }
+    }
+}
+
+fn keep_largest(listed: &mut Vec<Happening>) {
+    listed.sort_by_key(|one| (core::cmp::Reverse((one.bytes, one.count)), one.at));
+    listed.truncate(MOST_LISTED);
+}

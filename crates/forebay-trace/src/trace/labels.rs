@@ -1,0 +1,80 @@
+//! Who allocated which block, as far as the source tells.
+
+use std::collections::HashMap;
+
+use super::BlockIndex;
+
+/// The most different labels of a recording; blocks of others have none.
+const MOST_LABELS: usize = 1 << 16;
+
+/// The most bytes of a label; the rest is cut off.
+const LONGEST: usize = 1 << 10;
+
+/// Labels of blocks. Files of traces have no place for them: they compare equal, whatever they hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Labels {
+    texts: Vec<String>,
+    numbers: HashMap<String, u32>,
+    /// By block, as far as any block has one: the number of its label plus one, or 0.
+    of_block: Vec<u32>,
+}
+
+impl PartialEq for Labels {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Labels {}
+
+impl Labels {
+    /// The label of `block`.
+    pub(super) fn of(&self, block: BlockIndex) -> Option<&str> {
+        let number = self.of_block.get(block.0 as usize)?.checked_sub(1)?;
+        self.texts.get(number as usize).map(String::as_str)
+    }
+
+    /// Labels `block`.
+    pub(super) fn set(&mut self, block: BlockIndex, text: &str) {
+        let end = (0..=text.len().min(LONGEST)).rev().find(|&end| text.is_char_boundary(end));
+        let text = text.get(..end.unwrap_or(0)).unwrap_or_default();
+        let number = match self.numbers.get(text) {
+            Some(&number) => number,
+            None if self.texts.len() == MOST_LABELS || text.is_empty() => return,
+            None => {
+                self.texts.push(text.to_owned());
+                let number = u32::try_from(self.texts.len()).unwrap_or(0);
+                self.numbers.insert(text.to_owned(), number);
+                number
+            }
+        };
+        let index = block.0 as usize;
+        if self.of_block.len() <= index {
+            self.of_block.resize(index + 1, 0);
+        }
+        if let Some(place) = self.of_block.get_mut(index) {
+            *place = number;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_shared_bounded_and_cut_at_a_character() {
+        let mut labels = Labels::default();
+        labels.set(BlockIndex(3), "forward");
+        labels.set(BlockIndex(1), "forward");
+        assert_eq!(labels.texts.len(), 1);
+        let found = [0, 1, 2, 3, 4].map(|block| labels.of(BlockIndex(block)));
+        assert_eq!(found, [None, Some("forward"), None, Some("forward"), None]);
+        labels.set(BlockIndex(0), &"ä".repeat(LONGEST));
+        assert_eq!(labels.of(BlockIndex(0)).map(str::len), Some(LONGEST));
+        for number in 0..2 * MOST_LABELS {
+            labels.set(BlockIndex(0), &number.to_string());
+        }
+        assert_eq!(labels.texts.len(), MOST_LABELS);
+    }
+}
