@@ -1,6 +1,7 @@
 //! What the demonstration finds, as plain data.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use forebay::Settings;
 use forebay::config::Sources;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use crate::bench::{self, BenchSetup, Effort, hot};
 use crate::progress::Progress;
 use crate::replay::{DeviceName, Policy, Row, open_device};
+use crate::report;
 use crate::settings::in_words;
 
 /// The id of the summary's form. A key that is there stays there with the same meaning.
@@ -28,8 +30,8 @@ const PAIR: Bytes = Bytes::new(64 * KIB);
 /// full for a demonstration is no use to anybody.
 const ROOM: Bytes = Bytes::gib(1);
 
-/// How far a bar has to go: one step for each replay, and one for each turn of the pairs.
-pub(super) const STEPS: u64 = 6 + 201;
+/// How far a bar has to go: one step for each replay, one for each turn of the pairs, and one for the report.
+pub(super) const STEPS: u64 = 6 + 201 + 1;
 
 /// What was found.
 #[derive(Clone, Debug)]
@@ -49,6 +51,8 @@ pub struct Story {
     pub driver_pair_ns: u64,
     /// Settings of the environment that are left aside: the story is that of the defaults.
     pub left_aside: Vec<String>,
+    /// The page that shows the run on the simulated H200, or why there is none.
+    pub report: Result<PathBuf, String>,
 }
 
 /// What forebay saves against another allocator, in the first pass.
@@ -78,6 +82,7 @@ struct Summary<'a> {
     quotient: Option<f64>,
     driver_pair_ns: u64,
     settings_left_aside: &'a [String],
+    report: Option<&'a PathBuf>,
 }
 
 impl Story {
@@ -102,9 +107,12 @@ impl Story {
         let price = |call| CostModel::H200.call(call, PAIR);
         let pair = price(Call::Allocate).saturating_add(price(Call::Free));
         let driver_pair_ns = u64::try_from(pair.as_nanos()).unwrap_or(u64::MAX);
+        progress.doing("the report");
+        let report = report::write_for_demo(&trace, H200);
+        progress.advance(1);
         let trace = trace.name().to_owned();
         let left_aside = left_aside();
-        Ok(Self { trace, sums, here, there, pairs, driver_pair_ns, left_aside })
+        Ok(Self { trace, sums, here, there, pairs, driver_pair_ns, left_aside, report })
     }
 
     /// What did not go as it should: a replay that ran out of memory, a pair that failed.
@@ -181,6 +189,7 @@ impl Story {
             quotient: ours.and_then(|row| row.quotient),
             driver_pair_ns: self.driver_pair_ns,
             settings_left_aside: &self.left_aside,
+            report: self.report.as_ref().ok(),
         };
         line(&summary, out)
     }
@@ -246,6 +255,7 @@ mod tests {
             pairs: Vec::new(),
             driver_pair_ns: 1,
             left_aside: Vec::new(),
+            report: Err("not written".to_owned()),
         }
     }
 

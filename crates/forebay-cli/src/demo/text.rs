@@ -25,7 +25,8 @@ pub(super) fn tell(story: &Story, width: Width, out: &mut impl Write) -> io::Res
     there(story, width, out)?;
     saved(story, width, out)?;
     pair(story, width, out)?;
-    next(out)
+    next(out)?;
+    page(story, width, out)
 }
 
 fn what(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
@@ -236,12 +237,25 @@ fn next(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{TITLE}Next{TITLE:#}")?;
     for (what, say) in [
         ("replay SNAPSHOT.pickle", "your own run; see replay --help"),
+        ("report SNAPSHOT.pickle", "a page about your own run"),
         ("bench alloc", "time all workloads here"),
         ("doctor", "check this machine"),
     ] {
         writeln!(out, "  {command} {what:24}{QUIET}{say}{QUIET:#}")?;
     }
     Ok(())
+}
+
+/// Where the page is that shows the run.
+fn page(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out)?;
+    match &story.report {
+        Ok(path) => {
+            titled(("Report", TITLE), "the run above, for a browser", width, out)?;
+            writeln!(out, "  {}", path.display())
+        }
+        Err(error) => paragraph(NOTE, &format!("no report: {error}"), 0, width, out),
+    }
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod watch;
 
 pub use data::Report;
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -96,14 +97,19 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
     Ok(ending)
 }
 
-/// A quick report of a run at the pool's default settings, written to `path`.
-pub(crate) fn write_quick(trace: &Trace, capacity: Bytes, path: &Path) -> Result<(), String> {
+/// A quick report of a run at the pool's default settings on a device of that capacity, in a new file of the folder for
+/// temporary files.
+pub(crate) fn write_for_demo(trace: &Trace, capacity: Bytes) -> Result<PathBuf, String> {
     let settings = Settings::default();
     let terms =
         Terms { settings: &settings, capacity: Some(capacity), is_thorough: false, tell: &|_| {} };
     let (report, _) = collect(trace, &terms)?;
-    let written = write_page(&report, path);
-    written.map(|_| ()).map_err(|error| format!("{}: {error}", path.display()))
+    let page = page::page(&report).map_err(|error| error.to_string())?;
+    let path = std::env::temp_dir().join(format!("forebay-demo-{}.html", std::process::id()));
+    // Others may write to that folder too: what is there already, such as a link, is not followed.
+    let written = File::create_new(&path).and_then(|mut file| file.write_all(page.as_bytes()));
+    written.map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path)
 }
 
 /// The run's name in the current directory, without what could lead elsewhere.

@@ -1,1 +1,213 @@
+//! What a report says is what replaying says; nothing grows without bound; nothing is read as HTML.
 
+use std::collections::HashSet;
+
+use forebay::Settings;
+use forebay_core::Bytes;
+use forebay_trace::{Fit, ReplayOptions, Trace, TraceBuilder, replay, sample};
+use proptest::prelude::*;
+
+use super::collect::{Terms, collect};
+use super::data::Report;
+use super::page::page;
+use crate::replay::{DeviceName, Policy, open_device};
+
+/// What a page may have at most.
+const MOST_BYTES: usize = 5 << 20;
+
+fn reported(trace: &Trace, capacity: Option<Bytes>, is_thorough: bool) -> Report {
+    let settings = Settings::default();
+    let terms = Terms { settings: &settings, capacity, is_thorough, tell: &|_| {} };
+    let (report, faults) = collect(trace, &terms).unwrap();
+    assert_eq!(faults, Vec::<String>::new());
+    report
+}
+
+/// Compares every figure with an unobserved replay.
+fn assert_equals_replay(trace: &Trace, capacity: Option<Bytes>, report: &Report) {
+    let sums = trace.statistics();
+    let run = &report.run;
+    assert_eq!((run.allocations, run.frees), (sums.allocations, sums.frees));
+    assert_eq!(run.peak_requested_bytes, sums.peak_requested.get());
+    let events = trace.len() as u64;
+    let buckets = events.div_ceil(report.timeline.events_per_bucket);
+    for (index, &policy) in Policy::ALL.iter().enumerate() {
+        let device = open_device(DeviceName::SIM, capacity, false).unwrap();
+        let mut player = policy.player(device, &Settings::default()).unwrap();
+        let passes = replay(trace, &mut *player, ReplayOptions::new()).unwrap();
+        let rows = report.policies.iter().filter(|row| row.policy == policy.name());
+        let rows: Vec<_> = rows.collect();
+        assert_eq!(rows.len(), 2, "{policy}");
+        for (row, pass) in rows.iter().zip(&passes) {
+            assert_eq!(row.ops, pass.operations, "{policy}");
+            assert_eq!(row.peak_requested_bytes, pass.peak_requested.get(), "{policy}");
+            assert_eq!(row.peak_reserved_bytes, pass.peak_reserved.get(), "{policy}");
+            assert_eq!((row.ooms, row.ratio), (pass.out_of_memory, pass.ratio()), "{policy}");
+            assert_eq!((row.driver_calls, row.maps), (pass.driver.calls, pass.driver.maps));
+            assert_eq!(u128::from(row.driver_ns), pass.driver.time.as_nanos(), "{policy}");
+        }
+        let series = &report.timeline.series[index + 1];
+        assert_eq!((series.name, series.max.len() as u64), (policy.name(), buckets));
+        assert_eq!(series.peak_bytes, passes[0].peak_reserved.get(), "{policy}");
+        assert_eq!(series.max.iter().max().copied().unwrap_or(0), series.peak_bytes);
+        assert!(series.min.iter().zip(&series.max).all(|(min, max)| min <= max));
+    }
+    let requested = &report.timeline.series[0];
+    assert_eq!((requested.name, requested.max.len() as u64), ("requested", buckets));
+    assert_eq!((requested.peak_bytes, requested.peak_at), (run.peak_requested_bytes, run.peak_at));
+    let ours = &report.policies[0];
+    assert_eq!(report.happenings.out_of_memory, ours.ooms);
+    for bars in [&report.sizes, &report.lifetimes] {
+        assert_eq!(bars.iter().map(|bar| bar.count).sum::<u64>(), run.allocations);
+        assert_eq!(bars.iter().map(|bar| bar.at_peak).sum::<u64>(), run.peak_blocks);
+    }
+}
+
+#[test]
+fn every_figure_is_that_of_a_replay() {
+    let trace = sample::gpt2_train().unwrap();
+    let report = reported(&trace, None, false);
+    assert_equals_replay(&trace, None, &report);
+    assert_eq!(report.timeline.events_per_bucket, 2);
+    assert!(page(&report).unwrap().len() < MOST_BYTES);
+    let moved: u64 = report.pool.moved_pages.iter().sum();
+    assert_eq!(report.happenings.moved_pages, moved);
+    assert!(report.happenings.growths > 0);
+    // Short of memory, the same.
+    let capacity = Some(Bytes::gib(10));
+    let short = reported(&trace, capacity, false);
+    assert!(short.happenings.out_of_memory > 0);
+    assert_equals_replay(&trace, capacity, &short);
+}
+
+/// A run: each step frees a live block, or allocates so much on that stream.
+fn built(steps: &[(u8, u32, u8)]) -> Trace {
+    let mut builder = TraceBuilder::new("any");
+    let mut live = Vec::new();
+    for (key, &(choice, bytes, stream)) in (0_u64..).zip(steps) {
+        if choice % 2 == 0 && !live.is_empty() {
+            let block = live.swap_remove(usize::from(choice / 2) % live.len());
+            builder.free(block, u64::from(stream % 3)).unwrap();
+        } else {
+            builder.allocate(key, Bytes::new(u64::from(bytes)), u64::from(stream % 3)).unwrap();
+            live.push(key);
+        }
+    }
+    builder.finish()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn any_run_is_told_as_it_replays(
+        steps in prop::collection::vec((any::<u8>(), 0_u32..64 << 20, any::<u8>()), 0..120),
+        is_short: bool,
+    ) {
+        let trace = built(&steps);
+        let capacity = is_short.then_some(Bytes::mib(256));
+        let report = reported(&trace, capacity, false);
+        assert_equals_replay(&trace, capacity, &report);
+        let blocks = &report.map.blocks;
+        for at in 0..trace.len() as u64 {
+            let mut live: Vec<usize> = (0..blocks.born.len())
+                .filter(|&block| blocks.born[block] <= at && at < blocks.freed[block])
+                .collect();
+            live.sort_by_key(|&block| blocks.offset[block]);
+            for pair in live.windows(2) {
+                let end = blocks.offset[pair[0]] + blocks.bytes[pair[0]];
+                prop_assert!(end <= blocks.offset[pair[1]], "blocks overlap after event {}", at);
+            }
+            // Without a refusal, all that is requested is drawn.
+            if report.happenings.out_of_memory == 0 {
+                let drawn: u64 = live.iter().map(|&block| blocks.bytes[block]).sum();
+                prop_assert_eq!(drawn, report.timeline.series[0].max[at as usize]);
+            }
+        }
+        prop_assert!(blocks.offset.iter().zip(&blocks.bytes).all(|(at, size)| at + size <= report.map.end));
+    }
+}
+
+#[test]
+fn nothing_at_all_makes_a_report_too() {
+    let report = reported(&TraceBuilder::new("").finish(), None, true);
+    assert_eq!((report.run.events, report.map.end, report.sizes.len()), (0, 0, 0));
+    assert!(page(&report).unwrap().contains("forebay.report.v1"));
+}
+
+#[test]
+fn names_and_labels_are_never_read_as_html() {
+    let evil = "</script><script>alert(1)</script><!--";
+    let mut builder = TraceBuilder::new(evil);
+    for block in 0..20 {
+        builder.allocate(block, Bytes::mib(1), 0).unwrap();
+        builder.label(&format!("<script>{block}</script>"));
+    }
+    let report = reported(&builder.finish(), None, false);
+    assert_eq!(report.labels.len(), 20);
+    let page = page(&report).unwrap();
+    assert_eq!(page.matches("<script").count(), 2, "the data, and the program");
+    assert_eq!(page.matches("</script").count(), 2);
+    assert!(page.contains("<h1>&lt;/script&gt;&lt;script&gt;alert(1)"));
+    let begin = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();
+    let end = begin + page[begin..].find("</script>").unwrap();
+    let data: serde_json::Value = serde_json::from_str(&page[begin..end]).unwrap();
+    assert_eq!(
+        (&data["run"]["name"], &data["labels"][0]),
+        (&evil.into(), &"<script>0</script>".into())
+    );
+    assert!(!page.contains("://") || !page.contains("src="), "nothing is loaded");
+}
+
+/// Many blocks, streams, sizes and long labels: the page stays bounded, and says what it left out.
+#[test]
+fn a_page_has_a_bound() {
+    let mut builder = TraceBuilder::new("n".repeat(1 << 10));
+    for block in 0..30_000_u64 {
+        builder.allocate(block, Bytes::new((block * 7919) % (1 << 22)), block % 4).unwrap();
+        builder.label(&format!("{block} {}", "long ".repeat(300)));
+        if block >= 2000 {
+            builder.free(block - 2000, block % 4).unwrap();
+        }
+    }
+    let report = reported(&builder.finish(), None, false);
+    let drawn = report.map.blocks.born.len() as u64;
+    let empty = 1 + 30_000 / (1 << 22);
+    assert_eq!(drawn + report.map.blocks_left_out, 30_000 - empty);
+    assert!(report.map.blocks_left_out > 0 && report.labels.len() == 1000);
+    let size = page(&report).unwrap().len();
+    assert!(size < MOST_BYTES, "{size}");
+}
+
+#[test]
+fn trials_are_those_of_fit_and_replay() {
+    let mut builder = TraceBuilder::new("steps");
+    builder.allocate(0, Bytes::mib(64), 0).unwrap();
+    for step in 0..40_u64 {
+        // One block a step is kept: a leak.
+        builder.allocate(1000 + step, Bytes::kib(100), 0).unwrap();
+        for block in 1..5 {
+            builder.allocate(block, Bytes::mib(8 * block + step % 3), step % 2).unwrap();
+        }
+        for block in 1..5 {
+            builder.free(block, step % 2).unwrap();
+        }
+    }
+    let trace = builder.finish();
+    let report = reported(&trace, None, true);
+    for found in &report.fits {
+        let policy = Policy::ALL.iter().find(|policy| policy.name() == found.policy).unwrap();
+        let open = |capacity| {
+            let device = open_device(DeviceName::SIM, Some(capacity), false)?;
+            Ok(policy.player(device, &Settings::default())?)
+        };
+        let fit = Fit::find(&trace, 2, open).unwrap().unwrap();
+        assert_eq!((found.smallest_bytes, found.ratio), (fit.smallest.get(), fit.ratio()));
+    }
+    let changes: HashSet<&str> = report.trials.iter().map(|trial| trial.change).collect();
+    assert_eq!((report.fits.len(), report.trials.len(), changes.len()), (3, 5, 5));
+    let batch = report.batch.unwrap();
+    assert!(batch.factor >= 1.0 && batch.scaled_bytes < report.run.peak_requested_bytes);
+    let leak = report.advice.iter().find(|advice| advice.title == "Suspected leak").unwrap();
+    assert!(leak.text.starts_with("40 blocks of 100.00 KiB each"), "{}", leak.text);
+}

@@ -12,3 +12,4 @@ mod fit;
 mod machine;
 mod record;
 mod replay;
+mod report;

@@ -23,8 +23,9 @@ function sampled(at, values) {
     return Math.max(low - 1, 0);
   };
   return (from, to) => {
+    const first = before(from);
     let least = Infinity, most = -Infinity;
-    for (let index = before(from); index < at.length && (at[index] < to || index === before(from)); index += 1) {
+    for (let index = first; index < at.length && (at[index] < to || index === first); index += 1) {
       const value = values[index];
       if (value === null) continue;
       if (value < least) least = value;
@@ -111,11 +112,11 @@ class Chart {
   top() {
     if (this.most !== null) return this.most;
     const shown = this.lines.filter(line => line.shown).map(line => line.range(view.from, view.to));
-    return Math.max(1, ...shown.filter(Boolean).map(range => range[1])) * 1.04;
+    return Math.max(1, ...shown.filter(Boolean).map(range => range[1])) * 1.08;
   }
 
   draw() {
-    const { pen, width, height } = context(this.canvas), plot = this.plot, most = this.top();
+    const { pen } = context(this.canvas), plot = this.plot, most = this.top();
     const y = value => plot.top + plot.height * (1 - value / most);
     const x = event => plot.left + (event - view.from) / (view.to - view.from) * plot.width;
     pen.font = "12px system-ui, sans-serif";
@@ -205,7 +206,11 @@ class Chart {
     pen.textBaseline = "top";
     const text = `peak ${this.say(this.peak.value)}`, right = at + pen.measureText(text).width + 12 < plot.left + plot.width;
     pen.textAlign = right ? "left" : "right";
-    pen.fillText(text, at + (right ? 8 : -8), Math.max(top - 12, plot.top));
+    const place = [text, at + (right ? 8 : -8), Math.max(top - 13, plot.top - 2)];
+    pen.strokeStyle = color("paper");
+    pen.lineWidth = 4;
+    pen.strokeText(...place);
+    pen.fillText(...place);
   }
 
   // Says the figures under the pointer, or else at the moment.

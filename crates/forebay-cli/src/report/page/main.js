@@ -20,7 +20,7 @@ function timeChart() {
   const { events_per_bucket: per, series } = data.timeline;
   const lines = series.map((one, index) => ({
     text: one.name === "requested" ? "requested" : one.name === "forebay" ? "held by forebay" : one.name,
-    range: bucketed(one, per), fill: index === 0, shown: one.name !== "pow2", color: `s${index % 6}`, dash: DASHES[index % 6],
+    range: bucketed(one, per), fill: index === 0, shown: !["pow2", "direct"].includes(one.name), color: `s${index % 6}`, dash: DASHES[index % 6],
   }));
   const peak = { at: series[0].peak_at, value: series[0].peak_bytes, line: lines[0] };
   const chart = new Chart(byId("time"), byId("time-readout"), lines, { say: value => bytes(Math.round(value)), peak });

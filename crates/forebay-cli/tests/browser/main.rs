@@ -1,0 +1,214 @@
+//! The page of `forebay report` in a real browser. Skipped where there is no Chromium.
+
+// What tests share stands outside the functions that the lint knows as tests.
+#![allow(clippy::unwrap_used)]
+
+mod chromium;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use serde_json::{Value, json};
+
+use chromium::{Chromium, Fault};
+
+type Check = fn(&mut Chromium, &Path) -> Result<(), Fault>;
+
+const CHECKS: [(&str, Check); 6] = [
+    ("opens_without_a_complaint", opens),
+    ("zooms_and_pans", zooms),
+    ("scrubs_through_time", scrubs),
+    ("sorts_tables", sorts),
+    ("is_dark_and_narrow", dark_and_narrow),
+    ("reads_no_data_as_html", hostile),
+];
+
+fn main() -> ExitCode {
+    let trials = CHECKS.map(|(name, check)| Trial::ignorable_test(name, move || run(check)));
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+}
+
+fn run(check: Check) -> Result<Completion, Failed> {
+    let Some(program) = chromium::find() else {
+        return Ok(Completion::ignored_with("skipped: there is no chromium in PATH"));
+    };
+    let folder = tempfile::tempdir()?;
+    let mut browser = Chromium::start(&program, folder.path())?;
+    browser.screen(1280, false)?;
+    check(&mut browser, folder.path())?;
+    if !browser.complaints.is_empty() {
+        return Err(format!("the page complained: {:?}", browser.complaints).into());
+    }
+    Ok(Completion::Completed)
+}
+
+/// The page of a recording.
+fn written(folder: &Path, recording: &Path) -> PathBuf {
+    let page = folder.join("page.html");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let run = command.arg("report").arg(recording).arg("-o").arg(&page).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    page
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../forebay-trace").join(name)
+}
+
+fn snapshot(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    browser.open(&written(folder, &data("tests/data/torch_snapshot.pickle"))).map(|_| ())
+}
+
+fn expect(fact: bool, what: &str) -> Result<(), Fault> {
+    if fact { Ok(()) } else { Err(what.to_owned()) }
+}
+
+/// Part of time that a chart shows, in events.
+fn shown(browser: &mut Chromium) -> Result<(f64, f64), Fault> {
+    let range = browser
+        .value("['from', 'to'].map(key => Number(document.getElementById('time').dataset[key]))")?;
+    Ok((range[0].as_f64().unwrap_or(-1.0), range[1].as_f64().unwrap_or(-1.0)))
+}
+
+fn opens(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    for name in
+        ["data/gpt2_train.csv.gz", "tests/data/rmm_log.csv", "tests/data/torch_snapshot.pickle"]
+    {
+        let took = browser.open(&written(folder, &data(name)))?;
+        // Two seconds, and a machine that is busy with other tests.
+        expect(took < Duration::from_secs(10), &format!("{name} took {took:?} to open"))?;
+        let figures = browser.value("document.querySelectorAll('#figures dd').length")?;
+        expect(figures.as_u64() >= Some(5), &format!("{name}: {figures} figures"))?;
+        // Something other than the background is drawn on every canvas.
+        let drawn = browser.value(
+            "[...document.querySelectorAll('canvas')].map(c => new Set(new Uint32Array(c.getContext('2d')\
+             .getImageData(0, 0, c.width, c.height).data.buffer)).size)",
+        )?;
+        let colors: Vec<u64> =
+            drawn.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+        expect(
+            colors.len() == 3 && colors.iter().all(|&count| count > 3),
+            &format!("{name}: {drawn}"),
+        )?;
+        let hungry = browser.value("performance.getEntriesByType('resource').length")?;
+        expect(hungry == 0, &format!("{name}: {hungry} things were loaded"))?;
+    }
+    Ok(())
+}
+
+fn zooms(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    snapshot(browser, folder)?;
+    let all = shown(browser)?;
+    expect(all == (0.0, 458.0), &format!("at first {all:?}"))?;
+    browser.value("document.getElementById('zoom-in').click()")?;
+    browser.drawn()?;
+    let near = shown(browser)?;
+    expect(near.1 - near.0 < 300.0, &format!("after the button {near:?}"))?;
+    browser.value("document.getElementById('time').focus()")?;
+    browser.press("+")?;
+    let nearer = shown(browser)?;
+    expect(nearer.1 - nearer.0 < near.1 - near.0, &format!("after + {nearer:?}"))?;
+    browser.press("ArrowLeft")?;
+    let moved = shown(browser)?;
+    expect(moved.0 < nearer.0, &format!("after an arrow {moved:?}"))?;
+    let at = browser.middle("time")?;
+    browser.mouse("mouseWheel", at, &json!({"deltaX": 0, "deltaY": -100}))?;
+    let wheeled = shown(browser)?;
+    expect(wheeled.1 - wheeled.0 < moved.1 - moved.0, &format!("after the wheel {wheeled:?}"))?;
+    browser.mouse("mousePressed", at, &json!({}))?;
+    browser.mouse("mouseMoved", (at.0 + 120.0, at.1), &json!({"buttons": 1}))?;
+    browser.mouse("mouseReleased", (at.0 + 120.0, at.1), &json!({}))?;
+    let dragged = shown(browser)?;
+    expect(dragged.0 < wheeled.0, &format!("after dragging {dragged:?}"))?;
+    browser.press("0")?;
+    let again = shown(browser)?;
+    expect(again == all, &format!("after 0 {again:?}"))
+}
+
+fn scrubs(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    snapshot(browser, folder)?;
+    let live = |browser: &mut Chromium, event: u64| {
+        browser.value(&format!(
+            "(() => {{ const s = document.getElementById('scrub'); s.value = {event}; \
+             s.dispatchEvent(new Event('input')); }})()"
+        ))?;
+        browser.drawn()?;
+        // The page against its own data, counted in another way.
+        let wanted = browser.value(&format!(
+            "(b => b.born.filter((born, i) => born <= {event} && {event} < b.freed[i]).length)\
+             (JSON.parse(document.getElementById('data').textContent).map.blocks)"
+        ))?;
+        let got = browser.value("Number(document.getElementById('map').dataset.blocks)")?;
+        expect(got == wanted, &format!("after event {event}: {got} drawn, {wanted} live"))?;
+        Ok::<_, Fault>(got)
+    };
+    let counts = [live(browser, 0)?, live(browser, 100)?, live(browser, 457)?];
+    expect(counts[0] == 1 && counts[1] != counts[0], &format!("{counts:?}"))?;
+    browser.value("document.getElementById('map').focus()")?;
+    browser.press("ArrowRight")?;
+    let told = browser.value("document.getElementById('map-block').textContent")?;
+    expect(told.as_str().is_some_and(|told| told.contains("on stream")), &format!("{told}"))
+}
+
+fn sorts(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    snapshot(browser, folder)?;
+    let column = |browser: &mut Chromium| {
+        browser.value("[...document.querySelectorAll('#policies tbody tr')].map(row => Number(row.cells[3].textContent))")
+    };
+    let press = "document.querySelectorAll('#policies th button')[3].click()";
+    browser.value(press)?;
+    let down: Vec<f64> =
+        serde_json::from_value(column(browser)?).map_err(|error| error.to_string())?;
+    browser.value(press)?;
+    let up: Vec<f64> =
+        serde_json::from_value(column(browser)?).map_err(|error| error.to_string())?;
+    expect(down.len() == 10 && down.is_sorted_by(|a, b| a >= b), &format!("{down:?}"))?;
+    expect(up.is_sorted() && up.first() < up.last(), &format!("{up:?}"))?;
+    let said =
+        browser.value("document.querySelectorAll('#policies th')[3].getAttribute('aria-sort')")?;
+    expect(said == "ascending", &format!("{said}"))
+}
+
+fn dark_and_narrow(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    snapshot(browser, folder)?;
+    let paper = "getComputedStyle(document.body).backgroundColor";
+    let light = browser.value(paper)?;
+    let light_picture = browser.picture()?;
+    browser.screen(1280, true)?;
+    let dark = browser.value(paper)?;
+    expect(light == "rgb(255, 255, 255)" && dark != light, &format!("{light} and {dark}"))?;
+    expect(browser.picture()? != light_picture, "the picture is the same in the dark")?;
+    for width in [320, 400, 1280] {
+        browser.screen(width, true)?;
+        let over = browser.value("document.documentElement.scrollWidth - innerWidth")?;
+        expect(over.as_i64() <= Some(0), &format!("{over} pixels too wide at {width}"))?;
+        let canvas =
+            browser.value("document.getElementById('time').getBoundingClientRect().width")?;
+        expect(
+            canvas.as_f64() > Some(f64::from(width) * 0.8),
+            &format!("a chart of {canvas} at {width}"),
+        )?;
+    }
+    Ok(())
+}
+
+fn hostile(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    let recording = folder
+        .join("<img src=x onerror=alert(1)><script>document.title='owned'<")
+        .with_extension("csv");
+    std::fs::write(&recording, "op,id,bytes,stream\na,1,512,0\n")
+        .map_err(|error| error.to_string())?;
+    browser.open(&written(folder, &recording))?;
+    let heading = browser.value("document.querySelector('h1').textContent")?;
+    expect(
+        heading.as_str().is_some_and(|text| text.starts_with("<img src=x")),
+        &format!("{heading}"),
+    )?;
+    let found =
+        browser.value("document.querySelectorAll('img').length + document.scripts.length")?;
+    expect(found == 2, &format!("{found} scripts and images"))?;
+    let title = browser.value("document.title")?;
+    expect(title != "owned", "a script of the data ran")
+}
