@@ -391,6 +391,7 @@ mod tests {
         let known = [
             "doctor",
             "replay",
+            "report",
             "convert",
             "bench",
             "alloc",

@@ -1,6 +1,6 @@
 //! Everything a report says, from one recording: replays, and what is seen on the way.
 
-use forebay::{PoolOptions, Settings};
+use forebay::PoolOptions;
 use forebay_core::Bytes;
 use forebay_trace::{
     Analysis, Moment, PassReport, Player, PoolPlayer, ReplayOptions, Trace, replay,
@@ -11,22 +11,13 @@ use super::data::{Report, Run, SCHEMA, Series, Timeline};
 use super::lives::{LabelNumbers, histogram, lives, owners};
 use super::map::map;
 use super::series::{SeriesBuilder, events_per_bucket};
+use super::terms::Terms;
 use super::trials::{self, Trials};
 use super::watch::{PoolWatch, Seen};
 use crate::replay::{DeviceName, Policy, Row, open_device};
 
 /// The most stream handles that are named.
 const MOST_STREAMS: usize = 64;
-
-/// How a report is made.
-pub(super) struct Terms<'a> {
-    pub(super) settings: &'a Settings,
-    pub(super) capacity: Option<Bytes>,
-    /// Whether to replay on devices of many sizes and with other settings.
-    pub(super) is_thorough: bool,
-    /// Told what begins.
-    pub(super) tell: &'a dyn Fn(&'static str),
-}
 
 /// A report, and what went wrong on the way. A model that fails is left out; without forebay's pool there is no
 /// report.
@@ -71,7 +62,7 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
         }
     }
     let Trials { fits, trials, batch } = match terms.is_thorough {
-        true => trials::run(trace, &lives, run.peak_at, terms)?,
+        true => trials::run(trace, &lives, run.peak_at, terms, &mut faults),
         false => Trials::default(),
     };
     let mut report = Report {

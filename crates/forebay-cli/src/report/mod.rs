@@ -18,6 +18,7 @@ mod lives;
 mod map;
 mod page;
 mod series;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod trials;
@@ -38,7 +39,8 @@ use crate::command::ReportOptions;
 use crate::output::complain;
 use crate::progress::Progress;
 use crate::replay::{Policy, read_trace};
-use collect::{Terms, collect};
+use collect::collect;
+use terms::Terms;
 
 /// Steps of the bar: five allocators, three devices, five trials, and the batch.
 const STEPS: u64 = 14;
@@ -118,7 +120,8 @@ fn default_path(name: &str) -> PathBuf {
         if letter.is_alphanumeric() || "-_.".contains(letter) { letter } else { '_' }
     };
     let name: String = name.chars().take(100).map(safe).collect();
-    PathBuf::from(format!("{}.report.html", name.trim_start_matches('.')))
+    let name = Some(name.trim_start_matches('.')).filter(|name| !name.is_empty());
+    PathBuf::from(format!("{}.report.html", name.unwrap_or("run")))
 }
 
 /// Writes the page; how large it is.

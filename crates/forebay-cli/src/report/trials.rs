@@ -8,9 +8,9 @@ use forebay_trace::{
     Event, Fit, Model, PassReport, Player, ReplayOptions, Trace, TraceBuilder, replay,
 };
 
-use super::collect::Terms;
 use super::data::{Batch, SmallestDevice, Trial};
 use super::lives::Life;
+use super::terms::Terms;
 use crate::replay::{DeviceName, Policy, open_device};
 
 /// The allocators whose smallest device is found.
@@ -41,41 +41,58 @@ pub(super) struct Trials {
     pub(super) batch: Option<Batch>,
 }
 
-/// Tries it all.
+/// Tries it all. What fails is left out, and told in `faults`.
 pub(super) fn run(
     trace: &Trace,
     lives: &[Life],
     peak_at: u64,
     terms: &Terms<'_>,
-) -> Result<Trials, String> {
+    faults: &mut Vec<String>,
+) -> Trials {
     let mut found = Trials::default();
     if trace.statistics().peak_requested.is_zero() {
-        return Ok(found);
+        return found;
     }
-    let said = |error: Box<dyn Error>| format!("{}: {error}", trace.name());
+    let mut told = |what: &str, error: Box<dyn Error>| {
+        faults.push(format!("{}: {what}: {error}", trace.name()));
+    };
     for policy in FITTED {
         (terms.tell)("smallest device");
         let open = |capacity: Bytes| opened(policy, Some(capacity), terms.settings);
-        if let Some(fit) = Fit::find(trace, PASSES, open).map_err(said)? {
-            let (smallest_bytes, ratio) = (fit.smallest.get(), fit.ratio());
-            found.fits.push(SmallestDevice { policy: policy.name(), smallest_bytes, ratio });
+        match Fit::find(trace, PASSES, open) {
+            Ok(Some(fit)) => found.fits.push(SmallestDevice {
+                policy: policy.name(),
+                smallest_bytes: fit.smallest.get(),
+                ratio: fit.ratio(),
+            }),
+            Ok(None) => {}
+            Err(error) => told(&format!("smallest device under {policy}"), error),
         }
     }
-    for change in TRIED {
+    // Settings that somebody chose are not mixed with others.
+    let is_default = terms.settings == &Settings::default();
+    for change in TRIED.iter().filter(|_| is_default) {
         (terms.tell)("settings");
-        let Ok(changed) = Settings::parse_conf(change) else { continue };
-        // Settings of the environment are not mixed with others: what is compared is the defaults.
-        if terms.settings == &Settings::default() {
-            found.trials.push(tried(change, trace, terms, &changed).map_err(said)?);
+        let settings = Settings::parse_conf(change).map_err(Into::into);
+        match settings.and_then(|settings| tried(change, trace, terms, &settings)) {
+            Ok(trial) => found.trials.push(trial),
+            Err(error) => told(change, error),
         }
     }
     if trace.streams().len() > 1 {
-        let merged = rebuilt(trace, |life| life.bytes, lives, |_| 0).map_err(said)?;
-        found.trials.push(tried(ONE_STREAM, &merged, terms, terms.settings).map_err(said)?);
+        (terms.tell)("one stream");
+        let merged = rebuilt(trace, lives, |life| life.bytes, |_| 0);
+        match merged.and_then(|merged| tried(ONE_STREAM, &merged, terms, terms.settings)) {
+            Ok(trial) => found.trials.push(trial),
+            Err(error) => told(ONE_STREAM, error),
+        }
     }
     (terms.tell)("larger batch");
-    found.batch = batch(trace, lives, peak_at, terms, &found.fits).map_err(said)?;
-    Ok(found)
+    match batch(trace, lives, peak_at, terms, &found.fits) {
+        Ok(batch) => found.batch = batch,
+        Err(error) => told("larger batch", error),
+    }
+    found
 }
 
 fn opened(
@@ -131,7 +148,7 @@ fn batch(
             if lasts(life) { life.bytes } else { life.bytes.saturating_mul(steps) / STEPS }
         };
         let handle = |stream: u16| trace.streams().get(usize::from(stream)).copied().unwrap_or(0);
-        let larger = rebuilt(trace, size, lives, handle)?;
+        let larger = rebuilt(trace, lives, size, handle)?;
         if larger.statistics().peak_requested > capacity {
             return Ok(false);
         }
@@ -155,8 +172,8 @@ fn batch(
 /// The run with other sizes and streams.
 fn rebuilt(
     trace: &Trace,
-    size: impl Fn(&Life) -> u64,
     lives: &[Life],
+    size: impl Fn(&Life) -> u64,
     handle: impl Fn(u16) -> u64,
 ) -> Result<Trace, Box<dyn Error>> {
     let mut builder = TraceBuilder::new(trace.name());

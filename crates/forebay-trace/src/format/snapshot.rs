@@ -197,14 +197,14 @@ impl Snapshot<'_> {
         let mut text = String::new();
         for &frame in frames.unwrap_or_default().iter().take(MOST_FRAMES) {
             let part = |key| self.heap.entry(frame, key).and_then(|part| self.heap.text(part));
-            let part = |key| String::from_utf8_lossy(part(key).unwrap_or_default());
-            let line = self.heap.entry(frame, "line").and_then(|line| self.heap.integer(line));
-            let (name, file) = (part("name"), part("filename"));
-            let end = if text.is_empty() { "" } else { "\n" };
-            // Long texts are cut later; a hostile one is not copied often.
+            let [name, file] = ["name", "filename"].map(|key| part(key).unwrap_or_default());
+            // Before any of it is copied: a file may name one long text a million times.
             if text.len() + name.len() + file.len() > MOST_TEXT {
                 break;
             }
+            let line = self.heap.entry(frame, "line").and_then(|line| self.heap.integer(line));
+            let [name, file] = [name, file].map(String::from_utf8_lossy);
+            let end = if text.is_empty() { "" } else { "\n" };
             text.push_str(&format!("{end}{name} {file}:{}", line.unwrap_or(0)));
         }
         text

@@ -66,6 +66,31 @@ fn trace() -> Trace {
 }
 
 #[test]
+fn an_observer_sees_the_moment_after_every_event() {
+    let mut builder = TraceBuilder::new("observed");
+    builder.allocate(0, Bytes::new(60), 0).unwrap();
+    builder.allocate(1, Bytes::new(50), 0).unwrap();
+    builder.free(1, 0).unwrap();
+    builder.free(0, 0).unwrap();
+    let trace = builder.finish();
+    let mut seen = Vec::new();
+    let mut observe = |moment: Moment<'_>| {
+        let (requested, reserved) = (moment.requested.get(), moment.player.reserved().get());
+        seen.push((moment.pass, moment.index, requested, reserved, moment.is_refused));
+    };
+    let mut player = Notebook { limit: 100, ..Notebook::default() };
+    let options = ReplayOptions::new().passes(2).observe(&mut observe);
+    replay(&trace, &mut player, options).unwrap();
+    let pass = |pass| {
+        [(60, 60, false), (110, 60, true), (60, 60, false), (0, 0, false)]
+            .into_iter()
+            .enumerate()
+            .map(move |(index, (requested, held, refused))| (pass, index, requested, held, refused))
+    };
+    assert_eq!(seen, pass(1).chain(pass(2)).collect::<Vec<_>>());
+}
+
+#[test]
 fn every_pass_plays_all_and_frees_the_rest_on_its_own_stream() {
     let mut player = Notebook { limit: 1000, ..Notebook::default() };
     let reports = replay(&trace(), &mut player, ReplayOptions::new().passes(2)).unwrap();

@@ -113,7 +113,7 @@ class AddressMap {
     const { bytes: sizes, stream, born, freed, label: labels } = this.blocks;
     const drawn = this.live.reduce((sum, block) => sum + sizes[block], 0);
     const held = this.held().ranges.reduce((sum, range) => sum + range[1], 0);
-    byId("map-readout").textContent = `After event ${count(view.moment)}: ${counted(this.live.length, "block")} drawn with ${bytes(drawn)}; the pool held ${bytes(held)} when last looked at (event ${count(this.held().at)}).`;
+    byId("map-readout").textContent = `After event ${count(view.moment)}: ${counted(this.live.length, "block")} drawn with ${bytes(drawn)}; the pool held ${bytes(held)}, by the last of 128 looks at it.`;
     this.canvas.dataset.blocks = this.live.length;
     this.canvas.setAttribute("aria-label", byId("map-readout").textContent);
     const scrub = byId("scrub");

@@ -49,7 +49,7 @@ function bars(parent, title, list, say, note) {
   const most = Math.max(1, ...list.map(bar => bar.count));
   const lines = list.flatMap(bar => {
     const part = element("i");
-    part.style.width = `${bar.count / most * 100}%`;
+    part.style.width = bar.count ? `max(1px, ${bar.count / most * 100}%)` : 0;
     return [
       element("dt", {}, say(bar.from)),
       element("dd", { className: "fill", "aria-hidden": "true" }, part),

@@ -171,3 +171,28 @@ fn a_small_file_cannot_stand_for_a_large_one() {
     let said = format::read(&bytes[..], "hand", &ReadOptions::default()).unwrap_err().to_string();
     assert!(said.contains(&format!("more than {} blocks", bytes.len())), "{said}");
 }
+
+#[test]
+fn stacks_are_labels_innermost_first() {
+    let frame = |name| {
+        let entries = vec![("name", Text(name)), ("filename", Text("<a>.py")), ("line", Number(7))];
+        Dictionary(entries)
+    };
+    let with_stack = |piece: Piece, frames| {
+        let Dictionary(mut entries) = piece else { return piece };
+        entries.push(("frames", List(frames)));
+        Dictionary(entries)
+    };
+    let history = vec![
+        with_stack(event("alloc", 1, 10, 0), vec![frame("inner"), frame("outer")]),
+        event("alloc", 2, 10, 0),
+        with_stack(event("alloc", 3, 10, 0), (0..100).map(|_| frame("deep")).collect()),
+        with_stack(event("alloc", 4, 10, 0), vec![Number(1), List(vec![])]),
+    ];
+    let trace = parse(vec![], vec![history], &ReadOptions::default()).unwrap();
+    let label = |block| trace.label(BlockIndex(block));
+    assert_eq!(label(0), Some("inner <a>.py:7\nouter <a>.py:7"));
+    assert_eq!(label(1), None);
+    assert_eq!(label(2).map(|text| text.lines().count()), Some(MOST_FRAMES));
+    assert_eq!(label(3), Some(" :0\n :0"), "no text is no reason to refuse a file");
+}
