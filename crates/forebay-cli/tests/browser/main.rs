@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use forebay_core::Bytes;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::{Value, json};
 
@@ -16,8 +17,9 @@ use chromium::{Chromium, Fault};
 
 type Check = fn(&mut Chromium, &Path) -> Result<(), Fault>;
 
-const CHECKS: [(&str, Check); 6] = [
+const CHECKS: [(&str, Check); 7] = [
     ("opens_without_a_complaint", opens),
+    ("says_the_figures_of_the_data", says_the_figures),
     ("zooms_and_pans", zooms),
     ("scrubs_through_time", scrubs),
     ("sorts_tables", sorts),
@@ -94,6 +96,38 @@ fn opens(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
         )?;
         let hungry = browser.value("performance.getEntriesByType('resource').length")?;
         expect(hungry == 0, &format!("{name}: {hungry} things were loaded"))?;
+    }
+    // What a page complains of would be heard.
+    browser.value("console.error('heard')")?;
+    let heard = std::mem::take(&mut browser.complaints);
+    expect(heard.len() == 1 && heard[0].contains("heard"), &format!("{heard:?}"))
+}
+
+/// What the page says is what the data has, in the words of the command.
+fn says_the_figures(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    snapshot(browser, folder)?;
+    let report = browser.value("JSON.parse(document.getElementById('data').textContent)")?;
+    let bytes = |figure: &Value| Bytes::new(figure.as_u64().unwrap()).to_string();
+    let tiles = browser
+        .value("[...document.querySelectorAll('#figures dd')].map(tile => tile.firstChild.data)")?;
+    expect(tiles[0] == bytes(&report["run"]["peak_requested_bytes"]), &format!("{tiles}"))?;
+    expect(tiles[1] == bytes(&report["policies"][0]["peak_reserved_bytes"]), &format!("{tiles}"))?;
+    let cells = browser.value(
+        "[...document.querySelectorAll('#policies tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))",
+    )?;
+    for row in report["policies"].as_array().unwrap() {
+        let wanted = [
+            row["policy"].as_str().unwrap().to_owned(),
+            row["pass"].to_string(),
+            bytes(&row["peak_reserved_bytes"]),
+            format!("{:.4}", row["ratio"].as_f64().unwrap()),
+        ];
+        let said = cells
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|cells| wanted.iter().enumerate().all(|(at, text)| cells[at] == *text));
+        expect(said, &format!("{wanted:?} is not in {cells}"))?;
     }
     Ok(())
 }

@@ -89,7 +89,8 @@ bars(byId("lifetimes"), "Lifetimes", data.lifetimes, from => `from ${count(from)
 fragmentChart();
 happenings();
 policies();
-byId("source").textContent = `forebay ${data.forebay}, ${data.schema}. Every figure comes from replaying the recording on a simulated device.`;
+const settings = Object.entries(forebay.settings ?? {}).map(([key, value]) => `${key}:${value}`).join(", ");
+byId("source").textContent = `${settings ? `Settings of forebay's pool that are not the defaults: ${settings}. ` : ""}forebay ${data.forebay}, ${data.schema}. Every figure comes from replaying the recording on a simulated device.`;
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { view.listeners.forEach(listener => listener()); });
 view.changed();
 document.documentElement.dataset.ready = "yes";
