@@ -47,9 +47,15 @@ fn percent(part: u64, of: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / of as f64)
 }
 
+/// Allocations that failed, on the device or within the pool's limit.
 fn short(report: &Report) -> Option<Advice> {
-    let ours = pass(report, "forebay", 1)?;
-    let capacity = report.capacity_bytes.filter(|_| ours.ooms > 0)?;
+    let ours = pass(report, "forebay", 1).filter(|ours| ours.ooms > 0)?;
+    let device = report
+        .capacity_bytes
+        .map_or_else(String::new, |capacity| format!(" on a device of {}", Bytes::new(capacity)));
+    let limit = ours.settings.get("max_bytes").map_or_else(String::new, |limit| {
+        format!(" with the pool limited to {limit} by max_bytes")
+    });
     let fit = report.fits.iter().find(|fit| fit.policy == "forebay");
     let needs = fit.map_or_else(String::new, |fit| {
         format!(" The smallest device that suffices has {}.", Bytes::new(fit.smallest_bytes))
@@ -57,8 +63,7 @@ fn short(report: &Report) -> Option<Advice> {
     Some(Advice {
         title: "The run does not fit".to_owned(),
         text: format!(
-            "On a device of {} {} found no memory under forebay.{needs}",
-            Bytes::new(capacity),
+            "{} found no memory under forebay{device}{limit}.{needs}",
             counted(ours.ooms, "allocation"),
         ),
         gain: None,

@@ -106,11 +106,14 @@ proptest! {
     fn any_run_is_told_as_it_replays(
         steps in prop::collection::vec((any::<u8>(), 0_u32..64 << 20, any::<u8>()), 0..120),
         is_short: bool,
+        is_thorough: bool,
     ) {
         let trace = built(&steps);
         let capacity = is_short.then_some(Bytes::mib(256));
-        let report = reported(&trace, capacity, false);
+        let report = reported(&trace, capacity, is_thorough);
         assert_equals_replay(&trace, capacity, &report);
+        let is_told = report.advice.iter().any(|advice| advice.title == "The run does not fit");
+        prop_assert_eq!(is_told, report.happenings.out_of_memory > 0);
         let blocks = &report.map.blocks;
         for (at, &requested) in (0_u64..).zip(&report.timeline.series[0].max) {
             let mut live: Vec<usize> = (0..blocks.born.len())

@@ -34,7 +34,7 @@ function table(parent, caption, columns, rows, { sort = null, descending = true 
     }))));
   }
   const made = element("table", {}, element("caption", {}, caption), element("thead", {}, element("tr", {}, ...heads)), body);
-  parent.append(element("div", { className: "scroll" }, made));
+  parent.append(element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": caption }, made));
   if (sort === null) fill(rows); else order(sort, descending);
 }
 
