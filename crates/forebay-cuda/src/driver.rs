@@ -80,24 +80,40 @@ pub struct DriverPointer {
 impl CudaDriver {
     /// The system's driver, or the one that [`DRIVER_VARIABLE`] names.
     pub fn load() -> core::result::Result<&'static Self, DriverMissing> {
-        Self::load_of(&NVIDIA)
+        // SAFETY: NVIDIA's functions keep to its documentation.
+        unsafe { Self::load_of(&NVIDIA) }
     }
 
     /// The driver in the library of this name or path.
     pub fn load_from(library: &str) -> core::result::Result<&'static Self, DriverMissing> {
-        Self::load_first(&NVIDIA, &[library])
+        // SAFETY: as above.
+        unsafe { Self::load_first(&NVIDIA, &[library]) }
     }
 
     /// The system's driver of a vendor, or the one that the vendor's variable names.
-    pub fn load_of(vendor: &'static Vendor) -> core::result::Result<&'static Self, DriverMissing> {
-        match std::env::var(vendor.variable) {
-            Ok(library) if !library.is_empty() => Self::load_first(vendor, &[&library]),
-            _ => Self::load_first(vendor, vendor.libraries),
+    ///
+    /// # Safety
+    ///
+    /// * The functions that the vendor loads do what CUDA's documentation says of those they stand for.
+    pub unsafe fn load_of(
+        vendor: &'static Vendor,
+    ) -> core::result::Result<&'static Self, DriverMissing> {
+        let named = std::env::var(vendor.variable).ok().filter(|library| !library.is_empty());
+        // SAFETY: as the caller promised.
+        unsafe {
+            match named {
+                Some(library) => Self::load_first(vendor, &[&library]),
+                None => Self::load_first(vendor, vendor.libraries),
+            }
         }
     }
 
     /// The first of these libraries that is there, as a driver of the vendor's.
-    pub fn load_first(
+    ///
+    /// # Safety
+    ///
+    /// * As for [`load_of`](Self::load_of).
+    pub unsafe fn load_first(
         vendor: &'static Vendor,
         libraries: &[&str],
     ) -> core::result::Result<&'static Self, DriverMissing> {
@@ -114,7 +130,9 @@ impl CudaDriver {
                 Ok(library) => {
                     // Its threads run on, and its functions are in the table: it stays.
                     let library: &'static Library = Box::leak(Box::new(library));
-                    let (table, version) = (vendor.load)(name, &|export| find(library, export))?;
+                    let found = |export: &str| find(library, export);
+                    // SAFETY: addresses in the vendor's library, which is never unloaded.
+                    let (table, version) = unsafe { (vendor.load)(name, &found) }?;
                     let driver = Self::new(vendor, name, table, version);
                     let driver: &'static Self = Box::leak(Box::new(driver));
                     drivers.push(driver);
@@ -328,7 +346,11 @@ impl fmt::Debug for CudaDriver {
 }
 
 /// Fills the table from a CUDA driver's library and starts the driver.
-pub(crate) fn load_cuda(name: &str, find: Find<'_>) -> Loaded {
+///
+/// # Safety
+///
+/// * As for [`Vendor::load`].
+pub(crate) unsafe fn load_cuda(name: &str, find: Find<'_>) -> Loaded {
     let by_name = |symbol: &'static Symbol| find(symbol.export);
     let absent = |symbol| DriverMissing::Function { library: name.to_owned(), symbol };
     // SAFETY: the exported name of each symbol is that of the version declared, so the signatures

@@ -39,7 +39,10 @@ pub struct Vendor {
     /// What helps where the driver does not start with a code.
     pub cure: fn(Code) -> &'static str,
     /// Fills the table from the library of this name and starts the driver.
-    pub load: fn(&str, Find<'_>) -> Loaded,
+    ///
+    /// Its caller promises that each address which `find` gives is that of the vendor's function by this name, for the rest
+    /// of the process.
+    pub load: unsafe fn(&str, Find<'_>) -> Loaded,
 }
 
 /// How many mappings one call of the driver unmaps.
@@ -53,7 +56,11 @@ pub enum Unmaps {
 
 impl Vendor {
     /// Starts the driver in a library, and gives the version of the interface it speaks.
-    pub fn start(&'static self, library: &str, table: &Table) -> Result<c_int, DriverMissing> {
+    pub(crate) fn start(
+        &'static self,
+        library: &str,
+        table: &Table,
+    ) -> Result<c_int, DriverMissing> {
         let stopped = |refusal| {
             let library = library.to_owned();
             DriverMissing::Start { vendor: self, library, refusal }

@@ -14,12 +14,14 @@ pub struct HipDriver(&'static CudaDriver);
 impl HipDriver {
     /// The system's library, or the one that [`HIP_DRIVER_VARIABLE`](crate::HIP_DRIVER_VARIABLE) names.
     pub fn load() -> core::result::Result<Self, DriverMissing> {
-        CudaDriver::load_of(&AMD).map(Self)
+        // SAFETY: HIP's functions do what CUDA's do, as its documentation says, or are translated.
+        unsafe { CudaDriver::load_of(&AMD) }.map(Self)
     }
 
     /// The library of this name or path.
     pub fn load_from(library: &str) -> core::result::Result<Self, DriverMissing> {
-        CudaDriver::load_first(&AMD, &[library]).map(Self)
+        // SAFETY: as above.
+        unsafe { CudaDriver::load_first(&AMD, &[library]) }.map(Self)
     }
 
     /// What it was loaded from.

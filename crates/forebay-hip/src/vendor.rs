@@ -41,7 +41,12 @@ fn cure(code: Code) -> &'static str {
     }
 }
 
-fn load(name: &str, find: Find<'_>) -> Loaded {
+/// Fills CUDA's table from HIP's library and starts the runtime.
+///
+/// # Safety
+///
+/// * As for [`Vendor::load`].
+unsafe fn load(name: &str, find: Find<'_>) -> Loaded {
     let library = || name.to_owned();
     let by_name = |symbol: &'static Symbol| find(symbol.export);
     // SAFETY: a function's name is exported with the declared signature alone, or the translation takes the version into

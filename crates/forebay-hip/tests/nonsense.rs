@@ -50,7 +50,7 @@ fn address(function: *const ()) -> Option<NonNull<c_void>> {
 }
 
 /// A vendor whose library has these functions in the place of HIP's. Its file is only there to be loaded.
-const fn vendor(load: fn(&str, forebay_cuda::vendor::Find<'_>) -> Loaded) -> Vendor {
+const fn vendor(load: unsafe fn(&str, forebay_cuda::vendor::Find<'_>) -> Loaded) -> Vendor {
     Vendor {
         kind: DeviceKind::Hip,
         interface: &HIP,
@@ -65,15 +65,22 @@ const fn vendor(load: fn(&str, forebay_cuda::vendor::Find<'_>) -> Loaded) -> Ven
     }
 }
 
+fn load(vendor: &'static Vendor) -> Result<&'static CudaDriver, DriverMissing> {
+    // SAFETY: the functions give no memory and no handle that anybody would use.
+    unsafe { CudaDriver::load_of(vendor) }
+}
+
 #[test]
 fn a_library_that_agrees_to_everything_is_harmless() {
     static AGREES: Vendor = vendor(|name, _| {
-        (AMD.load)(name, &|export| match export {
+        let find = |export: &str| match export {
             "hipGetDeviceCount" | "hipDriverGetVersion" => address(one as *const ()),
             _ => address(agrees as *const ()),
-        })
+        };
+        // SAFETY: they read no argument, and write at most a number where one is asked for.
+        unsafe { (AMD.load)(name, &find) }
     });
-    let driver = CudaDriver::load_of(&AGREES).unwrap();
+    let driver = load(&AGREES).unwrap();
     assert_eq!((driver.version(), driver.device_count().unwrap()), ((0, 0), 1));
     let device = CudaDevice::open_with(driver, 0).unwrap();
     assert_eq!(device.descriptor().name, "a device without a name");
@@ -95,15 +102,17 @@ fn a_library_that_agrees_to_everything_is_harmless() {
 #[test]
 fn a_library_that_babbles_is_a_lost_device() {
     static BABBLES: Vendor = vendor(|name, _| {
-        (AMD.load)(name, &|export| match export {
+        let find = |export: &str| match export {
             "hipInit" | "hipDeviceGet" => address(agrees as *const ()),
             "hipGetDeviceCount" | "hipDriverGetVersion" => address(one as *const ()),
             // It has no name for what it says.
             "hipDrvGetErrorName" => None,
             _ => address(babbles as *const ()),
-        })
+        };
+        // SAFETY: they read no argument, and write at most a number where one is asked for.
+        unsafe { (AMD.load)(name, &find) }
     });
-    let device = CudaDevice::open_with(CudaDriver::load_of(&BABBLES).unwrap(), 0).unwrap();
+    let device = CudaDevice::open_with(load(&BABBLES).unwrap(), 0).unwrap();
     let error = tour(&device).unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     assert!(error.to_string().contains("said HIP error 12345"), "{error}");
@@ -113,9 +122,11 @@ fn a_library_that_babbles_is_a_lost_device() {
 
 #[test]
 fn a_library_that_babbles_from_the_start_is_no_driver() {
-    static STARTS_NOT: Vendor =
-        vendor(|name, _| (AMD.load)(name, &|_| address(babbles as *const ())));
-    let missing = CudaDriver::load_of(&STARTS_NOT).unwrap_err();
+    static STARTS_NOT: Vendor = vendor(|name, _| {
+        // SAFETY: they read no argument and write nothing.
+        unsafe { (AMD.load)(name, &|_| address(babbles as *const ())) }
+    });
+    let missing = load(&STARTS_NOT).unwrap_err();
     assert!(matches!(missing, DriverMissing::Start { .. }), "{missing}");
     assert!(missing.to_string().contains("HIP error 12345; rocminfo tells more"), "{missing}");
 }
@@ -123,13 +134,15 @@ fn a_library_that_babbles_from_the_start_is_no_driver() {
 #[test]
 fn fewer_devices_than_none_are_none() {
     static NONE: Vendor = vendor(|name, _| {
-        (AMD.load)(name, &|export| match export {
+        let find = |export: &str| match export {
             "hipGetDeviceCount" => address(fewer_than_none as *const ()),
             "hipDriverGetVersion" => address(one as *const ()),
             _ => address(agrees as *const ()),
-        })
+        };
+        // SAFETY: they read no argument, and write at most a number where one is asked for.
+        unsafe { (AMD.load)(name, &find) }
     });
-    let driver = CudaDriver::load_of(&NONE).unwrap();
+    let driver = load(&NONE).unwrap();
     assert_eq!(driver.device_count().unwrap(), 0);
     let error = CudaDevice::open_with(driver, 0).unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }), "{error}");
