@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, value_parser};
-use forebay::devices::VARIABLE;
+use forebay::devices::{UnknownDevice, VARIABLE};
 use forebay_core::Bytes;
 use forebay_trace::Model;
 
@@ -12,6 +12,13 @@ use crate::replay::{DeviceName, Policy};
 
 /// The names of devices.
 const DEVICES: &str = "sim|host|cuda:N|hip:N|opencl:N";
+
+/// Reads the name of a device. An empty one, as of an empty variable, is the default.
+fn device_or(
+    default: DeviceName,
+) -> impl Fn(&str) -> Result<DeviceName, UnknownDevice> + Clone + Send + Sync {
+    move |name| if name.is_empty() { Ok(default) } else { name.parse() }
+}
 
 /// What comes after the list of commands.
 const AFTER: &str = "\
@@ -130,7 +137,7 @@ pub struct ReplayOptions {
     pub traces: Vec<PathBuf>,
 
     /// The device to replay on: simulated, this machine's own memory, or device number N of a driver.
-    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::SIM)]
+    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::SIM, value_parser = device_or(DeviceName::SIM))]
     pub device: DeviceName,
 
     /// The allocators to compare, separated by commas [default: all].
@@ -274,7 +281,7 @@ pub struct BenchOptions {
     pub workloads: Vec<Case>,
 
     /// The device to time on: simulated, this machine's own memory, or device number N of a driver.
-    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::SIM)]
+    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::SIM, value_parser = device_or(DeviceName::SIM))]
     pub device: DeviceName,
 
     /// Another GPU allocator to compare with: a library, and its two functions with the signatures of
@@ -296,7 +303,7 @@ pub struct BenchOptions {
 #[non_exhaustive]
 pub struct BandwidthOptions {
     /// The device: this machine's own memory, device number N of a driver, or simulated.
-    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::HOST)]
+    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::HOST, value_parser = device_or(DeviceName::HOST))]
     pub device: DeviceName,
 
     /// The threads of the transfer engine [default: what a short measurement finds on a GPU, else one for each processor up to twelve].
@@ -366,6 +373,7 @@ mod tests {
         let plain = replay(&["a.csv", "b.csv"]).unwrap();
         assert_eq!((plain.traces.len(), plain.passes, plain.device), (2, 2, DeviceName::SIM));
         assert_eq!(plain.policy, Policy::ALL);
+        assert_eq!(replay(&["a", "--device", ""]).unwrap().device, plain.device, "as if not set");
         assert!(!plain.verify && !plain.backed && !plain.analyse && plain.record.is_none());
         let chosen = replay(&["a", "--policy", "pow2,direct", "--capacity", "1.5GiB"]).unwrap();
         assert_eq!(
