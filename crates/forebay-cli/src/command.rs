@@ -11,7 +11,7 @@ use crate::bench::{Against, Case, Subjects};
 use crate::replay::{DeviceName, Policy};
 
 /// The names of devices.
-const DEVICES: &str = "sim|host|cuda:N|hip:N|opencl:N";
+const DEVICES: &str = "sim|host|cuda:N|hip:N|opencl:N|metal:N";
 
 /// Reads the name of a device. An empty one, as of an empty variable, is the default.
 fn device_or(

@@ -26,7 +26,7 @@ pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io:
     problems(sheet, report)?;
     sheet.title("Devices")?;
     sheet
-        .note(QUIET, "this build supports the host, the simulated device, CUDA, HIP and OpenCL")?;
+        .note(QUIET, "this build supports the host, the simulated device, CUDA, HIP, OpenCL and Metal")?;
     for row in &report.devices {
         device(sheet, row)?;
     }
