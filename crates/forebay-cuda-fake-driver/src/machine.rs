@@ -33,6 +33,8 @@ pub(crate) struct Machine {
 #[derive(Default)]
 pub(crate) struct Tables {
     last: u64,
+    /// Handles of destroyed streams, which new ones get, as drivers do.
+    pub(crate) ended: Vec<u64>,
     pub(crate) streams: HashMap<u64, StreamEntry>,
     pub(crate) events: HashMap<u64, EventEntry>,
     pub(crate) pages: HashMap<u64, PageEntry>,

@@ -127,7 +127,9 @@ fn end_stream(value: u64) -> Answer {
     let removed = machine.tables().streams.remove(&value);
     // The names of the default stream and of a thread's own are not in the table: nobody ends those.
     let entry = removed.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-    said(machine.device(entry.device)?.destroy_stream(entry.stream))
+    said(machine.device(entry.device)?.destroy_stream(entry.stream))?;
+    machine.tables().ended.push(value);
+    Ok(())
 }
 
 /// How a stream that is made with `flags` stands to the legacy default stream.
@@ -145,7 +147,10 @@ pub(crate) fn make_stream(
     let kind = if priority < 0 { Priority::High } else { Priority::Normal };
     let stream = said(machine.device(device)?.create_stream(kind))?;
     let mut tables = machine.tables();
-    let value = tables.next();
+    let value = match tables.ended.pop() {
+        Some(value) => value,
+        None => tables.next(),
+    };
     tables.streams.insert(value, StreamEntry { device, context, stream, tie, priority });
     Ok(value)
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::mem::ManuallyDrop;
-use core::ops::RangeBounds;
+use core::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
@@ -182,11 +182,13 @@ impl<T, A: Allocate> Slice<T, A> {
 
     /// A part, to be read; `None` if it reaches past the last element.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<View<'_, T>> {
+        let range = numbers(&range, self.len())?;
         Some(View { view: self.inner.try_slice(range)?, uses: &self.uses })
     }
 
     /// A part, to be written; `None` if it reaches past the last element.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Option<ViewMut<'_, T>> {
+        let range = numbers(&range, self.len())?;
         Some(ViewMut { view: self.inner.try_slice_mut(range)?, uses: &self.uses })
     }
 
@@ -234,14 +236,30 @@ impl<T, A: Allocate> Slice<T, A> {
     }
 }
 
+/// The first element of a range and the one after its last; `None` where there is no such number.
+fn numbers(range: &impl RangeBounds<usize>, length: usize) -> Option<Range<usize>> {
+    let start = match range.start_bound() {
+        Bound::Included(&first) => first,
+        Bound::Excluded(&before) => before.checked_add(1)?,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.checked_add(1)?,
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => length,
+    };
+    Some(start..end)
+}
+
 /// Runs `act` without an error that an earlier call left in the context, which would be taken for one of its own, and puts
-/// it back.
+/// it back. That error may be of an event that was not recorded: then the host waits for the whole context.
 fn undisturbed(
     context: &CudaContext,
     act: impl FnOnce() -> Result<(), DriverError>,
 ) -> Result<(), DriverError> {
     let earlier = context.check_err();
     let done = act();
+    let done = if earlier.is_err() { done.and_then(|()| context.synchronize()) } else { done };
     context.record_err(earlier);
     done
 }
@@ -288,10 +306,7 @@ impl<T, A: Allocate> DevicePtr<T> for Slice<T, A> {
 
 impl<T, A: Allocate> DevicePtrMut<T> for Slice<T, A> {
     fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        let given = self.uses.write(&mut *self.inner, stream);
-        // What comes later waits for this write, which waits for them.
-        self.uses.clear_reads();
-        given
+        self.uses.write(&mut *self.inner, stream)
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn is_per_thread(stream: &CudaStream) -> bool {
 }
 
 /// The reads of one stream, by its handle. A stream that is gone has its reads in the event; a new one with the same
-/// handle makes the home stream wait for them first.
+/// handle waits for them first, so that its own event covers both.
 #[derive(Debug)]
 struct Reads {
     stream: usize,
@@ -115,11 +115,6 @@ impl Uses {
         *self.elsewhere.get_mut() = false;
     }
 
-    /// Forgets the reads, after which everything later comes.
-    pub(crate) fn clear_reads(&mut self) {
-        self.reads = Next::new();
-    }
-
     /// A pointer for work on `stream` that reads, and what is to be dropped after that is enqueued.
     pub(crate) fn read<'a, T>(
         &'a self,
@@ -204,7 +199,7 @@ impl Uses {
             if reads.stream == handle {
                 if let Some(event) = reads.event.as_ref().filter(|_| *stream != *home) {
                     // The stream may be another one by the same handle; the earlier reads must not be lost.
-                    home.wait(event)?;
+                    stream.wait(event)?;
                 }
                 return Ok(&reads.event);
             }

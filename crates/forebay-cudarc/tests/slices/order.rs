@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaFunction, CudaStream, DevicePtrMut, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use forebay_cudarc::{AdoptedStream, Slice};
 
@@ -20,11 +20,14 @@ pub(crate) const CASES: &[Case] = &[
     ("kernels_of_destroyed_streams_end_first", kernels_of_destroyed_streams, Needs::Any),
     ("copies_of_destroyed_streams_end_first", copies_of_destroyed_streams, Needs::Any),
     ("writes_wait_for_reads_of_all_streams", writes_wait, Needs::Any),
+    ("reads_of_a_stream_and_of_its_successor_end_first", reused_handles, Needs::FakeDriverAlone),
+    ("reads_end_first_where_a_writes_guard_is_forgotten", forgotten_guards, Needs::Any),
     ("kernels_that_write_wait_for_copies", kernels_that_write, Needs::Any),
     ("copies_on_the_per_thread_stream_are_waited_for", per_thread_copies, Needs::Any),
     ("noted_per_thread_streams_are_waited_for", noted_per_thread_streams, Needs::Any),
     ("new_memory_waits_for_earlier_work_of_its_stream", new_memory, Needs::Any),
     ("a_drop_waits_where_the_driver_records_nothing", refused_events, Needs::FakeDriverAlone),
+    ("a_drop_waits_where_a_copy_recorded_nothing", unrecorded_copies, Needs::FakeDriverAlone),
     ("memory_that_may_be_in_use_is_not_given_back", lost_order, Needs::FakeDriverAlone),
 ];
 
@@ -217,6 +220,43 @@ fn writes_wait() {
     assert_eq!(one.cuda().clone_dtoh(&slice).unwrap(), [0; LENGTH]);
 }
 
+/// Drivers give a new stream the handle of a destroyed one, whose work may still be to do.
+fn reused_handles() {
+    let bench = Bench::new();
+    let [home, writer, reader] = [(); 3].map(|()| bench.stream());
+    let mut slice = bench.filled(&home, OLD);
+    let mut copies = [(); 2].map(|()| bench.filled(&home, 0));
+    bench.context.synchronize().unwrap();
+    let (handle, gate) = (reader.handle(), hold(&reader));
+    let [first, second] = &mut copies;
+    reader.cuda().memcpy_dtod(&slice, first).unwrap();
+    drop(reader);
+    let successor = bench.stream();
+    assert_eq!(successor.handle(), handle);
+    successor.cuda().memcpy_dtod(&slice, second).unwrap();
+    writer.cuda().memset_zeros(&mut slice).unwrap();
+    std::thread::sleep(MOMENT);
+    drop(gate);
+    bench.context.synchronize().unwrap();
+    for copy in &copies {
+        assert_old(home.cuda(), copy);
+    }
+}
+
+fn forgotten_guards() {
+    let bench = Bench::new();
+    let [home, reader, writer] = [(); 3].map(|()| bench.stream());
+    let mut slice = bench.filled(&home, OLD);
+    let mut copy = bench.filled(&reader, 0);
+    let gates = vec![hold(&reader)];
+    reader.cuda().memcpy_dtod(&slice, &mut copy).unwrap();
+    // Nothing is written, and no event tells that.
+    let (_, guard) = slice.device_ptr_mut(writer.cuda());
+    core::mem::forget(guard);
+    reuse(&bench, &home, slice, gates);
+    assert_old(home.cuda(), &copy);
+}
+
 fn kernels_that_write() {
     let bench = Bench::new();
     let kernel = copy_kernel(&bench);
@@ -318,6 +358,25 @@ fn refused_events() {
     opener.join().unwrap();
     assert_eq!(crate::driver::clear_faults(), 0);
     bench.context.check_err().unwrap();
+    assert_old(other.cuda(), &copy);
+}
+
+fn unrecorded_copies() {
+    let bench = Bench::new();
+    let [home, other] = [(); 2].map(|()| bench.stream());
+    let slice = bench.filled(&home, OLD);
+    let mut copy = bench.filled(&other, 0);
+    let gate = hold(&other);
+    // The first event is that of the copy's destination.
+    fail("cuEventRecord", 1);
+    other.cuda().memcpy_dtod(&slice, &mut copy).unwrap();
+    assert_eq!(crate::driver::clear_faults(), 0);
+    let begin = Instant::now();
+    let opener = open_later(gate);
+    drop(slice);
+    assert!(begin.elapsed() >= MOMENT, "it did not wait for the copy");
+    opener.join().unwrap();
+    bench.context.check_err().unwrap_err();
     assert_old(other.cuda(), &copy);
 }
 

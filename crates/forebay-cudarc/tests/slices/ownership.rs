@@ -1,5 +1,6 @@
 //! Who frees what: each slice once, by the one that it belongs to. And what is refused.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaSlice, DeviceSlice};
@@ -21,6 +22,7 @@ pub(crate) const CASES: &[Case] = &[
     ("default_streams_are_adopted_by_their_names", default_streams, Needs::Any),
     ("slices_keep_their_stream", slices_keep_their_stream, Needs::Any),
     ("other_devices_contexts_and_threads_are_refused", refused, Needs::Any),
+    ("parts_that_no_number_ends_are_refused", endless_parts, Needs::Any),
     ("slices_of_no_elements_work", empty, Needs::Any),
     ("an_error_that_was_left_in_the_context_is_returned", stale_errors, Needs::FakeDriverAlone),
 ];
@@ -55,6 +57,14 @@ fn freed_once() {
     drop(back);
     assert_eq!(frees(), before + 2);
     bench.context.check_err().unwrap();
+}
+
+fn endless_parts() {
+    let bench = Bench::new();
+    let mut slice = bench.filled(&bench.stream(), 1);
+    assert!(slice.slice(0..=usize::MAX).is_none() && slice.slice_mut(0..=usize::MAX).is_none());
+    assert!(slice.slice((Bound::Excluded(usize::MAX), Bound::Unbounded)).is_none());
+    assert_eq!(slice.slice((Bound::Excluded(0), Bound::Unbounded)).unwrap().len(), LENGTH - 1);
 }
 
 fn wrapped(slice: CudaSlice<u32>) -> Slice<u32> {
