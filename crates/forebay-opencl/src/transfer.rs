@@ -226,7 +226,8 @@ unsafe fn push(
     // What was enqueued counts, whatever came of the rest.
     let joined = match beside.as_slice() {
         [] => Ok(()),
-        [event] => {
+        // The only one. Beside others the row may end with a task that this does not wait for.
+        [event] if commands.len() == 1 => {
             row.advance(event.clone());
             Ok(())
         }

@@ -248,6 +248,7 @@ fn main() -> ExitCode {
         a_size_beyond_the_devices_limit_is_refused_with_the_limit,
         memory_that_is_not_there_is_refused_when_it_is_allocated,
         fills_go_on_where_one_call_does_not_reach,
+        a_stream_waits_for_every_copy_of_a_call,
         a_forked_child_is_refused_and_leaks,
         sub_buffers_are_parts_of_their_memory,
         kernels_keep_the_order_of_their_stream,

@@ -89,6 +89,29 @@ pub(crate) fn an_event_of_one_device_orders_work_of_another() -> Ending {
     Ok(())
 }
 
+pub(crate) fn a_stream_waits_for_every_copy_of_a_call() -> Ending {
+    let options = OpenClOptions::new().out_of_order(true);
+    let Ok(device) = OpenClDevice::open_with(tested(), options) else {
+        return Err("there are no queues out of order".to_owned());
+    };
+    let (size, memory) = (64 << 20, allocate(&device, 2 * KIB));
+    let (mut from, mut to) = (vec![7_u8; size], vec![0_u8; size]);
+    let there = memory.checked_add(Bytes::new(KIB)).unwrap();
+    let host = |bytes: &mut [u8]| Place::Host(Address::of_pointer(bytes.as_mut_ptr()));
+    let short = Copy::linear(Place::Device(there), Place::Device(memory), Bytes::new(KIB)).unwrap();
+    // A thread makes this one, after the driver has made the first.
+    let long = Copy::linear(host(&mut to), host(&mut from), Bytes::new(size as u64)).unwrap();
+    for copies in [[short, long], [long, short]] {
+        to.fill(0);
+        // SAFETY: all memory is kept until the device was waited for.
+        unsafe { device.copy_all(&copies, StreamHandle::DEFAULT) }.unwrap();
+        device.synchronize_stream(StreamHandle::DEFAULT).unwrap();
+        assert!(to == from, "the stream was done before the copies");
+    }
+    free(&device, memory);
+    Ok(())
+}
+
 pub(crate) fn a_forked_child_is_refused_and_leaks() -> Ending {
     let device = open();
     let (memory, stream) = (allocate(&device, 4096), StreamHandle::DEFAULT);
@@ -119,7 +142,11 @@ pub(crate) fn a_forked_child_is_refused_and_leaks() -> Ending {
     let mut status = 0;
     // SAFETY: the child's number, and a place of our own.
     while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
-        assert!(begin.elapsed() < Duration::from_secs(10), "the child waits for ever");
+        if begin.elapsed() > Duration::from_secs(10) {
+            // SAFETY: the child's number.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            panic!("the child waits for ever");
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(status, 0, "the child was not refused, or released what is the parent's");
