@@ -129,7 +129,9 @@ impl FromStr for DeviceName {
         let numbered = |kind: DeviceKind| {
             let rest = text.strip_prefix(kind.name())?;
             let ordinal = match rest.strip_prefix(':') {
-                Some(number) => number.parse().ok()?,
+                // Digits alone: `parse` would take a sign.
+                Some(number) if !number.starts_with('+') => number.parse().ok()?,
+                Some(_) => return None,
                 None => rest.is_empty().then_some(0)?,
             };
             Some(Self::new(kind, ordinal))
@@ -166,6 +168,7 @@ pub fn all() -> Vec<DeviceName> {
 /// host. An OpenCL platform that runs on the host's own processor does not count: the host does that better.
 pub fn best() -> Result<DeviceName> {
     match std::env::var_os(VARIABLE) {
+        // What is not text is refused as any other name.
         Some(name) if !name.is_empty() => Ok(name.to_string_lossy().parse::<DeviceName>()?),
         _ => {
             let mut first = HARDWARE.map(|kind| DeviceName::new(kind, 0)).into_iter();
@@ -223,9 +226,10 @@ mod tests {
             assert_eq!(name.to_string().parse(), Ok(name));
         }
         assert_eq!("cuda".parse(), Ok(DeviceName::cuda(0)));
-        for wrong in
-            ["", "cuda:", "cuda:x", "cuda0", "CUDA:0", "sim:0", "host:0", "vulkan:0", "hip:-1"]
-        {
+        for wrong in [
+            "", "cuda:", "cuda:x", "cuda:+1", "cuda0", "CUDA:0", "sim:0", "host:0", "vulkan:0",
+            "hip:-1",
+        ] {
             let said = wrong.parse::<DeviceName>().unwrap_err().to_string();
             assert!(said.contains("opencl:N"), "{wrong}: {said}");
         }

@@ -11,6 +11,7 @@ use bytemuck::Pod;
 use forebay_hal::{Call, invalid};
 
 use super::engine::TransferEngine;
+use super::owned::check_device;
 use crate::{Allocate, DeviceArray, Result};
 
 /// How many pieces of a transfer half the stage has: enough that a transfer's slow beginning and end are lost in it.
@@ -48,6 +49,8 @@ impl TransferEngine {
         A: Allocate,
         B: Allocate,
     {
+        check_device(&self.engine, from)?;
+        check_device(&target.engine, to)?;
         let length = from.len();
         if to.len() != length {
             let given = format!("{length} elements");
@@ -75,5 +78,28 @@ impl TransferEngine {
             })??;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_hal::StreamHandle;
+    use forebay_host::HostDevice;
+
+    use super::*;
+    use crate::Pool;
+
+    #[test]
+    fn arrays_of_other_devices_are_refused_however_short() {
+        let [near, far] = [(); 2].map(|()| HostDevice::open().unwrap());
+        let [out, back] = [&near, &far].map(|device| TransferEngine::new(device).unwrap());
+        for length in [0, 1] {
+            let [from, mut to] = [&near, &far].map(|device| {
+                Pool::new(device).unwrap().array::<u8>(length, StreamHandle::DEFAULT).unwrap()
+            });
+            out.copy_between(&from, &out, &mut to).unwrap_err();
+            back.copy_between(&from, &back, &mut to).unwrap_err();
+            out.copy_between(&from, &back, &mut to).unwrap();
+        }
     }
 }
