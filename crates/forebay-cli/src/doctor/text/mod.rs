@@ -25,8 +25,10 @@ pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io:
     sheet.verdict(if report.well { GOOD } else { BAD }, &report.verdict)?;
     problems(sheet, report)?;
     sheet.title("Devices")?;
-    sheet
-        .note(QUIET, "this build supports the host, the simulated device, CUDA, HIP, OpenCL and Metal")?;
+    sheet.note(
+        QUIET,
+        "this build supports the host, the simulated device, CUDA, HIP, OpenCL and Metal",
+    )?;
     for row in &report.devices {
         device(sheet, row)?;
     }
