@@ -238,7 +238,7 @@ impl CudaDevice {
     }
 
     /// Whether the stream is being captured, as far as the driver tells. A graph would run with the table of its capture.
-    fn may_be_captured(&self, core: &StreamCore) -> bool {
+    pub(crate) fn may_be_captured(&self, core: &StreamCore) -> bool {
         let mut status = capture_status::NONE;
         // SAFETY: a live stream, and a place of our own.
         let asked = self

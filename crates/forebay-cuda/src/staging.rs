@@ -30,6 +30,28 @@ const FEW: usize = 64;
 pub(crate) struct StagingBuffer {
     pub(crate) address: u64,
     pub(crate) size: Bytes,
+    /// As much memory of the device, from the first copy on that asked for it.
+    device: Option<u64>,
+}
+
+impl StagingBuffer {
+    /// Memory of the device, as large as the buffer, in which rows are gathered before they go to the host in one
+    /// piece. `None` where the device has none left.
+    pub(crate) fn device_memory(&mut self, context: &Context) -> Option<u64> {
+        if self.device.is_none() {
+            let (mut address, size) = (0, self.size.get());
+            let allocated = context.call(|table| {
+                // SAFETY: the address is written to a place of our own.
+                unsafe { table.mem_alloc(&raw mut address, size) }?;
+                table.mem_alloc.check_allocated(address)
+            });
+            if allocated.is_ok() {
+                context.note_inner(address, size);
+                self.device = Some(address);
+            }
+        }
+        self.device
+    }
 }
 
 /// The staging buffers of a context that no stream uses.
@@ -80,7 +102,7 @@ impl StagingBuffers {
             table.mem_host_alloc.check_allocated(address)
         })?;
         context.note_inner(address, size.get());
-        Ok(StagingBuffer { address, size })
+        Ok(StagingBuffer { address, size, device: None })
     }
 
     /// Takes back a buffer that work on `stream`, which is live, may still use.

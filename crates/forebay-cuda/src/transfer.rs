@@ -13,10 +13,19 @@ use crate::staging::MOST;
 use crate::stream::{StreamCore, TaskLane, lock};
 use crate::sys::values::memory_type;
 use crate::sys::{Copy2d, Copy3d, RawStream, Refusal, Table};
+use crate::vendor::RowsToHost;
 
 /// Up to this much the host's part of a copy is made by the driver's own thread: handing it to
 /// another would take longer.
 const BRIEF: Bytes = Bytes::new(64 << 10);
+
+/// Where the driver takes rows to the host one by one, more rows than this are gathered on the device first, which takes
+/// two calls and memory of the device.
+const FEW_ROWS: u64 = 4;
+
+/// Rows up to this width go to pinned memory by way of a stage where they are gathered: the host copies so much in about
+/// the time of a driver's call. Wider ones are better left to the driver, one by one.
+const NARROW: u64 = 64 << 10;
 
 /// How often a stream is waited for after a copy failed half way, before the device counts as lost.
 const WAITS: usize = 3;
@@ -64,6 +73,18 @@ impl CudaDevice {
                 .context
                 .pointer(span.start())
                 .is_some_and(|known| known.span.contains_span(span))
+    }
+
+    /// Whether rows that go to the host are gathered on the device first.
+    fn gathers(&self, rows: u64) -> bool {
+        self.context.driver.vendor.rows_to_host == RowsToHost::OneByOne && rows > FEW_ROWS
+    }
+
+    /// Whether a copy to the host goes by way of a stage. To pinned memory it does where the driver would need a call for
+    /// each of many rows; a graph would use the stage when it is somebody else's, so not while the stream is captured.
+    fn stages_to_host(&self, copy: &hal::Copy, shape: &CopyShape, core: &StreamCore) -> bool {
+        !self.is_reached(copy.written())
+            || (shape.width <= NARROW && self.gathers(shape.rows) && !self.may_be_captured(core))
     }
 
     /// Enqueues a task of ours that touches `bytes` bytes.
@@ -151,8 +172,11 @@ impl CudaDevice {
         lane: &mut TaskLane,
         recall: &CancelToken,
     ) -> core::result::Result<(), Refusal> {
-        let Some((stage, room)) = lane.stage.as_ref().map(|stage| (stage.address, stage.size))
-        else {
+        let gathers = !host_is_source && self.gathers(shape.rows);
+        let Some((stage, room, gathered)) = lane.stage.as_mut().map(|stage| {
+            let gathered = gathers.then(|| stage.device_memory(self.context)).flatten();
+            (stage.address, stage.size, gathered)
+        }) else {
             return Ok(());
         };
         for piece in shape.pieces(room, self.max_pitch) {
@@ -171,7 +195,10 @@ impl CudaDevice {
                 self.enqueue_own(task, bytes, core.raw, lane)?;
                 self.context.call(|table| enqueue_plane(table, &wire, core.raw))?;
             } else {
-                self.context.call(|table| enqueue_plane(table, &wire, core.raw))?;
+                self.context.call(|table| match gathered {
+                    Some(start) => enqueue_gathered(table, &wire, start, core.raw),
+                    None => enqueue_plane(table, &wire, core.raw),
+                })?;
                 self.enqueue_own(task, bytes, core.raw, lane)?;
             }
         }
@@ -274,6 +301,19 @@ fn enqueue_plane(
     unsafe { table.memcpy_2d(&raw const copy, stream) }
 }
 
+/// Enqueues the rows of one slice to packed memory of the host, by way of as much of the device's at `gathered`.
+fn enqueue_gathered(
+    table: &Table,
+    piece: &Piece,
+    gathered: u64,
+    stream: RawStream,
+) -> core::result::Result<(), Refusal> {
+    let packed = CopyEnd { start: gathered, ..piece.to };
+    enqueue_plane(table, &Piece { to: packed, ..*piece }, stream)?;
+    // SAFETY: a live stream, and two packed pieces of memory that are the stream's alone.
+    unsafe { table.memcpy(piece.to.start, gathered, piece.bytes().get(), stream) }
+}
+
 // SAFETY: every byte of a shape goes through exactly one of the driver's calls or one task, in the
 // order of the stream; device sides are looked up first, in the books and with the driver. Where a
 // copy fails half way, its tasks are called off and its copies of the host's memory waited for.
@@ -304,7 +344,9 @@ unsafe impl Transfers for CudaDevice {
                 // SAFETY: as the caller promised.
                 unsafe { self.copy_staged(&shape, true, &core) }
             }
-            (Place::Host(_), Place::Device(_)) if can_stage && !self.is_reached(copy.written()) => {
+            (Place::Host(_), Place::Device(_))
+                if can_stage && self.stages_to_host(copy, &shape, &core) =>
+            {
                 // SAFETY: as the caller promised.
                 unsafe { self.copy_staged(&shape, false, &core) }
             }

@@ -36,6 +36,8 @@ pub struct Vendor {
     pub module_version: &'static str,
     /// How many mappings one call unmaps.
     pub unmaps: Unmaps,
+    /// How rows get to the host's memory.
+    pub rows_to_host: RowsToHost,
     /// What helps where the driver does not start with a code.
     pub cure: fn(Code) -> &'static str,
     /// Fills the table from the library of this name and starts the driver.
@@ -52,6 +54,16 @@ pub enum Unmaps {
     All,
     /// One, whole.
     One,
+}
+
+/// How rows of the device's memory get to the host's without the caller waiting for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowsToHost {
+    /// By one call of the driver for all of them.
+    AtOnce,
+    /// By one call for each: the driver makes the caller of a call for all wait for the stream. Many rows are therefore
+    /// gathered on the device first, and go to the host in one piece.
+    OneByOne,
 }
 
 impl Vendor {
@@ -100,6 +112,7 @@ pub static NVIDIA: Vendor = Vendor {
     unnamed: "an NVIDIA device",
     module_version: "/proc/driver/nvidia/version",
     unmaps: Unmaps::All,
+    rows_to_host: RowsToHost::AtOnce,
     cure,
     load: crate::driver::load_cuda,
 };

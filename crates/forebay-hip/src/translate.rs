@@ -5,7 +5,8 @@
 //!   attributes         other numbers
 //!   pointers           a structure and the allocation's range
 //!   copies             memory types, and with three dimensions a structure, that changed with ROCm 6
-//!   rows to the host   one call for each row, because HIP makes the caller of one for all wait for the stream
+//!   rows to the host   one call for each row, because HIP makes the caller of one for all wait for the stream;
+//!                      forebay-cuda gathers many rows on the device first
 //!   fills of rows      one call for each row where HIP has none for all
 //!   descriptors        by their address before ROCm 7.1
 //! ```

@@ -2,7 +2,7 @@
 
 use forebay_cuda::DriverMissing;
 use forebay_cuda::sys::{Code, Symbol};
-use forebay_cuda::vendor::{Find, Loaded, Unmaps, Vendor};
+use forebay_cuda::vendor::{Find, Loaded, RowsToHost, Unmaps, Vendor};
 use forebay_hal::DeviceKind;
 
 use crate::runtime::{MOST_LIBRARIES, Runtime, table_of};
@@ -21,6 +21,7 @@ pub static AMD: Vendor = Vendor {
     unnamed: "an AMD device",
     module_version: "/sys/module/amdgpu/version",
     unmaps: Unmaps::One,
+    rows_to_host: RowsToHost::OneByOne,
     cure,
     load,
 };

@@ -200,7 +200,7 @@ fn the_callers_device_is_the_same_after_every_call() {
     }
 }
 
-/// A stream that is held until the sender goes does not hold a caller.
+/// A stream that is held until the sender goes does not hold a caller, and many rows take few calls.
 #[test]
 fn a_copy_of_rows_to_the_host_does_not_wait() {
     let (fake, driver) = load("rows").unwrap();
@@ -208,22 +208,35 @@ fn a_copy_of_rows_to_the_host_does_not_wait() {
     let stream = device.create_stream(Priority::Normal).unwrap();
     let memory = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
     let pinned = device.allocate_pinned(Bytes::mib(2), PinnedFlags::empty()).unwrap();
+    let mut ordinary = vec![0_u8; 500 * 64];
     let fill = Fill::linear(memory, Bytes::mib(2), Pattern::U8(7)).unwrap();
     let (near, far) = (Bytes::new(64), Bytes::new(4096));
     let pitch = |row: Bytes| Pitch { row, slice: Bytes::new(row.get() * 16) };
-    let shape = |slices| Extent { width: Bytes::new(64), rows: 16, slices };
+    let shape = |rows, slices| Extent { width: Bytes::new(64), rows, slices };
     let (to, from) = (Place::Host(pinned), Place::Device(memory));
-    let plane = Copy::volumes(to, pitch(near), from, pitch(far), shape(1)).unwrap();
-    let volume = Copy::volumes(to, pitch(far), from, pitch(near), shape(3)).unwrap();
+    let plane = Copy::volumes(to, pitch(near), from, pitch(far), shape(16, 1)).unwrap();
+    let volume = Copy::volumes(to, pitch(far), from, pitch(near), shape(16, 3)).unwrap();
+    let few = Copy::volumes(to, pitch(near), from, pitch(far), shape(4, 1)).unwrap();
+    let to = Place::Host(Address::of_pointer(ordinary.as_mut_ptr()));
+    let many = Copy::planes(to, near, from, far, (near, 500)).unwrap();
     let begin = Instant::now();
     let open = hold(&device, stream);
+    let calls = || {
+        (
+            fake.calls_of("cuMemcpyAsync"),
+            fake.calls_of("cuMemcpy2DAsync"),
+            fake.calls_of("cuMemcpy3DAsync"),
+        )
+    };
     // SAFETY: the memory is given back below, when the work is done.
     unsafe {
         device.fill(&fill, stream).unwrap();
         device.copy(&plane, stream).unwrap();
         device.copy(&volume, stream).unwrap();
+        device.copy(&many, stream).unwrap();
     }
     assert!(begin.elapsed() < Duration::from_secs(10), "a copy waited for the stream");
+    assert_eq!(calls(), (5, 5, 0), "rows are gathered, and each of five slices goes in one piece");
     drop(open);
     device.synchronize_stream(stream).unwrap();
     let byte = |at: u64| {
@@ -235,10 +248,11 @@ fn a_copy_of_rows_to_the_host_does_not_wait() {
     let (last, gap) = (47 * 4096, 46 * 4096 + 64);
     assert!((0..64).all(|at| byte(last + at) == 7), "the last row of the volume");
     assert_eq!(byte(gap), 0, "nothing between the rows");
-    // A row that is refused after others: the others are done when the copy returns.
-    fake.fail(Some("cuMemcpyAsync"), 5, Code::ERROR_NOT_SUPPORTED);
+    assert!(ordinary.iter().all(|&byte| byte == 7), "the rows in ordinary memory");
+    // Few rows go one by one. Where one is refused after others, these are done when the copy returns.
+    fake.fail(Some("cuMemcpyAsync"), 3, Code::ERROR_NOT_SUPPORTED);
     // SAFETY: as above.
-    let refused = unsafe { device.copy(&plane, stream) }.unwrap_err();
+    let refused = unsafe { device.copy(&few, stream) }.unwrap_err();
     assert!(refused.to_string().contains("hipMemcpyParam2DAsync said"), "{refused}");
     assert_eq!(device.query_stream(stream).unwrap(), Progress::Done);
     // SAFETY: no work uses them. For both.
@@ -246,6 +260,32 @@ fn a_copy_of_rows_to_the_host_does_not_wait() {
         device.free_pinned(pinned).unwrap();
         device.free(memory).unwrap();
     }
+}
+
+/// A device that is full has nowhere to gather rows: they go one by one.
+#[test]
+fn rows_of_a_full_device_reach_the_host() {
+    let (fake, driver) = load("rows-full").unwrap();
+    let device = CudaDevice::open_with(driver.as_cuda(), 0).unwrap();
+    let stream = device.create_stream(Priority::Normal).unwrap();
+    let memory = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
+    let fill = Fill::linear(memory, Bytes::mib(2), Pattern::U8(9)).unwrap();
+    let mut ordinary = vec![0_u8; 100 * 64];
+    let (near, far) = (Bytes::new(64), Bytes::new(4096));
+    let to = Place::Host(Address::of_pointer(ordinary.as_mut_ptr()));
+    let copy = Copy::planes(to, near, Place::Device(memory), far, (near, 100)).unwrap();
+    fake.fail(Some("cuMemAlloc"), 0, Code::ERROR_OUT_OF_MEMORY);
+    // SAFETY: the memory is given back below, when the work is done.
+    unsafe {
+        device.fill(&fill, stream).unwrap();
+        device.copy(&copy, stream).unwrap();
+    }
+    assert_eq!(fake.clear(), 0, "the device was asked for memory");
+    device.synchronize_stream(stream).unwrap();
+    assert!(ordinary.iter().all(|&byte| byte == 9));
+    assert_eq!(fake.calls_of("cuMemcpyAsync"), 100);
+    // SAFETY: no work uses it.
+    unsafe { device.free(memory).unwrap() };
 }
 
 #[test]

@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 
 use forebay_core::{Alignment, Bytes};
 use forebay_cuda::sys::Code;
-use forebay_cuda::vendor::{Loaded, Unmaps, Vendor};
+use forebay_cuda::vendor::{Loaded, RowsToHost, Unmaps, Vendor};
 use forebay_cuda::{CudaDevice, CudaDriver, DriverMissing};
 use forebay_hal::{
     Capabilities, Device, DeviceKind, Error, Memory, PinnedFlags, PinnedMemory, Priority,
@@ -60,6 +60,7 @@ const fn vendor(load: unsafe fn(&str, forebay_cuda::vendor::Find<'_>) -> Loaded)
         unnamed: "a device without a name",
         module_version: "/no/such/file",
         unmaps: Unmaps::One,
+        rows_to_host: RowsToHost::AtOnce,
         cure: |_| "nothing helps",
         load,
     }
