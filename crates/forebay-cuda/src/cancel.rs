@@ -6,11 +6,9 @@
 //! of them does nothing. Copies between the device and the pinned memory are not cancelled; that memory is
 //! not the caller's.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use forebay_hal::HostTask;
-
-use crate::stream::lock;
 
 /// Whether the tasks of a copy may still touch the caller's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,15 +22,15 @@ enum CancelState {
 
 /// Cancels the tasks of one copy together.
 #[derive(Debug, Default)]
-pub(crate) struct CancelToken(Arc<Mutex<CancelState>>);
+pub(crate) struct CancelToken(Arc<RwLock<CancelState>>);
 
 impl CancelToken {
     /// A task that does `work`, unless it was cancelled before its turn.
     pub(crate) fn task(&self, work: impl FnOnce() + Send + 'static) -> HostTask {
         let standing = Arc::clone(&self.0);
         Box::new(move || {
-            // Held while it works: who calls off waits for it, which is for no more than a stage.
-            let standing = lock(&standing);
+            // Held while it works: who calls off waits for it, which is for no more than a stage. Others work meanwhile.
+            let standing = standing.read().unwrap_or_else(PoisonError::into_inner);
             if *standing == CancelState::Valid {
                 work();
             }
@@ -41,7 +39,7 @@ impl CancelToken {
 
     /// Cancels the tasks: once this returns, none touches the caller's memory any more.
     pub(crate) fn call_off(&self) {
-        *lock(&self.0) = CancelState::CalledOff;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = CancelState::CalledOff;
     }
 }
 

@@ -15,6 +15,7 @@ use crate::driver::{CudaDriver, DriverPointer};
 use crate::event::EventPool;
 use crate::kernel::Kernel;
 use crate::space::Space;
+use crate::staged_copy::SideStreams;
 use crate::staging::StagingBuffers;
 use crate::stream::{StreamCore, StreamPool, lock};
 use crate::sys::values::capture_mode;
@@ -38,6 +39,7 @@ pub(crate) struct Context {
     pub(crate) events: EventPool,
     pub(crate) signals: Signals,
     pub(crate) stages: StagingBuffers,
+    pub(crate) sides: SideStreams,
     pub(crate) workers: Workers,
     pub(crate) lz4: Kernel,
     pub(crate) copy: Kernel,
@@ -80,6 +82,7 @@ impl Context {
             events: EventPool::default(),
             signals: Signals::default(),
             stages: StagingBuffers::default(),
+            sides: SideStreams::default(),
             workers: Workers::default(),
             lz4: Kernel::lz4(),
             copy: Kernel::copy(),

@@ -93,6 +93,15 @@ impl EventCore {
         Ok(())
     }
 
+    /// Makes later work of a live stream wait for it, on the device.
+    pub(crate) fn hold_back(
+        &self,
+        stream: crate::sys::RawStream,
+    ) -> core::result::Result<(), Refusal> {
+        // SAFETY: the event is live while this value is, and the stream by the caller's word.
+        self.context.call(|table| unsafe { table.stream_wait_event(stream, self.raw, 0) })
+    }
+
     /// Whether it was reached.
     pub(crate) fn query(&self) -> core::result::Result<Progress, Refusal> {
         if !self.is_recorded() {
@@ -181,10 +190,7 @@ impl CudaDevice {
         if !core.is_recorded() {
             return Ok(());
         }
-        // SAFETY: both are live: the event while `core` is, the stream as long as it is known here.
-        let waited =
-            self.context.call(|table| unsafe { table.stream_wait_event(lane.raw, core.raw, 0) });
-        waited.map_err(|refusal| {
+        core.hold_back(lane.raw).map_err(|refusal| {
             self.refused(call, refusal, &CallInfo::of("event", event, "an event of this machine"))
         })
     }

@@ -57,6 +57,7 @@ mod refusal;
 mod shape;
 mod sharing;
 mod space;
+mod staged_copy;
 mod staging;
 mod stream;
 pub mod sys;

@@ -154,18 +154,27 @@ impl StreamPool {
                 return Ok(core);
             }
         }
-        let mut raw = RawStream::NULL;
-        let level = level(context, priority);
-        context.call(|table| {
-            // SAFETY: the stream is written to a place of our own.
-            unsafe { table.stream_create(&raw mut raw, flags::NON_BLOCKING, level) }?;
-            // That would be the default stream.
-            table.stream_create.check_allocated(raw.0)
-        })?;
-        context.driver.streams_made.fetch_add(1, Ordering::Relaxed);
+        let raw = create(context, priority)?;
         let home = StreamOrigin::Pool { context, priority, number: forebay_hal::fresh_handle() };
         Ok(StreamCore { raw, home, lane: Arc::default() })
     }
+}
+
+/// A new stream of the driver's, which does not wait for the legacy default stream.
+pub(crate) fn create(
+    context: &Context,
+    priority: Priority,
+) -> core::result::Result<RawStream, Refusal> {
+    let mut raw = RawStream::NULL;
+    let level = level(context, priority);
+    context.call(|table| {
+        // SAFETY: the stream is written to a place of our own.
+        unsafe { table.stream_create(&raw mut raw, flags::NON_BLOCKING, level) }?;
+        // That would be the default stream.
+        table.stream_create.check_allocated(raw.0)
+    })?;
+    context.driver.streams_made.fetch_add(1, Ordering::Relaxed);
+    Ok(raw)
 }
 
 /// The driver's number for a priority: lower goes first, and 0 is the default.

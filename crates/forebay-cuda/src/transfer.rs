@@ -5,11 +5,9 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{self as hal, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid};
 
 use crate::CudaDevice;
-use crate::cancel::CancelToken;
 use crate::refusal::{CallInfo, words};
-use crate::shape::{copy_here, host_pointer};
+use crate::shape::host_pointer;
 use crate::space::{SpanCheck, USABLE, Use};
-use crate::staging::MOST;
 use crate::stream::{StreamCore, TaskLane, lock};
 use crate::sys::values::memory_type;
 use crate::sys::{Copy2d, Copy3d, RawStream, Refusal, Table};
@@ -28,7 +26,7 @@ const FEW_ROWS: u64 = 4;
 const NARROW: u64 = 64 << 10;
 
 /// How often a stream is waited for after a copy failed half way, before the device counts as lost.
-const WAITS: usize = 3;
+pub(crate) const WAITS: usize = 3;
 
 impl CudaDevice {
     /// Refuses rows that are not memory of the device, as far as the books or the driver know.
@@ -76,7 +74,7 @@ impl CudaDevice {
     }
 
     /// Whether rows that go to the host are gathered on the device first.
-    fn gathers(&self, rows: u64) -> bool {
+    pub(crate) fn gathers(&self, rows: u64) -> bool {
         self.context.driver.vendor.rows_to_host == RowsToHost::OneByOne && rows > FEW_ROWS
     }
 
@@ -88,7 +86,7 @@ impl CudaDevice {
     }
 
     /// Enqueues a task of ours that touches `bytes` bytes.
-    fn enqueue_own(
+    pub(crate) fn enqueue_own(
         &self,
         task: hal::HostTask,
         bytes: Bytes,
@@ -126,85 +124,6 @@ impl CudaDevice {
         self.enqueue_own(task, copy.extent().bytes(), core.raw, &mut lane)
     }
 
-    /// A copy between ordinary host memory and the device, by way of pinned memory. Where it fails
-    /// half way nothing of it touches the host's memory any more.
-    ///
-    /// # Safety
-    ///
-    /// * As for `Transfers::copy`.
-    unsafe fn copy_staged(
-        &self,
-        shape: &CopyShape,
-        host_is_source: bool,
-        core: &StreamCore,
-    ) -> core::result::Result<(), Refusal> {
-        let lane = core.lane();
-        // Held to the end: the calls of two copies must not mix, since they use the same stage.
-        let mut lane = lock(&lane);
-        let wanted = shape.bytes().min(MOST);
-        if lane.stage.as_ref().is_none_or(|stage| stage.size < wanted) {
-            let stage = self.context.stages.take(self.context, wanted)?;
-            if let Some(old) = lane.stage.replace(stage) {
-                self.context.stages.retire(self.context, old, core.raw);
-            }
-        }
-        let recall = CancelToken::default();
-        // SAFETY: as the caller promised.
-        let outcome =
-            unsafe { self.enqueue_staged(shape, host_is_source, core, &mut lane, &recall) };
-        if outcome.is_err() {
-            recall.call_off();
-        }
-        core.end_lane(&mut lane, self.context);
-        outcome
-    }
-
-    /// Enqueues the pieces of such a copy through the stage of `lane`, which is there.
-    ///
-    /// # Safety
-    ///
-    /// * As for `Transfers::copy`, or `recall` is called off where this fails.
-    unsafe fn enqueue_staged(
-        &self,
-        shape: &CopyShape,
-        host_is_source: bool,
-        core: &StreamCore,
-        lane: &mut TaskLane,
-        recall: &CancelToken,
-    ) -> core::result::Result<(), Refusal> {
-        let gathers = !host_is_source && self.gathers(shape.rows);
-        let Some((stage, room, gathered)) = lane.stage.as_mut().map(|stage| {
-            let gathered = gathers.then(|| stage.device_memory(self.context)).flatten();
-            (stage.address, stage.size, gathered)
-        }) else {
-            return Ok(());
-        };
-        for piece in shape.pieces(room, self.max_pitch) {
-            let packed = CopyEnd { start: stage, row: piece.width, slice: 0 };
-            let (device, host) =
-                if host_is_source { (piece.to, piece.from) } else { (piece.from, piece.to) };
-            let (into, out_of) = if host_is_source { (packed, host) } else { (host, packed) };
-            let rows = Piece { to: into, from: out_of, ..piece };
-            // SAFETY: the host's rows are valid until the copy is done or called off, as the caller
-            // promised, and the stage has room for the piece and is this stream's alone.
-            let task = recall.task(move || unsafe { copy_here(&rows) });
-            let (to, from) = if host_is_source { (device, packed) } else { (packed, device) };
-            let wire = Piece { to, from, ..piece };
-            let bytes = piece.bytes();
-            if host_is_source {
-                self.enqueue_own(task, bytes, core.raw, lane)?;
-                self.context.call(|table| enqueue_plane(table, &wire, core.raw))?;
-            } else {
-                self.context.call(|table| match gathered {
-                    Some(start) => enqueue_gathered(table, &wire, start, core.raw),
-                    None => enqueue_plane(table, &wire, core.raw),
-                })?;
-                self.enqueue_own(task, bytes, core.raw, lane)?;
-            }
-        }
-        Ok(())
-    }
-
     /// A copy the driver makes alone, in one call unless its rows lie too far apart. Where it fails
     /// half way and the host's memory takes part, what was enqueued is waited for: the driver
     /// cannot be told to leave that memory alone.
@@ -213,21 +132,32 @@ impl CudaDevice {
         let outcome = self.enqueue_direct(shape, core, &mut enqueued);
         let Err(refusal) = outcome else { return Ok(()) };
         if enqueued > 0 && (copy.to().is_host() || copy.from().is_host()) {
-            let mut waited = self.wait_for(core);
-            for _ in 1..WAITS {
-                waited = waited.or_else(|_| self.wait_for(core));
-            }
-            if let Err(later) = waited {
-                let table = Some(self.context.table());
-                let reason = format!(
-                    "{} after {enqueued} parts of a copy, and these cannot be waited for: {}",
-                    words(refusal, table),
-                    words(later, table)
-                );
-                return Err(hal::Error::Lost { call: Call::Copy, reason: reason.into() });
-            }
+            self.wait_for_parts(refusal, enqueued, core)?;
         }
         Err(self.copy_refused(copy, refusal))
+    }
+
+    /// Waits for the parts of a copy that were enqueued on a stream before one was refused. If that fails too, the device
+    /// is lost.
+    pub(crate) fn wait_for_parts(
+        &self,
+        refusal: Refusal,
+        enqueued: u64,
+        core: &StreamCore,
+    ) -> Result<()> {
+        let mut waited = self.wait_for(core);
+        for _ in 1..WAITS {
+            waited = waited.or_else(|_| self.wait_for(core));
+        }
+        waited.map_err(|later| {
+            let table = Some(self.context.table());
+            let reason = format!(
+                "{} after {enqueued} parts of a copy, and these cannot be waited for: {}",
+                words(refusal, table),
+                words(later, table)
+            );
+            hal::Error::Lost { call: Call::Copy, reason: reason.into() }
+        })
     }
 
     /// Enqueues the parts of such a copy, and counts them.
@@ -268,7 +198,7 @@ impl CudaDevice {
         })
     }
 
-    fn copy_refused(&self, copy: &hal::Copy, refusal: Refusal) -> hal::Error {
+    pub(crate) fn copy_refused(&self, copy: &hal::Copy, refusal: Refusal) -> hal::Error {
         let given =
             format!("{} B from {} to {}", copy.extent().bytes().get(), copy.from(), copy.to());
         self.refused(Call::Copy, refusal, &CallInfo::of("copy", given, "allocated memory"))
@@ -276,7 +206,7 @@ impl CudaDevice {
 }
 
 /// Enqueues the rows of one slice.
-fn enqueue_plane(
+pub(crate) fn enqueue_plane(
     table: &Table,
     piece: &Piece,
     stream: RawStream,
@@ -302,7 +232,7 @@ fn enqueue_plane(
 }
 
 /// Enqueues the rows of one slice to packed memory of the host, by way of as much of the device's at `gathered`.
-fn enqueue_gathered(
+pub(crate) fn enqueue_gathered(
     table: &Table,
     piece: &Piece,
     gathered: u64,
@@ -342,13 +272,13 @@ unsafe impl Transfers for CudaDevice {
             }
             (Place::Device(_), Place::Host(_)) if can_stage && !self.is_reached(copy.read()) => {
                 // SAFETY: as the caller promised.
-                unsafe { self.copy_staged(&shape, true, &core) }
+                return unsafe { self.copy_staged(copy, &shape, &core) };
             }
             (Place::Host(_), Place::Device(_))
                 if can_stage && self.stages_to_host(copy, &shape, &core) =>
             {
                 // SAFETY: as the caller promised.
-                unsafe { self.copy_staged(&shape, false, &core) }
+                return unsafe { self.copy_staged(copy, &shape, &core) };
             }
             _ => return self.copy_direct(copy, &shape, &core),
         };

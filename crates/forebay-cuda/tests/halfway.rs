@@ -16,9 +16,8 @@ use forebay_hal::{
     Priority, Progress, StreamHandle, Streams, Transfers,
 };
 
-/// Three stages of two megabytes and a part of one: four pieces.
-const SIZE: usize = (7 << 20) + 12_345;
-const PIECES: u64 = 4;
+/// Copies in pieces of two megabytes: one that goes through the stream's own stage, and one that is spread over others.
+const SIZES: [(usize, u64); 2] = [((3 << 20) + 12_345, 2), ((7 << 20) + 12_345, 4)];
 
 /// What is in memory before, and what the caller puts there once the call has failed.
 const BEFORE: u8 = 0x11;
@@ -32,13 +31,14 @@ enum Way {
     Down,
 }
 
-fn linear(way: Way, memory: Address, host: *const u8) -> Copy {
-    let (there, here) = (Place::Device(memory), Place::Host(Address::of_pointer(host)));
+fn linear(way: Way, memory: Address, host: &mut [u8]) -> Copy {
+    let here = Place::Host(Address::of_pointer(host.as_mut_ptr().cast_const()));
+    let there = Place::Device(memory);
     let (to, from) = if way == Way::Up { (there, here) } else { (here, there) };
-    Copy::linear(to, from, Bytes::new(SIZE as u64)).unwrap()
+    Copy::linear(to, from, Bytes::new(host.len() as u64)).unwrap()
 }
 
-fn copy(device: &CudaDevice, way: Way, memory: Address, host: *const u8, stream: StreamHandle) {
+fn copy(device: &CudaDevice, way: Way, memory: Address, host: &mut [u8], stream: StreamHandle) {
     // SAFETY: both sides outlive the copy, which is waited for.
     unsafe { device.copy(&linear(way, memory, host), stream) }.unwrap();
     device.synchronize_stream(stream).unwrap();
@@ -49,17 +49,17 @@ fn copy(device: &CudaDevice, way: Way, memory: Address, host: *const u8, stream:
 fn fail_in_the_middle(
     fake: &FakeDriver,
     (device, stream, memory): (&CudaDevice, StreamHandle, Address),
-    (way, busy): (Way, bool),
+    (way, busy, size): (Way, bool, usize),
     (name, after): (&str, u64),
 ) {
-    let what = format!("{way:?}, {name} after {after}, held: {busy}");
-    let mut host = vec![BEFORE; SIZE];
-    copy(device, Way::Up, memory, host.as_ptr(), stream);
+    let what = format!("{way:?}, {size} B, {name} after {after}, held: {busy}");
+    let mut host = vec![BEFORE; size];
+    copy(device, Way::Up, memory, &mut host, stream);
     let gate = busy.then(|| hold(device, stream));
     fake.fail(Some(name), after, Code::ERROR_OUT_OF_MEMORY);
     // SAFETY: the device's memory outlives the stream's work; the host's is not used by a copy that
     // failed, which is what is tested, and it outlives the work besides.
-    let copied = unsafe { device.copy(&linear(way, memory, host.as_mut_ptr()), stream) };
+    let copied = unsafe { device.copy(&linear(way, memory, &mut host), stream) };
     let error = copied.unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { call: Call::Copy, .. }), "{what}: {error}");
     assert_eq!(fake.clear(), 0, "{what}: the fault was due");
@@ -74,34 +74,68 @@ fn fail_in_the_middle(
     device.synchronize_stream(stream).unwrap();
     let written = host.iter().filter(|&&byte| byte != AFTER).count();
     assert_eq!(written, 0, "{what}: bytes written after the call had failed");
-    copy(device, Way::Down, memory, host.as_mut_ptr(), stream);
+    copy(device, Way::Down, memory, &mut host, stream);
     let read = host.iter().filter(|&&byte| byte == AFTER).count();
     assert_eq!(read, 0, "{what}: bytes read after the call had failed");
     // And the next copies are as good as any.
     host.fill(0x5a);
-    copy(device, Way::Up, memory, host.as_ptr(), stream);
+    copy(device, Way::Up, memory, &mut host, stream);
     host.fill(0);
-    copy(device, Way::Down, memory, host.as_mut_ptr(), stream);
+    copy(device, Way::Down, memory, &mut host, stream);
     assert!(host.iter().all(|&byte| byte == 0x5a), "{what}: a later copy");
 }
 
 fn fail_everywhere(fake: &FakeDriver, device: &CudaDevice, stream: StreamHandle) {
-    let memory = device.allocate(Bytes::new(SIZE as u64), Alignment::BLOCK).unwrap();
-    let host = vec![BEFORE; SIZE];
-    // The stage, the word and the thread are there before anything is counted.
-    copy(device, Way::Up, memory, host.as_ptr(), stream);
-    let here = (device, stream, memory);
-    for name in ["cuMemcpyAsync", "cuLaunchHostFunc", "cuStreamWaitValue32"] {
-        for after in 0..PIECES {
-            for way in [Way::Up, Way::Down] {
-                for busy in [true, false] {
+    for (size, pieces) in SIZES {
+        let memory = device.allocate(Bytes::new(size as u64), Alignment::BLOCK).unwrap();
+        // The stages, the words and the threads are there before anything is counted.
+        copy(device, Way::Up, memory, &mut vec![BEFORE; size], stream);
+        let here = (device, stream, memory);
+        for name in ["cuMemcpyAsync", "cuLaunchHostFunc", "cuStreamWaitValue32"] {
+            for after in 0..pieces {
+                for (way, busy) in
+                    [(Way::Up, true), (Way::Up, false), (Way::Down, true), (Way::Down, false)]
+                {
                     // A task that runs before its wait is refused is waited for, and then the copy
                     // goes on: on a stream that is not held that is a matter of luck.
                     if busy || name != "cuStreamWaitValue32" {
-                        fail_in_the_middle(fake, here, (way, busy), (name, after));
+                        fail_in_the_middle(fake, here, (way, busy, size), (name, after));
                     }
                 }
             }
+        }
+        // SAFETY: the work is done.
+        unsafe { device.free(memory) }.unwrap();
+    }
+}
+
+/// Calls by which side streams begin after a stream and end before its later work: where one is refused, a copy has fewer
+/// of them or joins them again, and is the same copy.
+#[test]
+fn a_spread_copy_does_without_calls_that_are_refused() {
+    let fake = FakeDriver::load("spread").unwrap();
+    let device = CudaDevice::open_with(fake.driver, 0).unwrap();
+    let stream = device.create_stream(Priority::Normal).unwrap();
+    let (size, _) = SIZES[1];
+    let memory = device.allocate(Bytes::new(size as u64), Alignment::BLOCK).unwrap();
+    for name in
+        ["cuEventRecord", "cuStreamWaitEvent", "cuStreamCreateWithPriority", "cuStreamQuery"]
+    {
+        for after in 0..6 {
+            let contents: Vec<u8> = (0..size).map(|at| (at * 31 + after) as u8).collect();
+            fake.fail(Some(name), after as u64, Code::ERROR_OUT_OF_MEMORY);
+            let (mut up, mut down) = (contents.clone(), vec![0; size]);
+            let gate = hold(&device, stream);
+            // SAFETY: both sides outlive the copies, which are waited for.
+            unsafe {
+                device.copy(&linear(Way::Up, memory, &mut up), stream).unwrap();
+                device.copy(&linear(Way::Down, memory, &mut down), stream).unwrap();
+            }
+            assert!(down.iter().all(|&byte| byte == 0), "{name} after {after}: before its turn");
+            drop(gate);
+            device.synchronize_stream(stream).unwrap();
+            assert!(down == contents, "{name} after {after}: other bytes arrived");
+            fake.clear();
         }
     }
     // SAFETY: the work is done.

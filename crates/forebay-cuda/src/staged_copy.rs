@@ -1,0 +1,258 @@
+//! Copies between pageable host memory and the device, by way of pinned memory.
+//!
+//! A piece of such a copy is a host task, which copies between the caller's memory and a staging buffer, and a copy of the
+//! driver's between that and the device. On one stream they take turns. So a large copy is spread over side streams, each
+//! with a staging buffer of its own: while one thread fills a buffer others fill more, and the wire is never idle.
+//!
+//! ```text
+//!   stream    ... work ]──┬───────────────────────────────────────────────┬─[ work ...
+//!   side 0                ├─[ fill 0 ][ send 0 ][ fill 2 ][ send 2 ] ... ─┤
+//!   side 1                └─[ fill 1 ][ send 1 ][ fill 3 ][ send 3 ] ... ─┘
+//! ```
+//!
+//! The side streams begin where the stream is when the copy is enqueued, and later work of the stream waits for them: all of
+//! it on the device, so the copy has its place in the stream's order, and the caller waits for nothing.
+
+use std::sync::{Mutex, OnceLock};
+
+use forebay_core::Bytes;
+use forebay_core::transfer::{CopyEnd, CopyShape, Piece};
+use forebay_hal::{self as hal, EventKind, Priority, Progress, Result};
+
+use crate::CudaDevice;
+use crate::cancel::CancelToken;
+use crate::context::Context;
+use crate::event::EventCore;
+use crate::shape::copy_here;
+use crate::staging::MOST;
+use crate::stream::{StreamCore, TaskLane, create, lock, query};
+use crate::sys::Refusal;
+use crate::transfer::{WAITS, enqueue_gathered, enqueue_plane};
+
+/// From how many bytes on a copy is spread: two full staging buffers.
+const SPREAD: Bytes = Bytes::new(2 * MOST.get());
+
+/// The most side streams of one copy.
+const MOST_SIDES: usize = 8;
+
+/// The most side streams of a context. A program that enqueues copies without ever waiting gets no more.
+const MOST_OF_ALL: usize = 4 * MOST_SIDES;
+
+/// The side streams of a context that no copy is being enqueued on.
+#[derive(Debug, Default)]
+pub(crate) struct SideStreams {
+    spare: Mutex<SpareStreams>,
+    /// How many one copy takes: no more than there are processors to fill buffers.
+    at_once: OnceLock<usize>,
+}
+
+#[derive(Debug, Default)]
+struct SpareStreams {
+    streams: Vec<StreamCore>,
+    made: usize,
+}
+
+impl SideStreams {
+    /// One without work: a stream that still waits for another copy's turn would hold this one back.
+    fn take(&self, context: &Context) -> Option<StreamCore> {
+        let spare = core::mem::take(&mut lock(&self.spare).streams);
+        let mut spare = spare.into_iter();
+        let mut busy = Vec::new();
+        let idle = spare.by_ref().find_map(|side| match query(context, side.raw) {
+            Ok(Progress::Done) => Some(side),
+            _ => {
+                busy.push(side);
+                None
+            }
+        });
+        let mut state = lock(&self.spare);
+        state.streams.extend(busy.into_iter().chain(spare));
+        if idle.is_some() || state.made >= MOST_OF_ALL {
+            return idle;
+        }
+        state.made += 1;
+        drop(state);
+        let made = create(context, Priority::Normal);
+        if made.is_err() {
+            lock(&self.spare).made -= 1;
+        }
+        made.ok().map(StreamCore::lent)
+    }
+
+    fn put_back(&self, sides: impl IntoIterator<Item = StreamCore>) {
+        lock(&self.spare).streams.extend(sides);
+    }
+
+    fn at_once(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        *self.at_once.get_or_init(|| processors().min(MOST_SIDES))
+    }
+}
+
+/// A side stream of one copy, and the event by which the copy's stream will wait for it.
+struct Side {
+    core: StreamCore,
+    end: EventCore,
+}
+
+impl CudaDevice {
+    /// A copy between pageable host memory and the device. Where it fails half way nothing of it touches the host's memory
+    /// any more.
+    ///
+    /// # Safety
+    ///
+    /// * As for `Transfers::copy`.
+    pub(crate) unsafe fn copy_staged(
+        &self,
+        copy: &hal::Copy,
+        shape: &CopyShape,
+        core: &StreamCore,
+    ) -> Result<()> {
+        let recall = CancelToken::default();
+        let sides = if shape.bytes() >= SPREAD { self.fork(core) } else { Vec::new() };
+        let cores = sides.iter().map(|side| &side.core);
+        let cores: Vec<&StreamCore> = if sides.is_empty() { vec![core] } else { cores.collect() };
+        // SAFETY: as the caller promised; it is called off where it fails.
+        let outcome = unsafe { self.enqueue_staged(shape, copy.from().is_host(), &cores, &recall) };
+        if outcome.is_err() {
+            recall.call_off();
+        }
+        // Copies between the staging buffers and the device are not called off, and have their place in the order, too.
+        let joined = self.join(core, sides);
+        outcome.map_err(|refusal| self.copy_refused(copy, refusal)).and(joined)
+    }
+
+    /// Side streams for a copy on `core`, which begin where it is now. None where it cannot be spread.
+    fn fork(&self, core: &StreamCore) -> Vec<Side> {
+        let context = self.context;
+        let at_once = context.sides.at_once();
+        if at_once < 2 || !context.has_tasks() || self.may_be_captured(core) {
+            return Vec::new();
+        }
+        let event = || EventCore::take(context, EventKind::Order, 0).ok();
+        let begin = event().filter(|begin| begin.record(core.raw).is_ok());
+        let Some(begin) = begin else { return Vec::new() };
+        let side = || {
+            let end = event()?;
+            let core = context.sides.take(context)?;
+            if begin.hold_back(core.raw).is_err() {
+                context.sides.put_back([core]);
+                return None;
+            }
+            Some(Side { core, end })
+        };
+        let sides: Vec<Side> = core::iter::from_fn(side).take(at_once).collect();
+        if sides.len() < 2 {
+            context.sides.put_back(sides.into_iter().map(|side| side.core));
+            return Vec::new();
+        }
+        sides
+    }
+
+    /// Makes later work of `core` wait for the side streams.
+    fn join(&self, core: &StreamCore, sides: Vec<Side>) -> Result<()> {
+        let mut outcome = Ok(());
+        for Side { core: side, end } in sides {
+            let join = || end.record(side.raw).and_then(|()| end.hold_back(core.raw));
+            let mut joined = join();
+            for _ in 1..WAITS {
+                joined = joined.or_else(|_| join());
+            }
+            if let Err(refusal) = joined {
+                outcome = outcome.and(self.wait_for_parts(refusal, 1, &side));
+            }
+            self.context.sides.put_back([side]);
+        }
+        outcome
+    }
+
+    /// Enqueues the pieces of a copy, on these streams in turn.
+    ///
+    /// # Safety
+    ///
+    /// * As for `Transfers::copy`, or `recall` is called off where this fails.
+    unsafe fn enqueue_staged(
+        &self,
+        shape: &CopyShape,
+        host_is_source: bool,
+        cores: &[&StreamCore],
+        recall: &CancelToken,
+    ) -> core::result::Result<(), Refusal> {
+        let lanes: Vec<_> = cores.iter().map(|core| core.lane()).collect();
+        // Held to the end: the calls of two copies must not mix, since they use the same stage.
+        let mut lanes: Vec<_> = cores.iter().zip(lanes.iter().map(|lane| lock(lane))).collect();
+        let room = shape.bytes().min(MOST);
+        let mut outcome =
+            lanes.iter_mut().try_for_each(|(core, lane)| self.stage(room, core, lane));
+        let mut turn = 0;
+        for piece in shape.pieces(room, self.max_pitch) {
+            let count = lanes.len();
+            let Some((core, lane)) = lanes.get_mut(turn % count).filter(|_| outcome.is_ok()) else {
+                break;
+            };
+            // SAFETY: as the caller promised.
+            outcome = unsafe { self.enqueue_piece(&piece, host_is_source, core, lane, recall) };
+            turn += 1;
+        }
+        lanes.iter_mut().for_each(|(core, lane)| core.end_lane(lane, self.context));
+        outcome
+    }
+
+    /// Sees to it that `lane` has a staging buffer of at least `room`.
+    fn stage(
+        &self,
+        room: Bytes,
+        core: &StreamCore,
+        lane: &mut TaskLane,
+    ) -> core::result::Result<(), Refusal> {
+        if lane.stage.as_ref().is_none_or(|stage| stage.size < room) {
+            let stage = self.context.stages.take(self.context, room)?;
+            if let Some(old) = lane.stage.replace(stage) {
+                self.context.stages.retire(self.context, old, core.raw);
+            }
+        }
+        Ok(())
+    }
+
+    /// Enqueues a piece through the staging buffer of `lane`, which is there and has room.
+    ///
+    /// # Safety
+    ///
+    /// * As for [`enqueue_staged`](Self::enqueue_staged).
+    unsafe fn enqueue_piece(
+        &self,
+        piece: &Piece,
+        host_is_source: bool,
+        core: &StreamCore,
+        lane: &mut TaskLane,
+        recall: &CancelToken,
+    ) -> core::result::Result<(), Refusal> {
+        let Some(stage) = lane.stage.as_mut() else { return Ok(()) };
+        let gathers = !host_is_source && self.gathers(piece.rows);
+        let gathered = gathers.then(|| stage.device_memory(self.context)).flatten();
+        let stage = stage.address;
+        let packed = CopyEnd { start: stage, row: piece.width, slice: 0 };
+        let (device, host) =
+            if host_is_source { (piece.to, piece.from) } else { (piece.from, piece.to) };
+        let (into, out_of) = if host_is_source { (packed, host) } else { (host, packed) };
+        let rows = Piece { to: into, from: out_of, ..*piece };
+        // SAFETY: the host's rows are valid until the copy is done or called off, as the caller
+        // promised, and the stage has room for the piece and is this stream's alone.
+        let task = recall.task(move || unsafe { copy_here(&rows) });
+        let (to, from) = if host_is_source { (device, packed) } else { (packed, device) };
+        let wire = Piece { to, from, ..*piece };
+        let send = || {
+            self.context.call(|table| match gathered {
+                Some(start) => enqueue_gathered(table, &wire, start, core.raw),
+                None => enqueue_plane(table, &wire, core.raw),
+            })
+        };
+        if host_is_source {
+            self.enqueue_own(task, piece.bytes(), core.raw, lane)?;
+            send()
+        } else {
+            send()?;
+            self.enqueue_own(task, piece.bytes(), core.raw, lane)
+        }
+    }
+}
