@@ -4,7 +4,8 @@
 # JSON; a short table comes last.
 #
 #   bash run.sh [PART...]      all parts, or those that are named: doctor nodriver conformance hip opencl devices
-#                              cudarc pool kernels named memcheck pinned bandwidth transfer bench replay torch python pair peers
+#                              example cudarc kernels named memcheck pinned bandwidth transfer bench replay verify
+#                              torch python pair peers
 #   OUT=folder                 where output goes
 #   PEERS_SECONDS=900          how long the comparison with other allocators may take
 #   ONLY=replay                passed on to the comparison: recorded runs alone
@@ -14,7 +15,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here" || exit 2
 OUT=${OUT:-$here/out}
 mkdir -p "$OUT" || exit 2
-chmod +x forebay *conformance kernels on_device named cudarc_slices 08_cudarc 2>/dev/null
+chmod +x forebay *conformance kernels on_device named cudarc_slices 08_cudarc 09_every_device 2>/dev/null
 export PATH="$PATH:/usr/local/cuda/bin"
 wanted=("$@")
 : > "$OUT/parts.tsv"
@@ -66,10 +67,25 @@ for version in 5.7 6.3 7.1; do
     FOREBAY_HIP_BRIDGE_VERSION=$version ./hip_conformance
 done
 part opencl 300 ./opencl_conformance
-# The pool's tests on every device: OpenCL's number 0 is the GPU, number 1 the processor.
-part pool 240 env FOREBAY_TEST_DEVICES=cuda:0 ./on_device
+# The tests of pools, buffers and transfers, and the example of all of them, on every device: OpenCL's number 0 is the
+# GPU, number 1 the processor.
 export FOREBAY_HIP_DRIVER=$here/libforebay_hip_bridge.so
-part devices 240 env FOREBAY_TEST_DEVICES=hip:0,opencl:0,opencl:1 ./on_device
+present=$(timeout 60 ./forebay doctor --json | grep -oE '"summary": ?"[a-z]+:[0-9]+ ')
+
+# part_on DEVICE NAME SECONDS COMMAND...: such a part, where the device is there
+part_on() {
+  local device=$1 name=$2-${1/:/} limit=$3
+  shift 3
+  case "$present" in
+    *"\"$device "*) part "$name" "$limit" "$@" ;;
+    *) skip "$name" "there is no $device" ;;
+  esac
+}
+
+for device in cuda:0 hip:0 opencl:0 opencl:1; do
+  part_on $device devices 240 env FOREBAY_TEST_DEVICES=$device ./on_device
+  part_on $device example 60 ./09_every_device $device
+done
 part kernels 240 ./kernels
 part named 300 env FOREBAY_TEST_DEVICES=cuda:0 ./named
 part cudarc 120 env FOREBAY_TEST_DEVICES=cuda:0 ./cudarc_slices
@@ -116,6 +132,15 @@ if ls traces/*.csv.gz > /dev/null 2>&1; then
 else
   skip replay "no recorded runs came with the bundle"
 fi
+# What every block holds is checked, so this measures the copies, not the pool.
+for device in cuda:0 hip:0 opencl:0; do
+  if [ -f traces/gpt2_train.csv.gz ]; then
+    part_on $device verify 180 ./forebay replay traces/gpt2_train.csv.gz --device $device --verify --policy forebay \
+      --passes 1 --json
+  else
+    skip "verify-${device/:/}" "the recorded run gpt2_train did not come with the bundle"
+  fi
+done
 if python3 -c "import torch" 2> /dev/null; then
   ours=(--library "$here/libforebay_capi.so")
   part torch 180 python3 torch_check.py "$here/libforebay_capi.so"

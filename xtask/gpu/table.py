@@ -97,6 +97,8 @@ def figures(out, names):
                 rows.append({"row": "figure", "part": part, **json.loads(line[line.index("{") :])})
             elif part in ("bench", "replay") and line.startswith("{"):
                 rows.append({"row": part, **json.loads(line)})
+            elif part.startswith("verify-") and line.startswith("{"):
+                rows.append({"row": "verify", **json.loads(line)})
             elif part.startswith(("torch", "python", "pair")) and line.startswith("{"):
                 rows.append({"row": "check", "part": part, **json.loads(line)})
     for line in text(out, "peers").splitlines():

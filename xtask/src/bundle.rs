@@ -4,7 +4,8 @@
 //! ```text
 //!   forebay, libforebay_capi.so          what people use
 //!   conformance, on_device, kernels, named,
-//!   cudarc_slices, 08_cudarc             tests and an example, as plain programs
+//!   cudarc_slices, 08_cudarc,
+//!   09_every_device                      tests and examples, as plain programs
 //!   hip_conformance, libforebay_hip_bridge.so   HIP over the CUDA driver
 //!   opencl_conformance                   every OpenCL platform of the machine
 //!   run.sh, table.py, *_check.py,        what runs them, from xtask/gpu
@@ -40,7 +41,7 @@ const ASK: Duration = Duration::from_secs(20);
 const COMMIT: &str = "COMMIT";
 
 /// What is built, and by which words.
-const BUILDS: [&[&str]; 2] = [
+const BUILDS: [&[&str]; 3] = [
     &["build", "--package=forebay-cli", "--package=forebay-capi", "--package=forebay-py"],
     &[
         "test",
@@ -58,12 +59,20 @@ const BUILDS: [&[&str]; 2] = [
         "--test=on_device",
         "--test=named",
         "--test=slices",
+    ],
+    // Not beside the tests: there an example is built as a test, of which it has none.
+    &[
+        "build",
+        "--package=forebay",
+        "--package=forebay-cudarc",
+        "--features=forebay/hip,forebay/opencl,forebay/sim",
         "--example=08_cudarc",
+        "--example=09_every_device",
     ],
 ];
 
 /// What must come of it, by the names of cargo's targets, and what it is called in the bundle.
-const PROGRAMS: [(&str, &str); 12] = [
+const PROGRAMS: [(&str, &str); 13] = [
     ("forebay", "forebay"),
     ("forebay_capi", "libforebay_capi.so"),
     ("_forebay", "python/forebay/_forebay.abi3.so"),
@@ -76,6 +85,7 @@ const PROGRAMS: [(&str, &str); 12] = [
     ("named", "named"),
     ("slices", "cudarc_slices"),
     ("08_cudarc", "08_cudarc"),
+    ("09_every_device", "09_every_device"),
 ];
 
 /// forebay's Python modules, here and there.
