@@ -1,5 +1,6 @@
 //! Error codes of OpenCL, and what they mean for the device contract.
 
+use core::ffi::c_void;
 use core::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -27,6 +28,10 @@ pub(crate) struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.code.0 == cl::CL_SUCCESS {
+            // A driver that agrees and gives nothing.
+            return write!(f, "{} said {} and gave nothing", self.function, self.code);
+        }
         write!(f, "{} said {}", self.function, self.code)
     }
 }
@@ -62,6 +67,19 @@ pub(crate) trait Named<T> {
 impl<T> Named<T> for core::result::Result<T, i32> {
     fn of(self, function: &'static str) -> Outcome<T> {
         self.map_err(|code| Refusal { function, code: Code(code) })
+    }
+}
+
+/// Names the function of a call that makes something.
+pub(crate) trait Made {
+    /// The same, with the function's name. A driver that agrees and gives nothing counts as refusing.
+    fn made(self, function: &'static str) -> Outcome<*mut c_void>;
+}
+
+impl Made for core::result::Result<*mut c_void, i32> {
+    fn made(self, function: &'static str) -> Outcome<*mut c_void> {
+        let nothing = Refusal { function, code: Code(cl::CL_SUCCESS) };
+        self.of(function).and_then(|raw| if raw.is_null() { Err(nothing) } else { Ok(raw) })
     }
 }
 
@@ -134,8 +152,8 @@ impl Refusal {
             | cl::CL_INVALID_COMMAND_QUEUE => {
                 invalid(call, asked.argument, format!("{}; {said}", asked.given), asked.allowed)
             }
-            // A command that failed on the device, and what no list has: nothing is known about
-            // memory that it used, so the device does not count as usable.
+            // A command that failed on the device or came without an event, and what no list has: nothing
+            // is known about memory that it used, so the device does not count as usable.
             _ => Error::Lost { call, reason: said.into() },
         }
     }

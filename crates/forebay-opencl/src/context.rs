@@ -16,10 +16,10 @@ use forebay_hal::{Call, MemoryInfo, Priority, Result};
 use forebay_sync::fork::PerProcess;
 use forebay_sync::lock;
 
-use crate::code::{Asked, Named, Outcome};
+use crate::code::{Asked, Made, Outcome};
 use crate::decompression::Program;
 use crate::driver::DeviceId;
-use crate::info::{as_number, number, text};
+use crate::info::{as_number, check_alignment, number, text};
 use crate::object::Queue;
 use crate::stream::{Lane, QueueOrder};
 use crate::{OpenClDeviceInfo, OpenClDriver};
@@ -68,6 +68,7 @@ impl Context {
     pub(crate) fn of(ordinal: u32) -> Result<&'static Self> {
         static CONTEXTS: PerProcess<BTreeMap<u32, &'static Context>> = PerProcess::new();
         let (info, id) = OpenClDriver::load()?.device(ordinal)?;
+        check_alignment(id.device)?;
         // Held while it is made: two who ask at once get the same.
         let mut contexts = CONTEXTS.lock();
         if let Some(context) = contexts.get(&ordinal) {
@@ -85,7 +86,7 @@ impl Context {
     fn create(info: &'static OpenClDeviceInfo, id: DeviceId) -> Outcome<Self> {
         let properties = [CL_CONTEXT_PLATFORM, id.platform.addr().cast_signed(), 0];
         let raw = create_context(&[id.device], properties.as_ptr(), None, ptr::null_mut())
-            .of("clCreateContext")?;
+            .made("clCreateContext")?;
         let queues = number(id.device, CL_DEVICE_QUEUE_ON_HOST_PROPERTIES);
         let extensions = text(id.device, CL_DEVICE_EXTENSIONS);
         let priorities = extensions.split(' ').any(|name| name == "cl_khr_priority_hints");
@@ -184,12 +185,12 @@ fn create_queue(
     let raw = match priority {
         // SAFETY: the device is the one of the context.
         None => unsafe { create_command_queue(context, id.device, properties) }
-            .of("clCreateCommandQueue")?,
+            .made("clCreateCommandQueue")?,
         Some(priority) => {
             let list = [QUEUE_PROPERTIES, properties, QUEUE_PRIORITY, priority, 0];
             // SAFETY: as above; the list ends with a zero.
             unsafe { create_command_queue_with_properties(context, id.device, list.as_ptr()) }
-                .of("clCreateCommandQueueWithProperties")?
+                .made("clCreateCommandQueueWithProperties")?
         }
     };
     // SAFETY: just made.

@@ -14,7 +14,7 @@ use cl3::types::{cl_kernel, cl_mem, cl_program};
 use forebay_hal::{Call, Decompression, Error, Lz4Blocks, Result, StreamHandle};
 use forebay_sync::lock;
 
-use crate::code::{Asked, Named, Outcome};
+use crate::code::{Asked, Made, Named, Outcome};
 use crate::context::Context;
 use crate::driver::DeviceId;
 use crate::info::{number, text_of};
@@ -47,7 +47,7 @@ impl Program {
     pub(crate) fn build(context: &Context) -> core::result::Result<Self, String> {
         let (device, raw) = (context.id().device, context.raw());
         let program = create_program_with_source(raw, &[SOURCE])
-            .of("clCreateProgramWithSource")
+            .made("clCreateProgramWithSource")
             .map_err(|refusal| refusal.to_string())?;
         build_program(program, &[device], c"", None, ptr::null_mut())
             .of("clBuildProgram")
@@ -134,7 +134,7 @@ unsafe impl Decompression for OpenClDevice {
         };
         let items = usize::try_from(blocks.count()).unwrap_or(usize::MAX).saturating_mul(lanes);
         let launched = create_kernel(program.0, c"forebay_lz4_decode_at")
-            .of("clCreateKernel")
+            .made("clCreateKernel")
             .map(Kernel)
             .and_then(|kernel| kernel.set(&arguments).map(|()| kernel))
             .and_then(|kernel| {

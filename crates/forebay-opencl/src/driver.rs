@@ -75,7 +75,8 @@ impl OpenClDriver {
         for &platform in &platforms {
             // A platform that does not answer hides its own devices, not those of others.
             let devices = match get_device_ids(platform, CL_DEVICE_TYPE_ALL) {
-                Ok(devices) => devices,
+                // A device without a name is none.
+                Ok(devices) => devices.into_iter().filter(|device| !device.is_null()).collect(),
                 Err(CL_DEVICE_NOT_FOUND) | Err(_) => Vec::new(),
             };
             let name = info::platform_name(platform);

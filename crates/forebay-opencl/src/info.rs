@@ -6,6 +6,7 @@ use cl3::device as cl;
 use cl3::platform::{CL_PLATFORM_NAME, get_platform_data};
 use cl3::types::{cl_device_id, cl_platform_id};
 use forebay_core::{Alignment, Bytes};
+use forebay_hal::{Call, Error, Result};
 
 /// The kind of hardware behind an OpenCL device, as the platform tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,13 +125,37 @@ pub(crate) fn as_number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(wide)
 }
 
+/// The largest alignment that is believed: 1 MiB. Devices ask for some hundred bytes, for their largest type.
+const MOST_ALIGNMENT: u64 = 1 << 20;
+
+/// What a device means that asks for so many bits; `None` where that cannot be meant.
+fn alignment_of(bits: u64) -> Option<Alignment> {
+    let bytes = bits / 8;
+    let is_sound = bits.is_multiple_of(8) && (1..=MOST_ALIGNMENT).contains(&bytes);
+    Alignment::new(bytes).ok().filter(|_| is_sound)
+}
+
+/// Refuses a device whose alignment cannot be meant: every sub-buffer would be refused, or all memory.
+pub(crate) fn check_alignment(device: cl_device_id) -> Result<()> {
+    let bits = number(device, cl::CL_DEVICE_MEM_BASE_ADDR_ALIGN);
+    if alignment_of(bits).is_some() {
+        return Ok(());
+    }
+    let missing = format!(
+        "{} asks for buffers aligned to {bits} bits (CL_DEVICE_MEM_BASE_ADDR_ALIGN), where a power of two from 8 to {} \
+         can be meant; its driver is broken",
+        text(device, cl::CL_DEVICE_NAME),
+        MOST_ALIGNMENT * 8
+    );
+    Err(Error::Unsupported { call: Call::Open, missing: missing.into() })
+}
+
 /// Everything about a device but its number.
 pub(crate) fn describe(device: cl_device_id, platform: &str) -> OpenClDeviceInfo {
     let svm = number(device, cl::CL_DEVICE_SVM_CAPABILITIES);
     let svm = |bit| svm & bit != 0;
     let name = text(device, cl::CL_DEVICE_NAME);
-    // In bits; a power of two on every device, and at least the largest type's size.
-    let alignment = (number(device, cl::CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8).next_power_of_two();
+    let alignment = alignment_of(number(device, cl::CL_DEVICE_MEM_BASE_ADDR_ALIGN));
     OpenClDeviceInfo {
         ordinal: 0,
         name: if name.is_empty() { "an OpenCL device".to_owned() } else { name },
@@ -140,7 +165,8 @@ pub(crate) fn describe(device: cl_device_id, platform: &str) -> OpenClDeviceInfo
         driver_version: text(device, cl::CL_DRIVER_VERSION),
         total_memory: Bytes::new(number(device, cl::CL_DEVICE_GLOBAL_MEM_SIZE)),
         max_allocation: Bytes::new(number(device, cl::CL_DEVICE_MAX_MEM_ALLOC_SIZE)),
-        alignment: Alignment::new(alignment).unwrap_or(Alignment::BLOCK),
+        // A device without one is listed, and cannot be opened.
+        alignment: alignment.unwrap_or(Alignment::BLOCK),
         svm: SvmSupport {
             coarse: svm(cl::CL_DEVICE_SVM_COARSE_GRAIN_BUFFER),
             fine: svm(cl::CL_DEVICE_SVM_FINE_GRAIN_BUFFER),
@@ -160,6 +186,14 @@ mod tests {
         assert_eq!(as_number(&[0xff; 24]), u64::MAX);
         assert_eq!(text_of(b" Portable\0rest"), "Portable");
         assert_eq!(text_of(b"no end"), "no end");
+    }
+
+    #[test]
+    fn an_alignment_that_cannot_be_meant_is_none() {
+        assert_eq!(alignment_of(4096), Alignment::new(512).ok());
+        for bits in [0, 4, 12, 1000, u64::from(u32::MAX), 1 << 24, u64::MAX] {
+            assert_eq!(alignment_of(bits), None, "{bits}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use forebay_sync::fork::LeakOnFork;
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
-use crate::code::{Asked, Named, Outcome, Refusal};
+use crate::code::{Asked, Made, Named, Outcome, Refusal};
 use crate::context::{Charge, Context};
 use crate::object::{Buffer, Event};
 use crate::space::{Allocation, MemoryKind, Source};
@@ -40,7 +40,7 @@ pub(crate) fn new_buffer(
 ) -> Outcome<Buffer> {
     let size = size.to_usize().map_err(|_| too_large())?;
     // SAFETY: the flags are those of this crate, and memory of the host is as long as the buffer.
-    let raw = unsafe { create_buffer(context.raw(), flags, size, host) }.of("clCreateBuffer")?;
+    let raw = unsafe { create_buffer(context.raw(), flags, size, host) }.made("clCreateBuffer")?;
     // SAFETY: just made.
     Ok(unsafe { Buffer::new(raw) })
 }
@@ -61,7 +61,7 @@ pub(crate) fn part_of(buffer: &Buffer, offset: Bytes, size: Bytes) -> Outcome<Bu
         create_sub_buffer(buffer.raw(), CL_MEM_READ_WRITE, kind, region)
     };
     // SAFETY: just made.
-    raw.of("clCreateSubBuffer").map(|raw| unsafe { Buffer::new(raw) })
+    raw.made("clCreateSubBuffer").map(|raw| unsafe { Buffer::new(raw) })
 }
 
 /// Makes the driver take the memory now: it would do so with the first command that uses the buffer, and
@@ -76,7 +76,7 @@ fn force(context: &Context, buffer: &Buffer) -> Outcome<()> {
         enqueue_write_buffer(queue, buffer.raw(), CL_TRUE, 0, 1, from, 0, ptr::null())
     };
     // SAFETY: the call gave the event, with a reference.
-    written.of("clEnqueueWriteBuffer").map(|event| drop(unsafe { Event::new(event) }))
+    written.made("clEnqueueWriteBuffer").map(|event| drop(unsafe { Event::new(event) }))
 }
 
 impl OpenClDevice {

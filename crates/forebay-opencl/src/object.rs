@@ -14,7 +14,7 @@ use cl3::memory::release_mem_object;
 use cl3::types::{cl_command_queue, cl_context, cl_event, cl_mem};
 use forebay_hal::Progress;
 
-use crate::code::{Code, Named, Outcome, Refusal};
+use crate::code::{Code, Made, Named, Outcome, Refusal};
 use crate::info::as_number;
 
 /// How many objects of OpenCL this library has and has not released, on all devices.
@@ -116,7 +116,7 @@ impl Event {
     ///
     /// * The context is live.
     pub(crate) unsafe fn user(context: cl_context) -> Outcome<Self> {
-        let raw = create_user_event(context).of("clCreateUserEvent")?;
+        let raw = create_user_event(context).made("clCreateUserEvent")?;
         // SAFETY: just made.
         Ok(unsafe { Self::new(raw) })
     }

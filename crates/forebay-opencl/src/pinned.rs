@@ -10,7 +10,7 @@ use forebay_hal::{Call, Error, PinnedFlags, PinnedMemory, Result, invalid, valid
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
-use crate::code::{Named, Outcome};
+use crate::code::{Made, Named, Outcome};
 use crate::map::check_mapped;
 use crate::memory::new_buffer;
 use crate::object::{Buffer, Event};
@@ -30,9 +30,10 @@ impl OpenClDevice {
             enqueue_map_buffer(queue, raw, CL_TRUE, access, 0, length, at, 0, ptr::null())
         };
         let event = mapped.of("clEnqueueMapBuffer")?;
+        check_mapped(pointer)?;
+        let event = Ok(event).made("clEnqueueMapBuffer")?;
         // SAFETY: the call gave the event, with a reference.
         drop(unsafe { Event::new(event) });
-        check_mapped(pointer)?;
         let mapping = HostMapping { context: self.context, buffer: buffer.raw(), pointer };
         Ok((buffer, mapping))
     }

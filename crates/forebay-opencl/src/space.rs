@@ -22,6 +22,7 @@ use forebay_hal::{Call, PointerClass, PointerKind, Result, invalid};
 use forebay_host::mapping::AddressRange;
 use forebay_sync::lock;
 
+use crate::code::Made;
 use crate::context::{Charge, Context};
 use crate::object::{Buffer, Event};
 
@@ -79,7 +80,7 @@ impl Drop for HostMapping {
             enqueue_unmap_mem_object(queue, self.buffer, self.pointer, 0, core::ptr::null())
         };
         // SAFETY: the call gave the event, with a reference.
-        drop(unmapped.map(|event| unsafe { Event::new(event) }));
+        drop(unmapped.made("clEnqueueUnmapMemObject").map(|event| unsafe { Event::new(event) }));
         let _ = cl3::command_queue::flush(queue);
     }
 }

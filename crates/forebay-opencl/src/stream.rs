@@ -15,13 +15,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cl3::command_queue::{enqueue_barrier_with_wait_list, enqueue_marker_with_wait_list, flush};
+use cl3::error_codes::CL_SUCCESS;
 use cl3::types::{cl_command_queue, cl_event, cl_uint};
 use forebay_core::StreamId;
 use forebay_hal::{Call, Error, Priority, Progress, Result, StreamHandle, fresh_handle, invalid};
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
-use crate::code::{Asked, Named, Outcome};
+use crate::code::{Asked, Made, Outcome};
 use crate::context::Context;
 use crate::object::{Event, Queue};
 
@@ -128,8 +129,13 @@ impl Row<'_> {
             Some(tail) => enqueue(queue, 1, &raw const tail),
             None => enqueue(queue, 0, core::ptr::null()),
         };
+        let made = raw.made(function);
+        if made.is_err_and(|refusal| refusal.code.0 == CL_SUCCESS) {
+            // The command may be under way, and has no event: the end of the row waits for all there is.
+            let _ = self.enqueue_barrier(&[]);
+        }
         // SAFETY: the function gave it, with a reference.
-        raw.of(function).map(|raw| unsafe { Event::new(raw) })
+        made.map(|raw| unsafe { Event::new(raw) })
     }
 
     /// Makes the command of `event` the end of the row.
@@ -143,11 +149,17 @@ impl Row<'_> {
         if self.lane.order == QueueOrder::OutOfOrder {
             all.extend(self.tail.as_ref().map(Event::raw));
         }
-        let count = cl_uint::try_from(all.len()).unwrap_or(cl_uint::MAX);
-        // SAFETY: the events are live, as the callers' values are and the tail.
-        let raw =
-            unsafe { enqueue_barrier_with_wait_list(self.lane.queue.raw(), count, all.as_ptr()) };
-        let raw = raw.of("clEnqueueBarrierWithWaitList")?;
+        self.enqueue_barrier(&all)
+    }
+
+    /// Ends the row with a barrier that waits for `events`, which are live; for everything before it where there are
+    /// none.
+    fn enqueue_barrier(&mut self, events: &[cl_event]) -> Outcome<()> {
+        let count = cl_uint::try_from(events.len()).unwrap_or(cl_uint::MAX);
+        let list = if events.is_empty() { core::ptr::null() } else { events.as_ptr() };
+        // SAFETY: the events are live, as the caller says.
+        let raw = unsafe { enqueue_barrier_with_wait_list(self.lane.queue.raw(), count, list) };
+        let raw = raw.made("clEnqueueBarrierWithWaitList")?;
         // SAFETY: the function gave it, with a reference.
         *self.tail = Some(unsafe { Event::new(raw) });
         Ok(())

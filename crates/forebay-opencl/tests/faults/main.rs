@@ -17,15 +17,15 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use forebay_core::Bytes;
-use forebay_hal::{Device, Error, PinnedFlags, PinnedMemory, Streams};
+use forebay_hal::{Device, Error, PinnedFlags, PinnedMemory, Priority, Streams};
 use forebay_opencl::{HostCopies, ObjectCounts, OpenClDevice, OpenClDriver, OpenClOptions};
 use libtest_mimic::{Arguments, Completion, Trial};
 
 use operations::{OPERATIONS, Operation, works};
 
-/// What the library answers in place of doing what it is asked: no resources, no memory, an invalid value, and what no
-/// list of codes has.
-const ANSWERS: [i32; 4] = [-5, -4, -30, -9999];
+/// What the library answers in place of doing what it is asked: no resources, no memory, an invalid value, what no list
+/// of codes has, and success that gives no object and no event.
+const ANSWERS: [i32; 5] = [-5, -4, -30, -9999, 0];
 
 /// A test by its name.
 type Test = (&'static str, fn(&Shim));
@@ -45,6 +45,15 @@ impl Shim {
         unsafe {
             type Arm = unsafe extern "C" fn(i32, i32, i32);
             self.0.get::<Arm>(c"forebay_arm").unwrap()(passes, times, answer);
+        }
+    }
+
+    /// Has devices say that their buffers are aligned to so many bits; the truth below zero.
+    fn align(&self, bits: i64) {
+        // SAFETY: the function takes a number.
+        unsafe {
+            type Align = unsafe extern "C" fn(i64);
+            self.0.get::<Align>(c"forebay_align").unwrap()(bits);
         }
     }
 
@@ -149,8 +158,51 @@ fn no_memory_from_a_map_is_refused(shim: &Shim) {
     shim.arm(3, 1, 0);
     let error = operations::maps(&device).unwrap_err();
     assert_eq!(shim.disarm().as_deref(), Some("clEnqueueMapBuffer"));
-    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    assert!(error.to_string().contains("and gave nothing"), "{error}");
     works(&device);
+}
+
+/// A driver that agrees and makes nothing: no buffer, no queue, no event of a command.
+fn an_object_that_is_not_there_is_an_error(shim: &Shim) {
+    let device = OpenClDevice::open(0).unwrap();
+    works(&device);
+    let fills = |device: &Arc<OpenClDevice>| operations::fills(device);
+    let streams = |device: &Arc<OpenClDevice>| {
+        // As many as were ever idle, so that one is new.
+        let streams: Vec<_> = (0..200).map(|_| device.create_stream(Priority::Normal)).collect();
+        streams.iter().flatten().for_each(|&stream| device.destroy_stream(stream).unwrap());
+        streams.into_iter().collect::<Result<Vec<_>, _>>().map(drop)
+    };
+    type Act<'a> = &'a dyn Fn(&Arc<OpenClDevice>) -> Result<(), Error>;
+    let cases: [(i32, &str, Act<'_>); 4] = [
+        (0, "clCreateBuffer", &fills),
+        (1, "clEnqueueWriteBuffer", &fills),
+        (2, "clEnqueueFillBuffer", &fills),
+        (0, "clCreateCommandQueue", &streams),
+    ];
+    for (passes, function, act) in cases {
+        shim.arm(passes, 1, 0);
+        let error = act(&device).unwrap_err();
+        assert_eq!(shim.disarm().as_deref(), Some(function), "{error}");
+        assert!(matches!(error, Error::Lost { .. }), "{function}: {error}");
+        assert!(error.to_string().contains(&format!("{function} said")), "{error}");
+        assert!(error.to_string().contains("and gave nothing"), "{error}");
+        works(&device);
+    }
+}
+
+/// A device whose buffers are aligned to nothing, or to more than it has.
+fn an_alignment_that_cannot_be_meant_is_told(shim: &Shim) {
+    for bits in [0, 7, 1000, 1 << 30, i64::from(u32::MAX)] {
+        shim.align(bits);
+        let opened = OpenClDevice::open(0);
+        shim.align(-1);
+        let error = opened.unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("aligned to {bits} bits")), "{error}");
+    }
+    works(&OpenClDevice::open(0).unwrap());
 }
 
 fn main() -> ExitCode {
@@ -193,7 +245,9 @@ fn main() -> ExitCode {
             }));
         }
     }
-    let others: [Test; 3] = [
+    let others: [Test; 5] = [
+        ("an_object_that_is_not_there_is_an_error", an_object_that_is_not_there_is_an_error),
+        ("an_alignment_that_cannot_be_meant_is_told", an_alignment_that_cannot_be_meant_is_told),
         ("no_memory_from_a_map_is_refused", no_memory_from_a_map_is_refused),
         ("a_copy_that_no_thread_can_make_is_told", a_copy_that_no_thread_can_make_is_told),
         (

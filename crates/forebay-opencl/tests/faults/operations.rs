@@ -173,7 +173,7 @@ fn timed_events(device: &Arc<OpenClDevice>) -> Result<()> {
     outcome
 }
 
-fn fills(device: &Arc<OpenClDevice>) -> Result<()> {
+pub(crate) fn fills(device: &Arc<OpenClDevice>) -> Result<()> {
     with_memory(device, 64 << 10, |memory| {
         let rows = (Bytes::new(100), 5);
         let plane = Fill::plane(memory, Bytes::new(1000), rows, Pattern::U32(7))?;
