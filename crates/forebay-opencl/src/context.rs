@@ -2,7 +2,7 @@
 
 use core::ptr;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use cl3::command_queue::{
     CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, CL_QUEUE_PROFILING_ENABLE, create_command_queue,
@@ -20,7 +20,8 @@ use crate::code::{Asked, Made, Outcome};
 use crate::decompression::Program;
 use crate::driver::DeviceId;
 use crate::info::{as_number, check_alignment, number, text};
-use crate::object::Queue;
+use crate::object::{Event, Queue};
+use crate::space::Allocation;
 use crate::stream::{Lane, QueueOrder};
 use crate::{OpenClDeviceInfo, OpenClDriver};
 
@@ -49,9 +50,11 @@ pub(crate) struct Context {
     pub(crate) upkeep: Queue,
     /// Queues that no stream has; their work may not be done.
     pub(crate) idle: Mutex<Vec<Arc<Lane>>>,
-    /// Held across calls that make and free shared virtual memory: NVIDIA's driver breaks where two are made at
-    /// once.
-    pub(crate) svm: Mutex<()>,
+    /// Held across calls that make and free shared virtual memory, on NVIDIA's platform alone, whose driver breaks
+    /// where two threads are in them. By OpenCL's rules neither call waits for work.
+    svm: Option<Mutex<()>>,
+    /// Host memory of devices that went before the work that may use it.
+    parked: Mutex<Vec<ParkedMemory>>,
     /// The kernel that decodes LZ4 blocks, or why there is none.
     lz4: OnceLock<core::result::Result<Program, String>>,
     /// The memory that all devices of this number have.
@@ -99,7 +102,8 @@ impl Context {
             out_of_order: queues & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE != 0,
             upkeep,
             idle: Mutex::default(),
-            svm: Mutex::default(),
+            svm: info.platform.contains("NVIDIA").then(Mutex::default),
+            parked: Mutex::default(),
             lz4: OnceLock::new(),
             used: Mutex::default(),
         })
@@ -116,6 +120,24 @@ impl Context {
     /// The kernel that decodes LZ4 blocks, compiled when it is first needed; or why there is none.
     pub(crate) fn lz4(&self) -> core::result::Result<&Program, &String> {
         self.lz4.get_or_init(|| Program::build(self)).as_ref()
+    }
+
+    /// The calling thread's turn to make or free shared virtual memory, where the driver takes one thread at a time.
+    pub(crate) fn svm_turn(&self) -> Option<MutexGuard<'_, ()>> {
+        self.svm.as_ref().map(lock)
+    }
+
+    /// Keeps host memory until everything up to `ends` is over. [`release_parked`](Self::release_parked) releases it.
+    pub(crate) fn park(&self, memory: Vec<Arc<Allocation>>, ends: Vec<Event>) {
+        lock(&self.parked).push(ParkedMemory { _memory: memory, ends });
+    }
+
+    /// Releases parked memory whose work is over. The driver is called without the lock.
+    pub(crate) fn release_parked(&self) {
+        let parked = core::mem::take(&mut *lock(&self.parked));
+        let is_busy = |parked: &ParkedMemory| !parked.ends.iter().all(Event::is_over);
+        let busy: Vec<_> = parked.into_iter().filter(is_busy).collect();
+        lock(&self.parked).extend(busy);
     }
 
     /// A new queue for a stream.
@@ -153,6 +175,14 @@ impl Context {
         let theirs = Bytes::new(forebay_core::KIB).checked_mul(kib).filter(|free| !free.is_zero());
         theirs.map_or(ours, |theirs| theirs.min(ours))
     }
+}
+
+/// Host memory that the work of a device that went may use.
+#[derive(Debug)]
+struct ParkedMemory {
+    _memory: Vec<Arc<Allocation>>,
+    /// After which nothing uses it.
+    ends: Vec<Event>,
 }
 
 /// Memory that counts as used.

@@ -59,6 +59,7 @@ impl OpenClDevice {
     pub fn open_with(ordinal: u32, options: OpenClOptions) -> Result<Arc<Self>> {
         let call = Call::Open;
         let context = Context::of(ordinal)?;
+        context.release_parked();
         let info = context.info;
         let lacks = |what: &str| {
             let missing = format!("{} has no {what}", info.name);
@@ -201,9 +202,13 @@ impl Drop for OpenClDevice {
         }
         forget_events_of(self.serial);
         let lanes = lock(&self.streams).lanes();
-        if !lanes.iter().all(|lane| lane.is_over()) {
-            lock(&self.space).leak_host_memory();
+        let busy = lanes.iter().filter_map(|lane| lane.tail()).filter(|end| !end.is_over());
+        let busy: Vec<_> = busy.collect();
+        if !busy.is_empty() {
+            let memory = lock(&self.space).take_host_memory();
+            self.context.park(memory, busy);
         }
+        self.context.release_parked();
         // SAFETY: nobody uses them after this.
         unsafe {
             ManuallyDrop::drop(&mut self.space);
@@ -216,7 +221,7 @@ impl Drop for OpenClDevice {
 
 // SAFETY: the groups given are those whose bits are set, always. What is free is no more than what no device
 // of this number holds. Dropping the device waits for nothing: commands keep the buffers they use, and host
-// memory that work may use is left to the process.
+// memory that work may use is kept until a later call finds that work over.
 unsafe impl Device for OpenClDevice {
     fn descriptor(&self) -> &Descriptor {
         &self.descriptor

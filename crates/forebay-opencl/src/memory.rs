@@ -147,9 +147,10 @@ impl OpenClDevice {
             Grain::Fine => CL_MEM_READ_WRITE | CL_MEM_SVM_FINE_GRAIN_BUFFER,
         };
         let context = self.context;
+        context.release_parked();
         // SAFETY: these flags are good where the device has such memory, which was asked when it was opened.
         let allocate = |_turn| unsafe { svm_alloc(context.raw(), flags, length, 0) };
-        let pointer = allocate(lock(&context.svm))
+        let pointer = allocate(context.svm_turn())
             .of("clSVMAlloc")
             .map_err(|refusal| self.no_memory(call, refusal, size))?;
         let source = Source::Svm { context, pointer };

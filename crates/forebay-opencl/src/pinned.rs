@@ -19,6 +19,7 @@ use crate::space::{Allocation, HostMapping, MemoryKind, Source};
 impl OpenClDevice {
     /// A buffer on the host, mapped for reading and writing.
     fn map_host_buffer(&self, size: Bytes) -> Outcome<(Buffer, HostMapping)> {
+        self.context.release_parked();
         let flags = CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR;
         let buffer = new_buffer(self.context, flags, size, ptr::null_mut())?;
         let mut pointer = ptr::null_mut();

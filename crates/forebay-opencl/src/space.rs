@@ -20,7 +20,6 @@ use cl3::memory::svm_free;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PointerClass, PointerKind, Result, invalid};
 use forebay_host::mapping::AddressRange;
-use forebay_sync::lock;
 
 use crate::code::Made;
 use crate::context::{Charge, Context};
@@ -88,7 +87,7 @@ impl Drop for HostMapping {
 impl Drop for Source {
     fn drop(&mut self) {
         if let Self::Svm { context, pointer } = *self {
-            let _turn = lock(&context.svm);
+            let _turn = context.svm_turn();
             // SAFETY: it came from `clSVMAlloc` in this context, the buffer made of it went before, and
             // nobody uses it from now on.
             let _ = unsafe { svm_free(context.raw(), pointer) };
@@ -229,12 +228,9 @@ impl Space {
         Err(invalid(call, "span", given, "a part of one managed allocation"))
     }
 
-    /// Leaves host memory that work may still use to the process.
-    pub(crate) fn leak_host_memory(&mut self) {
-        for (_, memory) in core::mem::take(&mut self.entries).into_values() {
-            if memory.is_host_memory() {
-                core::mem::forget(memory);
-            }
-        }
+    /// Takes all memory out. Gives what work may still use and only its owner keeps.
+    pub(crate) fn take_host_memory(&mut self) -> Vec<Arc<Allocation>> {
+        let all = core::mem::take(&mut self.entries).into_values().map(|(_, memory)| memory);
+        all.filter(|memory| memory.is_host_memory()).collect()
     }
 }

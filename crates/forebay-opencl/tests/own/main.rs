@@ -249,6 +249,7 @@ fn main() -> ExitCode {
         memory_that_is_not_there_is_refused_when_it_is_allocated,
         fills_go_on_where_one_call_does_not_reach,
         a_stream_waits_for_every_copy_of_a_call,
+        host_memory_of_a_device_that_went_is_released_after_its_work,
         a_forked_child_is_refused_and_leaks,
         sub_buffers_are_parts_of_their_memory,
         kernels_keep_the_order_of_their_stream,

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{
-    Copy, Device, Error, EventKind, Memory, Place, Priority, Progress, StreamHandle, Streams,
-    Transfers,
+    Copy, Device, Error, EventKind, Memory, PinnedFlags, PinnedMemory, Place, Priority, Progress,
+    StreamHandle, Streams, Transfers,
 };
-use forebay_opencl::{MapAccess, ObjectCounts, OpenClDevice, OpenClOptions};
+use forebay_opencl::{HostCopies, MapAccess, ObjectCounts, OpenClDevice, OpenClOptions};
 
 use crate::kernels::{self, Kernel};
 use crate::{Ending, KIB, allocate, driver, fill, free, gate, open, read, span, tested};
@@ -110,6 +110,44 @@ pub(crate) fn a_stream_waits_for_every_copy_of_a_call() -> Ending {
     }
     free(&device, memory);
     Ok(())
+}
+
+pub(crate) fn host_memory_of_a_device_that_went_is_released_after_its_work() -> Ending {
+    let options = OpenClOptions::new().host_copies(HostCopies::Driver);
+    let device = OpenClDevice::open_with(tested(), options).unwrap();
+    let before = ObjectCounts::now().buffers;
+    let size = Bytes::new(64 * KIB);
+    let memory = allocate(&device, 64 * KIB);
+    let pinned = device.allocate_pinned(size, PinnedFlags::empty()).unwrap();
+    let host = core::ptr::with_exposed_provenance_mut::<u8>(usize::try_from(pinned.get()).unwrap());
+    // SAFETY: pinned memory of that size, which no work uses yet.
+    unsafe { host.write_bytes(0x77, 64 << 10) };
+    let (open_gate, closed) = gate();
+    device.enqueue_host(closed, StreamHandle::DEFAULT).unwrap();
+    for (to, from) in
+        [(Place::Device(memory), Place::Host(pinned)), (Place::Host(pinned), Place::Device(memory))]
+    {
+        // SAFETY: the device keeps both for work that is under way.
+        unsafe { device.copy(&Copy::linear(to, from, size).unwrap(), StreamHandle::DEFAULT) }
+            .unwrap();
+    }
+    drop(device);
+    drop(open());
+    assert!(ObjectCounts::now().buffers > before, "the work is still to come");
+    drop(open_gate);
+    let begin = Instant::now();
+    loop {
+        drop(open());
+        let buffers = ObjectCounts::now().buffers;
+        if buffers == before {
+            return Ok(());
+        }
+        assert!(
+            begin.elapsed() < Duration::from_secs(5),
+            "{before} buffers before, {buffers} after"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 pub(crate) fn a_forked_child_is_refused_and_leaks() -> Ending {
