@@ -43,6 +43,8 @@ const ROOMS: &[(&str, &str)] = &[
     ("error", "errors of the whole crate"),
     ("block", "blocks, requests, and the trait of everything that allocates"),
     ("callback", "calls of the program's hooks, whose panics end there"),
+    ("user", "who is at the other end of a socket"),
+    ("monitor", "the process as others see it, and the thread that answers them; a lock"),
     ("pool::common", "what every room of the pool uses; no lock of the pool"),
     ("pool::front", "thread caches; no lock"),
     ("pool::heap", "free memory by stream; the heap's lock"),

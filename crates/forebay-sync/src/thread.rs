@@ -12,8 +12,12 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()>
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
+/// Keeps signals that are sent to the process away from this thread.
+#[cfg(any(not(unix), miri))]
+pub fn block_signals() {}
+
 #[cfg(all(unix, not(miri)))]
-pub use system::spawn;
+pub use system::{block_signals, spawn};
 
 #[cfg(all(unix, not(miri)))]
 mod system {
@@ -59,6 +63,21 @@ mod system {
         // SAFETY: no thread has begun, so it is still this function's.
         drop(unsafe { Box::from_raw(start) });
         Err(io::Error::from_raw_os_error(code))
+    }
+
+    /// Keeps signals that are sent to the process away from this thread: a program that blocks one for a while relies on
+    /// no thread of a library taking it. Those that a fault of the thread itself raises stay as they are.
+    pub fn block_signals() {
+        let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
+        let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: the set is initialised by the first call before it is used, and the mask is this thread's.
+        unsafe {
+            libc::sigfillset(signals.as_mut_ptr());
+            for fault in faults {
+                libc::sigdelset(signals.as_mut_ptr(), fault);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, signals.as_ptr(), core::ptr::null_mut());
+        }
     }
 
     extern "C" fn run(start: *mut c_void) -> *mut c_void {

@@ -44,6 +44,7 @@
 //! | every block, page and setting of a pool at one moment, as data or JSON | [`snapshot`] |
 //! | out-of-memory reports, leaks, events and recording them | [`report`] |
 //! | what is live in the whole process, and what of it looks like a leak | [`leak`] |
+//! | this process and others, as `forebay monitor` shows them | [`monitor`] |
 //! | blocks known by their address alone | [`process`] |
 //! | sizes, alignments and addresses | [`quantity`] |
 //! | the device contract, to write your own device | [`hal`] |
@@ -69,6 +70,8 @@ mod pool;
 mod pool_id;
 mod retry;
 mod tag;
+#[cfg(target_os = "linux")]
+mod user;
 
 pub mod adaptor;
 pub mod arena;
@@ -79,6 +82,7 @@ pub mod config;
 pub mod devices;
 pub mod handle;
 pub mod leak;
+pub mod monitor;
 pub mod named;
 pub mod objects;
 #[cfg(feature = "host")]

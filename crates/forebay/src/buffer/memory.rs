@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use forebay_core::Alignment;
 use forebay_hal::{Call, Device, ToDevice};
 
-use super::figures::Figures;
+use super::figures::{CopyFigures, Figures};
 use super::host_memory::HostMemory;
 use super::migration::Migration;
 use super::raw::RawBuffer;
@@ -18,6 +18,7 @@ use super::registry::{
 };
 use super::store::Store;
 use super::typed::{Buffer, size_of_elements};
+use crate::monitor::{BufferCopies, BufferManager, Part, ProcessSnapshot, provide};
 use crate::sync::fork::ForkSafeMutex;
 use crate::{Pool, Result};
 
@@ -86,6 +87,27 @@ fn registries() -> Vec<Arc<Registry>> {
     REGISTRIES.lock().iter().filter_map(Weak::upgrade).collect()
 }
 
+/// Adds the buffers of each manager to a snapshot of the process.
+fn show(snapshot: &mut ProcessSnapshot) {
+    let copies = |of: CopyFigures| BufferCopies { copies: of.copies, bytes: of.bytes };
+    let managers = registries().into_iter().map(|registry| {
+        let MemoryTotals { buffers, created, figures, shared, shared_bytes, .. } =
+            registry.totals(0);
+        BufferManager {
+            manager: registry.number,
+            buffers: buffers as u64,
+            created,
+            host_bytes: figures.host_bytes,
+            device_bytes: figures.device_bytes,
+            to_device: copies(figures.to_device),
+            to_host: copies(figures.to_host),
+            shared: shared as u64,
+            shared_bytes,
+        }
+    });
+    snapshot.buffers.extend(managers.take(ProcessSnapshot::MOST_OTHERS));
+}
+
 impl Memory {
     /// A manager on `device`, with a pool of its own.
     pub fn new(device: &impl ToDevice) -> Result<Self> {
@@ -100,6 +122,7 @@ impl Memory {
     /// A manager whose buffers' data is moved by `migration`.
     pub(super) fn with(pool: &Pool, migration: Migration) -> Self {
         pool.settings().switch_on_leak_aids();
+        provide(Part::Buffers, show);
         let (store, registry) = (Arc::new(Store::new(pool, migration)), Arc::new(Registry::new()));
         let mut registries = REGISTRIES.lock();
         registries.retain(|registry| registry.strong_count() > 0);

@@ -4,7 +4,7 @@ use core::panic::Location;
 use core::time::Duration;
 use std::backtrace::Backtrace;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -15,6 +15,8 @@ use crate::sync::lock;
 /// The live buffers of a manager.
 #[derive(Debug)]
 pub(super) struct Registry {
+    /// No other manager of the process ever has it.
+    pub(super) number: u64,
     birth: Birth,
     records: Mutex<Records>,
 }
@@ -157,7 +159,9 @@ pub struct MemoryTotals {
 
 impl Registry {
     pub(super) fn new() -> Self {
-        Self { birth: Birth::here(), records: Mutex::default() }
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { number, birth: Birth::here(), records: Mutex::default() }
     }
 
     /// Enters a buffer.

@@ -66,6 +66,8 @@ macro_rules! for_each_key {
             LeakReport leak_report: bool = false, AtStart, Any;
             /// Whether buffers of the process remember the stack of the call that made them, for reports of what is live.
             LeakStacks leak_stacks: bool = false, AtStart, Any;
+            /// Whether a thread of the process answers `forebay monitor` of the same user.
+            Monitor monitor: bool = true, AtStart, Any;
         }
     };
 }

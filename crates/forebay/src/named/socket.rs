@@ -17,7 +17,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::net::sockopt::{socket_acceptconn, socket_peercred};
+use rustix::net::sockopt::socket_acceptconn;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
@@ -28,6 +28,7 @@ use super::error::SharedError;
 use super::header::{MAGIC, VERSION};
 use super::request::Users;
 use crate::sync::fork::ProcessFd;
+use crate::user;
 
 /// How many openers wait in line. More are told to try again, and do.
 const BACKLOG: i32 = 128;
@@ -67,15 +68,11 @@ fn new_socket() -> Result<OwnedFd, SharedError> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed("socket"))
 }
 
-fn own_user() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
 impl Address {
     pub(super) fn new(name: &str, users: Users) -> Result<Self, SharedError> {
         let invalid = || SharedError::InvalidName { name: name.into() };
         let path = match users {
-            Users::Same => format!("forebay/{}/{name}", own_user()),
+            Users::Same => format!("forebay/{}/{name}", user::own()),
             Users::Any => format!("forebay/any/{name}"),
         };
         let socket = SocketAddrUnix::new_abstract_name(path.as_bytes());
@@ -125,11 +122,11 @@ impl Address {
 
     /// Abstract sockets have no permissions: anybody can take a name, so who did is checked.
     fn check_owner(&self, socket: BorrowedFd<'_>) -> Result<(), SharedError> {
-        let owner = socket_peercred(socket).map_err(failed("SO_PEERCRED"))?.uid.as_raw();
-        if self.users == Users::Any || owner == own_user() {
+        let owner = user::at_other_end(socket).map_err(failed("SO_PEERCRED"))?;
+        if self.users == Users::Any || owner == user::own() {
             return Ok(());
         }
-        Err(SharedError::OtherUser { name: self.name.clone(), owner, user: own_user() })
+        Err(SharedError::OtherUser { name: self.name.clone(), owner, user: user::own() })
     }
 
     /// An answer; `None` where none came in time, or the party ended before it had answered.
@@ -188,8 +185,8 @@ impl Address {
                 Ok(Some(Parts { header, memory, listener }))
             }
             (OTHER_USER, _) => {
-                let owner = socket_peercred(socket).map_err(failed("SO_PEERCRED"))?.uid.as_raw();
-                Err(SharedError::OtherUser { name: self.name.clone(), owner, user: own_user() })
+                let owner = user::at_other_end(socket).map_err(failed("SO_PEERCRED"))?;
+                Err(SharedError::OtherUser { name: self.name.clone(), owner, user: user::own() })
             }
             _ => foreign("its answer has descriptors missing"),
         }
@@ -226,7 +223,7 @@ pub(super) fn answer(
     parts: &Parts<BorrowedFd<'_>>,
     users: Users,
 ) -> Result<(), Errno> {
-    let accepted = users == Users::Any || socket_peercred(opener)?.uid.as_raw() == own_user();
+    let accepted = users == Users::Any || user::at_other_end(opener)? == user::own();
     let words = [MAGIC, VERSION, if accepted { ACCEPTED } else { OTHER_USER }];
     let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];

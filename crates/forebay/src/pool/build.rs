@@ -5,10 +5,10 @@ use std::sync::Arc;
 use forebay_hal::{Device, ToDevice};
 
 use crate::pool::Pool;
-use crate::pool::calls::{registry, upkeep};
+use crate::pool::calls::{monitored, registry, upkeep};
 use crate::pool::common::options::PoolOptions;
 use crate::pool::shared::Shared;
-use crate::{MemoryClass, Result};
+use crate::{MemoryClass, Result, monitor};
 
 impl PoolOptions {
     /// Makes the pool on `device`.
@@ -46,6 +46,10 @@ impl PoolOptions {
         registry::add(&shared);
         if shared.settings().upkeep() {
             upkeep::start();
+        }
+        if shared.settings().monitor() {
+            monitor::provide(monitor::Part::Pools, monitored::read);
+            monitor::start();
         }
         Ok(Pool { shared })
     }

@@ -14,6 +14,7 @@ use forebay_hal::{
 use super::compressed::Decoder;
 use super::figures::TransferFigures;
 use super::job::{Direction, JobId};
+use super::monitored::{self, Shown};
 use super::options::TransferOptions;
 use super::state::{Kept, State};
 use crate::bulk;
@@ -78,6 +79,8 @@ impl TransferOptions {
         let most = self.most_pinned().saturating_add(self.chunk).saturating_add(Bytes::mib(4));
         let pinned = PinnedOptions::new().max_bytes(most).build(&device)?;
         let engine = self.build_over(&device, pinned)?;
+        let shown: Weak<Engine> = Arc::downgrade(&engine.engine);
+        monitored::enter(shown);
         // A device whose memory the host sees copies without a detour.
         if !device.descriptor().capabilities.contains(Capabilities::HOST_VISIBLE) {
             let known: Weak<Engine> = Arc::downgrade(&engine.engine);
@@ -141,6 +144,14 @@ impl TransferEngine {
             under_way: state.up.running + state.down.running,
             pinned: Bytes::new(slots.saturating_mul(self.engine.options.chunk.get())),
         }
+    }
+}
+
+impl Shown for Engine {
+    fn shown(self: Arc<Self>) -> (String, u64, TransferFigures) {
+        let engine = TransferEngine { engine: self };
+        let of = engine.device().descriptor();
+        (of.kind.name().to_owned(), u64::from(of.ordinal.0), engine.figures())
     }
 }
 

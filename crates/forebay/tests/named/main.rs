@@ -11,6 +11,8 @@ mod kill;
 #[cfg(target_os = "linux")]
 mod locks;
 #[cfg(target_os = "linux")]
+mod monitored;
+#[cfg(target_os = "linux")]
 mod party;
 #[cfg(target_os = "linux")]
 #[allow(dead_code, reason = "it has more hands than these cases need")]
@@ -31,7 +33,7 @@ mod linux {
     use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
     use super::stage::Stage;
-    use super::{cases, kill, locks, party};
+    use super::{cases, kill, locks, monitored, party};
 
     /// What a case gives.
     pub(crate) type Step<T = ()> = Result<T, Failed>;
@@ -48,7 +50,7 @@ mod linux {
 
     type Case = fn(&str) -> Step;
 
-    const CASES: [(&str, Case); 15] = [
+    const CASES: [(&str, Case); 18] = [
         ("what one handle writes the other reads", cases::data),
         ("another type, length or kind of device is refused", cases::refusals),
         ("names that are not valid are refused", cases::names),
@@ -63,6 +65,9 @@ mod linux {
         ("threads and processes exclude each other", locks::exclusion),
         ("a lock has a limit, and is not taken twice", locks::limits),
         ("the lock of a killed process is free", locks::killed_holder),
+        ("a process is monitored until it is killed", monitored::life),
+        ("a forked child is monitored by itself", monitored::forked),
+        ("another user cannot monitor", monitored::other_user),
         ("killed processes leave nothing behind", kill::rounds),
     ];
 
@@ -79,14 +84,16 @@ mod linux {
     /// Why a case cannot run on a device, if it cannot.
     fn reason_to_skip(case: Case, device: &str) -> Option<&'static str> {
         let is = |other: Case| core::ptr::fn_addr_eq(case, other);
+        let needs_root = is(cases::other_user) || is(monitored::other_user);
         // SAFETY: it has no conditions.
-        if is(cases::other_user) && unsafe { libc::geteuid() } != 0 {
+        if needs_root && unsafe { libc::geteuid() } != 0 {
             return Some("only root can become another user");
         }
         if is(cases::other_user) && device.starts_with("cuda") {
             return Some("which users have the GPU is the machine's matter");
         }
-        (is(locks::forked) && device != "host").then_some("a fork is the same on every device")
+        let forks = is(locks::forked) || is(monitored::forked) || is(monitored::other_user);
+        (forks && device != "host").then_some("a fork or user is the same on every device")
     }
 
     pub(crate) fn main() -> ExitCode {

@@ -10,6 +10,7 @@ use forebay::SharedBuffer;
 use forebay::buffer::Memory;
 use forebay::named::SharedOptions;
 
+use crate::monitored::outsider;
 use crate::stage::{Numbers, Stage};
 use crate::{Step, ensure};
 
@@ -128,6 +129,7 @@ pub(crate) fn run_if_named() -> Option<ExitCode> {
         "partner" => partner(&device, &name),
         "victim" => victim(&device, &name),
         "stranger" => stranger(&device, &name),
+        "outsider" => outsider(&name),
         _ => Err(format!("no role {role}").into()),
     };
     Some(match done {
@@ -139,7 +141,7 @@ pub(crate) fn run_if_named() -> Option<ExitCode> {
     })
 }
 
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let mut out = std::io::stdout();
     // A test that is gone does not listen.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

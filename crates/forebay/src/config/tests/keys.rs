@@ -11,7 +11,7 @@ use crate::config::{
 /// A key, values that it takes with how they are written back, and values that it refuses.
 type Case = (Key, &'static [(&'static str, &'static str)], &'static [&'static str]);
 
-const CASES: [Case; 29] = [
+const CASES: [Case; 30] = [
     (
         Key::Preset,
         &[("default", "default"), ("HIGH_FREQUENCY", "high_frequency"), ("debug", "debug")],
@@ -105,6 +105,7 @@ const CASES: [Case; 29] = [
     (Key::TransferChunk, &[("0", "0"), ("4MiB", "4MiB"), ("1 GiB", "1GiB")], &["2GiB", "-1", ""]),
     (Key::LeakReport, &[("on", "on"), ("0", "off")], &["exit", ""]),
     (Key::LeakStacks, &[("true", "on"), ("off", "off")], &["8", ""]),
+    (Key::Monitor, &[("on", "on"), ("0", "off")], &["127.0.0.1", ""]),
 ];
 
 #[test]
@@ -182,6 +183,7 @@ fn the_defaults_are_as_promised() {
     assert_eq!((settings.quarantine(), settings.strict_streams()), (Bytes::ZERO, false));
     assert_eq!((settings.transfer_threads(), settings.transfer_chunk()), (0, Bytes::ZERO));
     assert_eq!((settings.leak_report(), settings.leak_stacks()), (false, false));
+    assert!(settings.monitor());
 }
 
 #[test]

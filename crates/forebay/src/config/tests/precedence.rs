@@ -234,7 +234,8 @@ fn each_key_changes_while_running_or_says_that_it_does_not() {
             "transfer_threads",
             "transfer_chunk",
             "leak_report",
-            "leak_stacks"
+            "leak_stacks",
+            "monitor"
         ]
     );
 }

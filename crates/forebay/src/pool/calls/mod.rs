@@ -15,6 +15,7 @@ pub(in crate::pool) mod end;
 pub(in crate::pool) mod fast_path;
 pub(in crate::pool) mod feasibility;
 pub(in crate::pool) mod heap_path;
+pub(in crate::pool) mod monitored;
 pub(in crate::pool) mod observe;
 pub(in crate::pool) mod peers;
 pub(in crate::pool) mod reclaim;

@@ -79,6 +79,16 @@ pub(in crate::pool) fn with_upkeep() -> Vec<Arc<Shared>> {
     weak.iter().filter_map(Weak::upgrade).collect()
 }
 
+/// Every pool of this process, one by one, so that the caller has a reference to one at a time. The list is unlocked as
+/// above.
+pub(in crate::pool) fn all() -> impl ExactSizeIterator<Item = Option<Arc<Shared>>> {
+    let pools = pools();
+    let ours = pools.iter().filter(|entry| entry.is_ours());
+    let weak: Vec<Weak<Shared>> = ours.map(|entry| Weak::clone(&entry.pool)).collect();
+    drop(pools);
+    weak.into_iter().map(|pool| pool.upgrade())
+}
+
 /// Every pool of `device` that was made in this process. The list is unlocked as above. Pools of other devices are left
 /// out, so that the caller never holds the last reference to a pool it does not use.
 pub(in crate::pool) fn all_of(device: &Arc<dyn Device>) -> Vec<Arc<Shared>> {

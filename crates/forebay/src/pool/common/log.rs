@@ -12,11 +12,16 @@ use crate::Result;
 use crate::sync::fork::Birth;
 use crate::sync::{lock, tracked};
 
+/// How many ranges of durations are told apart: from a microsecond, each four times as long as the one before, up to
+/// four seconds, and one for what took longer.
+const LATENCIES: usize = 13;
+
 /// How often a pool called the driver, by kind of call and size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverLog {
     counts: BTreeMap<(Call, Bytes), u64>,
     time: Duration,
+    latencies: [u64; LATENCIES],
 }
 
 impl DriverLog {
@@ -24,6 +29,22 @@ impl DriverLog {
     pub(crate) fn note(&mut self, call: Call, size: Bytes, took: Duration) {
         *self.counts.entry((call, size)).or_default() += 1;
         self.time = self.time.saturating_add(took);
+        let range = Self::bounds().position(|bound| took <= bound);
+        if let Some(count) = range.and_then(|range| self.latencies.get_mut(range)) {
+            *count += 1;
+        }
+    }
+
+    /// The longest duration of each range.
+    fn bounds() -> impl Iterator<Item = Duration> {
+        let finite = (0..LATENCIES - 1).map(|range| Duration::from_micros(1 << (2 * range)));
+        finite.chain([Duration::MAX])
+    }
+
+    /// How long calls took: for each range its longest duration, and how many calls took at most that and longer than
+    /// the range before. The last has [`Duration::MAX`].
+    pub fn latencies(&self) -> impl Iterator<Item = (Duration, u64)> {
+        Self::bounds().zip(self.latencies)
     }
 
     /// The wall-clock time of all calls together.

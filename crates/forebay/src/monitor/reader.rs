@@ -1,0 +1,115 @@
+//! Finding and reading the processes of this user.
+
+use core::time::Duration;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::MonitorError;
+use super::service::PREFIX;
+use crate::user;
+
+/// The longest answer that is read; forebay's own are a tenth of it.
+const LONGEST: usize = 2 << 20;
+
+/// A copy of forebay in a process of this user that can be read. A process has one, unless forebay is in it twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct Endpoint {
+    /// The process.
+    pub pid: u32,
+    /// Which copy of forebay in it, from 0 on.
+    pub copy: u32,
+}
+
+/// All of this user in this network namespace, by process.
+pub fn endpoints() -> Vec<Endpoint> {
+    let listed = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let prefix = format!("@{PREFIX}{}/", user::own());
+    let named = |line: &str| {
+        let (_, name) = line.split_once(&prefix)?;
+        let (pid, copy) = name.split_once('/')?;
+        Some(Endpoint { pid: pid.parse().ok()?, copy: copy.parse().ok()? })
+    };
+    let mut found: Vec<Endpoint> = listed.lines().filter_map(named).collect();
+    // A connection that was accepted has the name of its listener.
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+impl Endpoint {
+    /// The first copy of forebay in a process, whether it is there or not.
+    pub fn of(pid: u32) -> Self {
+        Self { pid, copy: 0 }
+    }
+
+    /// Reads the process as one line of JSON with "schema": "forebay.process.v1". Waits for `patience` at most.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use forebay::monitor::Endpoint;
+    /// use forebay::{HostDevice, Pool};
+    ///
+    /// let _pool = Pool::new(&HostDevice::open()?)?;
+    /// let text = Endpoint::of(std::process::id()).read(Duration::from_secs(10))?;
+    /// assert!(text.starts_with("{\"schema\":\"forebay.process.v1\","));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read(self, patience: Duration) -> Result<String, MonitorError> {
+        let Self { pid, copy } = self;
+        let system =
+            |call| move |errno: Errno| MonitorError::System { call, message: errno.to_string() };
+        let begun = Instant::now();
+        let name = format!("{PREFIX}{}/{pid}/{copy}", user::own());
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes());
+        let address = address.map_err(system("sockaddr_un"))?;
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None);
+        let socket = socket.map_err(system("socket"))?;
+        // Connecting to a process that is stopped waits once its line is full.
+        let limit = Some(patience.max(Duration::from_millis(1)));
+        set_socket_timeout(&socket, Timeout::Send, limit).map_err(system("SO_SNDTIMEO"))?;
+        match connect(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::CONNREFUSED) => return Err(MonitorError::NotFound { pid }),
+            Err(Errno::AGAIN) => {
+                return Err(MonitorError::NoAnswer { pid, waited: begun.elapsed(), received: 0 });
+            }
+            Err(errno) => return Err(system("connect")(errno)),
+        }
+        // Anybody can take the name.
+        let owner = user::at_other_end(&socket).map_err(system("SO_PEERCRED"))?;
+        if owner != user::own() {
+            return Err(MonitorError::OtherUser { pid, owner });
+        }
+        let mut stream = UnixStream::from(socket);
+        let (mut text, mut part) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            let no_answer =
+                MonitorError::NoAnswer { pid, waited: begun.elapsed(), received: text.len() };
+            let rest = patience.saturating_sub(begun.elapsed());
+            let limit = stream.set_read_timeout(Some(rest).filter(|rest| !rest.is_zero()));
+            if rest.is_zero() || limit.is_err() {
+                return Err(no_answer);
+            }
+            match stream.read(&mut part) {
+                Ok(0) => return Err(no_answer),
+                Ok(count) => text.extend_from_slice(part.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(no_answer),
+            }
+            if text.last() == Some(&b'\n') {
+                return Ok(String::from_utf8_lossy(&text).trim_end().to_owned());
+            }
+            if text.len() > LONGEST {
+                return Err(MonitorError::TooLong { pid, most: LONGEST });
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The thread that answers those who attach. It lives as long as the process; a forked child starts its own with its
+//! first pool.
+
+use core::time::Duration;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{SendFlags, SocketAddrUnix, SocketFlags, accept_with, getsockname, send};
+
+use super::snapshot;
+use crate::sync::fork::{PerProcess, ProcessFd};
+use crate::sync::thread::{block_signals, spawn};
+use crate::user;
+
+/// What the names of all sockets begin with. The user, the process and a number follow: several copies of forebay may
+/// be in one process, as in a Python module and a C library.
+pub(super) const PREFIX: &str = "forebay.monitor/";
+
+/// The most copies of forebay in one process that can be read.
+const MOST_COPIES: u32 = 8;
+
+/// How long a peer may take to read its answer.
+const LONGEST_ANSWER: Duration = Duration::from_millis(250);
+
+/// How long a snapshot serves whoever asks.
+const SHORTEST_AGE: Duration = Duration::from_millis(50);
+
+/// The pause after a peer of another user, and after a failure of the system.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Whether this process has tried to start its thread.
+static STARTED: PerProcess<bool> = PerProcess::new();
+
+/// Starts the thread, unless that was tried before. Where it cannot be, nobody attaches, and that is all.
+pub(crate) fn start() {
+    let mut started = STARTED.lock();
+    // Miri has no sockets.
+    if core::mem::replace(&mut *started, true) || cfg!(miri) {
+        return;
+    }
+    if let Ok((listener, name)) = listen() {
+        let _ = spawn("forebay-monitor", move || serve(&listener, &name));
+    }
+}
+
+/// Makes the socket, under the first number that is free.
+fn listen() -> io::Result<(ProcessFd, String)> {
+    let process = format!("{PREFIX}{}/{}", user::own(), std::process::id());
+    let mut taken = io::ErrorKind::AddrInUse.into();
+    for number in 0..MOST_COPIES {
+        let name = format!("{process}/{number}");
+        let address = SocketAddr::from_abstract_name(&name)?;
+        let bound =
+            ProcessFd::make(|bound| UnixListener::bind_addr(&address).map(|it| bound(it.into())));
+        match bound {
+            Ok(listener) => return Ok((listener, name)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(taken)
+}
+
+fn serve(listener: &ProcessFd, name: &str) {
+    block_signals();
+    let mut last: Option<(Instant, String)> = None;
+    loop {
+        let Ok(listener) = listener.get() else { return };
+        // A program that closes descriptors it does not know may have another socket under this number by now.
+        if !is_named(listener, name) {
+            return;
+        }
+        match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(peer) if user::at_other_end(&peer) == Ok(user::own()) => {
+                let fresh = last.take().filter(|(taken, _)| taken.elapsed() < SHORTEST_AGE);
+                let (_, text) = last.insert(fresh.unwrap_or_else(|| {
+                    let taken = Instant::now();
+                    (taken, snapshot().to_json() + "\n")
+                }));
+                answer(&peer, text.as_bytes());
+            }
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Ok(_) | Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Whether a descriptor is the socket of that name.
+fn is_named(listener: BorrowedFd<'_>, name: &str) -> bool {
+    let address = getsockname(listener).ok().and_then(|any| SocketAddrUnix::try_from(any).ok());
+    address.is_some_and(|address| address.abstract_name() == Some(name.as_bytes()))
+}
+
+/// Sends the text, as far as the peer takes it in time. The line's end tells the peer that it has all of it.
+fn answer(peer: &OwnedFd, mut text: &[u8]) {
+    let begun = Instant::now();
+    while let Some(rest) = LONGEST_ANSWER.checked_sub(begun.elapsed()).filter(|_| !text.is_empty())
+    {
+        // Without a limit the thread might wait forever; no time left would mean no limit.
+        let limit = Some(rest.max(Duration::from_millis(1)));
+        if set_socket_timeout(peer, Timeout::Send, limit).is_err() {
+            return;
+        }
+        match send(peer, text, SendFlags::NOSIGNAL) {
+            Ok(sent) => text = text.get(sent..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            // The peer is gone, or does not read.
+            Err(_) => return,
+        }
+    }
+}
