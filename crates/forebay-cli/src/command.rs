@@ -1,6 +1,7 @@
 //! What can be typed.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, value_parser};
 use forebay::devices::{UnknownDevice, VARIABLE};
@@ -8,6 +9,7 @@ use forebay_core::Bytes;
 use forebay_trace::Model;
 
 use crate::bench::{Against, Case, Subjects};
+use crate::monitor::Address;
 use crate::replay::{DeviceName, Policy};
 
 /// The names of devices.
@@ -108,6 +110,13 @@ pub enum Command {
     ///
     /// "forebay bench transfer" measures named workloads in the same way.
     Bandwidth(BandwidthOptions),
+    /// Watch processes that use forebay, and the GPUs, while they run.
+    ///
+    /// Attaches to every process of this user that has made a pool, or to one, without restarting it. Shows a live view
+    /// in a terminal, and a table each second elsewhere. --serve gives the same as a web page, and /metrics for
+    /// Prometheus. The program loses a few microseconds a second. Exits with 1 if a process was named that cannot be
+    /// read, or with --once if there is none.
+    Monitor(MonitorOptions),
     /// Convert a recording to another format.
     ///
     /// The ending of OUT selects the format: .csv, .csv.gz, or .fbt for forebay's own, which is smaller.
@@ -317,6 +326,42 @@ pub struct BandwidthOptions {
     /// Print a line of JSON for each case, with "schema": "forebay.bandwidth.v1".
     #[arg(long)]
     pub json: bool,
+}
+
+/// The options of `forebay monitor`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct MonitorOptions {
+    /// The process to watch [default: all of this user].
+    #[arg(value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// How many seconds pass between two looks.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+
+    /// Print one table, and end.
+    #[arg(long)]
+    pub once: bool,
+
+    /// Answer web browsers and Prometheus at this address instead [default: 127.0.0.1:9470].
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "9470", conflicts_with_all = ["once", "json"])]
+    pub serve: Option<Address>,
+
+    /// Let --serve listen at an address that other machines can reach. Nothing asks who they are.
+    #[arg(long, requires = "serve")]
+    pub allow_remote: bool,
+
+    /// Print one line of JSON for each look, with "schema": "forebay.monitor.v1".
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads seconds, from a tenth to an hour.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    let wanted = "write seconds from 0.1 to 3600";
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| wanted.to_owned())
 }
 
 /// The options of `forebay convert`.

@@ -8,6 +8,7 @@
 //!   forebay report TRACE               show what happened to memory, as a page for a browser
 //!   forebay bench alloc [WORKLOAD...]  time named workloads
 //!   forebay bandwidth                  measure how fast memory gets to a device and back
+//!   forebay monitor [PID]              watch processes that use forebay, in a terminal or a browser
 //!   forebay convert IN OUT             convert a recording to another format
 //!
 //!   --json, with each                  one object a line, each with a "schema"
@@ -25,6 +26,7 @@ pub mod doctor;
 mod ending;
 pub mod fit;
 mod layout;
+pub mod monitor;
 pub mod output;
 mod progress;
 pub mod replay;
@@ -79,6 +81,10 @@ pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             bandwidth::run(options, width, &mut io::stdout())
         }
         Command::Bandwidth(options) => bandwidth::run(options, width, &mut anstream::stdout()),
+        Command::Monitor(options) if options.json => {
+            monitor::run(options, width, &mut io::stdout())
+        }
+        Command::Monitor(options) => monitor::run(options, width, &mut anstream::stdout()),
         Command::Convert(options) if options.json => convert::run(options, &mut io::stdout()),
         Command::Convert(options) => convert::run(options, &mut anstream::stdout()),
     };

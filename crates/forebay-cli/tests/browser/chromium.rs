@@ -156,8 +156,13 @@ impl Chromium {
 
     /// Opens a file and waits until the page is ready and drawn; how long that took.
     pub(crate) fn open(&mut self, page: &Path) -> Result<Duration, Fault> {
+        self.open_address(&format!("file://{}", page.display()))
+    }
+
+    /// The same for an address.
+    pub(crate) fn open_address(&mut self, address: &str) -> Result<Duration, Fault> {
         let began = Instant::now();
-        self.ask("Page.navigate", json!({"url": format!("file://{}", page.display())}))?;
+        self.ask("Page.navigate", json!({"url": address}))?;
         loop {
             if self.value("document.documentElement?.dataset.ready === 'yes'")? == true {
                 self.drawn()?;

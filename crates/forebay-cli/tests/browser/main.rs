@@ -1,9 +1,11 @@
-//! The page of `forebay report` in a real browser. Skipped where there is no Chromium.
+//! The page of `forebay report` in a real browser, and `forebay monitor` beside a program at work. What needs Chromium or
+//! tmux is skipped where there is none.
 
 // What tests share stands outside the functions that the lint knows as tests.
 #![allow(clippy::unwrap_used)]
 
 mod chromium;
+mod monitor;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -28,8 +30,12 @@ const CHECKS: [(&str, Check); 7] = [
 ];
 
 fn main() -> ExitCode {
+    if let Some(code) = monitor::run_if_watched() {
+        return code;
+    }
     let trials = CHECKS.map(|(name, check)| Trial::ignorable_test(name, move || run(check)));
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+    let trials = trials.into_iter().chain(monitor::trials()).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
 fn run(check: Check) -> Result<Completion, Failed> {

@@ -1,0 +1,296 @@
+//! `/metrics`: a sample as text for Prometheus, in its own format or as OpenMetrics.
+//!
+//! Names follow its conventions: base units (bytes, seconds), `_total` for counters, one family after another. Each pool,
+//! engine and manager of buffers has a number that no other ever has in its process, so a counter never goes back.
+
+use std::fmt::Write;
+
+use forebay::monitor::{DirectionTotals, ProcessPool};
+
+use super::nvml::Gpu;
+use super::sample::{Process, Sample};
+
+/// Which of the two formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Prometheus,
+    OpenMetrics,
+}
+
+impl Format {
+    /// The one that a request's `Accept` header asks for.
+    pub(super) fn accepted(header: &str) -> Self {
+        let open = header.contains("application/openmetrics-text");
+        if open { Self::OpenMetrics } else { Self::Prometheus }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+use Kind::{Counter, Gauge};
+
+type PoolFamily = (&'static str, Kind, &'static str, fn(&ProcessPool) -> u64);
+
+/// What is told of every pool.
+const POOLS: [PoolFamily; 15] = [
+    ("limit_bytes", Gauge, "The most the pool may hold.", |of| of.limit_bytes),
+    ("live_bytes", Gauge, "Bytes in live blocks, after rounding up.", |of| of.live_bytes),
+    ("requested_bytes", Gauge, "Bytes requested for live blocks.", |of| of.requested_bytes),
+    ("cached_bytes", Gauge, "Bytes in free blocks that threads cache.", |of| of.cached_bytes),
+    ("held_bytes", Gauge, "Bytes the pool holds from the device.", |of| of.held_bytes),
+    ("held_peak_bytes", Gauge, "The peak of bytes held.", |of| of.peak_held_bytes),
+    ("largest_free_bytes", Gauge, "The largest hole.", |of| of.largest_free_bytes),
+    ("blocks", Gauge, "Live blocks.", |of| of.blocks),
+    ("holes", Gauge, "Pieces of free memory.", |of| of.holes),
+    ("pressure_level", Gauge, "From 0 for low to 4 for critical.", |of| {
+        let levels = ["low", "normal", "moderate", "high", "critical"];
+        levels.iter().position(|level| *level == of.pressure).unwrap_or(1) as u64
+    }),
+    ("allocations", Counter, "Blocks allocated.", |of| of.allocations),
+    ("frees", Counter, "Blocks freed.", |of| of.frees),
+    ("cache_hits", Counter, "Allocations from a thread cache.", |of| of.magazine_hits),
+    ("misses", Counter, "Allocations that needed memory from the driver.", |of| of.misses),
+    ("stream_waits", Counter, "Times a stream was made to wait for another.", |of| of.waits),
+];
+
+/// The text.
+pub(super) fn write(sample: &Sample, format: Format) -> String {
+    let mut page = Page { format, text: String::new() };
+    let processes = &sample.processes;
+    page.family("forebay_process_up", Gauge, "Whether the process could be read.");
+    for process in processes {
+        page.value("forebay_process_up", &of_process(process), 1);
+    }
+    for unreadable in &sample.unreadable {
+        page.value("forebay_process_up", &labels(&[("pid", &unreadable.pid.to_string())]), 0);
+    }
+    for (name, kind, help, figure) in POOLS {
+        let name = format!("forebay_pool_{name}");
+        page.family(&name, kind, help);
+        for (labels, pool) in pools(processes) {
+            page.counted(&name, kind, &labels, figure(pool));
+        }
+    }
+    latencies(&mut page, processes);
+    owners(&mut page, processes);
+    engines(&mut page, processes);
+    buffers(&mut page, processes);
+    gpus(&mut page, sample);
+    if format == Format::OpenMetrics {
+        page.text.push_str("# EOF\n");
+    }
+    page.text
+}
+
+fn latencies(page: &mut Page, processes: &[Process]) {
+    let name = "forebay_pool_driver_call_duration_seconds";
+    page.header(name, "histogram", "How long calls of the driver took.");
+    for (labels, pool) in pools(processes) {
+        let mut sum = 0;
+        for bucket in &pool.driver_latency {
+            sum += bucket.count;
+            let bound = match bucket.at_most_ns {
+                u64::MAX => "+Inf".to_owned(),
+                bound => seconds(bound),
+            };
+            page.value(&format!("{name}_bucket"), &format!("{labels},le=\"{bound}\""), sum);
+        }
+        page.value(&format!("{name}_sum"), &labels, seconds(pool.driver_ns));
+        page.value(&format!("{name}_count"), &labels, sum);
+    }
+}
+
+fn owners(page: &mut Page, processes: &[Process]) {
+    let name = "forebay_tag_live_bytes";
+    page.family(name, Gauge, "Bytes in live blocks of the tags that have most.");
+    for (of_pool, pool) in pools(processes) {
+        for of in &pool.tags {
+            page.value(name, &format!("{of_pool},{}", labels(&[("tag", &of.tag)])), of.live_bytes);
+        }
+    }
+    let name = "forebay_stream_allocations";
+    page.family(name, Counter, "Blocks allocated on the streams that have most.");
+    for (of_pool, pool) in pools(processes) {
+        for of in &pool.streams {
+            let labels = format!("{of_pool},stream=\"{:#x}\"", of.stream);
+            page.counted(name, Counter, &labels, of.allocations);
+        }
+    }
+}
+
+type DirectionFamily = (&'static str, &'static str, fn(&DirectionTotals) -> String);
+
+fn engines(page: &mut Page, processes: &[Process]) {
+    const FAMILIES: [DirectionFamily; 4] = [
+        ("forebay_transfers", "Transfers that are done.", |of| of.transfers.to_string()),
+        ("forebay_transfer_failures", "Transfers that failed or were cancelled.", |of| {
+            of.failures.to_string()
+        }),
+        ("forebay_transfer_bytes", "Bytes that transfers copied.", |of| of.bytes.to_string()),
+        ("forebay_transfer_busy_seconds", "Time with a transfer under way.", |of| {
+            seconds(of.busy_ns)
+        }),
+    ];
+    let each = || {
+        processes.iter().flat_map(|process| {
+            process.snapshot.engines.iter().map(|engine| {
+                let device = format!("{}:{}", engine.kind, engine.ordinal);
+                let own = labels(&[("engine", &engine.engine.to_string()), ("device", &device)]);
+                (format!("{},{own}", of_process(process)), engine)
+            })
+        })
+    };
+    for (name, help, figure) in FAMILIES {
+        page.family(name, Counter, help);
+        for (labels, engine) in each() {
+            for (direction, of) in [("to_device", &engine.uploads), ("to_host", &engine.downloads)]
+            {
+                let labels = format!("{labels},direction=\"{direction}\"");
+                page.counted(name, Counter, &labels, figure(of));
+            }
+        }
+    }
+    page.family("forebay_transfer_pinned_bytes", Gauge, "Pinned memory of transfer engines.");
+    for (labels, engine) in each() {
+        page.value("forebay_transfer_pinned_bytes", &labels, engine.pinned_bytes);
+    }
+}
+
+fn buffers(page: &mut Page, processes: &[Process]) {
+    let each = || {
+        processes.iter().flat_map(|process| {
+            process.snapshot.buffers.iter().map(|manager| {
+                (format!("{},manager=\"{}\"", of_process(process), manager.manager), manager)
+            })
+        })
+    };
+    page.family("forebay_buffers", Gauge, "Live buffers.");
+    for (labels, of) in each() {
+        page.value("forebay_buffers", &labels, of.buffers);
+    }
+    page.family("forebay_buffer_bytes", Gauge, "Memory of live buffers, by where it is.");
+    for (labels, of) in each() {
+        for (side, bytes) in
+            [("host", of.host_bytes), ("device", of.device_bytes), ("shared", of.shared_bytes)]
+        {
+            page.value("forebay_buffer_bytes", &format!("{labels},side=\"{side}\""), bytes);
+        }
+    }
+    page.family("forebay_buffer_copied_bytes", Counter, "Bytes that buffers copied.");
+    for (labels, of) in each() {
+        for (direction, of) in [("to_device", &of.to_device), ("to_host", &of.to_host)] {
+            let labels = format!("{labels},direction=\"{direction}\"");
+            page.counted("forebay_buffer_copied_bytes", Counter, &labels, of.bytes);
+        }
+    }
+}
+
+type GpuFamily = (&'static str, &'static str, fn(&Gpu) -> Option<String>);
+
+fn gpus(page: &mut Page, sample: &Sample) {
+    const FAMILIES: [GpuFamily; 3] = [
+        ("forebay_gpu_memory_total_bytes", "Memory of the GPU.", |gpu| {
+            Some(gpu.total_bytes.to_string())
+        }),
+        ("forebay_gpu_memory_used_bytes", "Memory that all processes use.", |gpu| {
+            Some(gpu.used_bytes.to_string())
+        }),
+        ("forebay_gpu_busy_ratio", "How much of the time something ran.", |gpu| {
+            gpu.busy_percent.map(|busy| format!("{:.2}", f64::from(busy) / 100.0))
+        }),
+    ];
+    for (name, help, figure) in FAMILIES {
+        page.family(name, Gauge, help);
+        for gpu in &sample.devices {
+            if let Some(figure) = figure(gpu) {
+                page.value(
+                    name,
+                    &labels(&[("gpu", &gpu.index.to_string()), ("name", &gpu.name)]),
+                    figure,
+                );
+            }
+        }
+    }
+}
+
+/// Every pool with its labels.
+fn pools(processes: &[Process]) -> impl Iterator<Item = (String, &ProcessPool)> {
+    processes.iter().flat_map(|process| {
+        process.snapshot.pools.iter().map(|pool| {
+            let device = format!("{}:{}", pool.kind, pool.ordinal);
+            let own = [
+                ("pool", pool.pool.to_string()),
+                ("device", device),
+                ("memory", pool.device.clone()),
+            ];
+            let own = own.each_ref().map(|(name, value)| (*name, value.as_str()));
+            (format!("{},{}", of_process(process), labels(&own)), pool)
+        })
+    })
+}
+
+/// The labels of a process.
+fn of_process(process: &Process) -> String {
+    let of = &process.snapshot;
+    let (pid, copy) = (of.pid.to_string(), process.copy.to_string());
+    let all = [("pid", pid.as_str()), ("process", of.process.as_str()), ("copy", copy.as_str())];
+    // A second copy of forebay in one process is rare.
+    labels(if process.copy == 0 { all.get(..2).unwrap_or_default() } else { &all })
+}
+
+/// Labels with their values escaped.
+fn labels(all: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    for (at, (name, value)) in all.iter().enumerate() {
+        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        // A string takes all that is written to it.
+        let _ = write!(text, "{}{name}=\"{value}\"", if at > 0 { "," } else { "" });
+    }
+    text
+}
+
+/// Nanoseconds in seconds, without an exponent.
+fn seconds(nanoseconds: u64) -> String {
+    let text = format!("{}.{:09}", nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
+    let text = text.trim_end_matches('0');
+    text.strip_suffix('.').map_or_else(|| text.to_owned(), |whole| format!("{whole}.0"))
+}
+
+struct Page {
+    format: Format,
+    text: String,
+}
+
+impl Page {
+    /// Begins a family of counters or gauges. A counter's name is given without its ending.
+    fn family(&mut self, name: &str, kind: Kind, help: &str) {
+        let ending =
+            if kind == Counter && self.format == Format::Prometheus { "_total" } else { "" };
+        let kind = if kind == Counter { "counter" } else { "gauge" };
+        self.header(&format!("{name}{ending}"), kind, help);
+    }
+
+    fn header(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn counted(&mut self, name: &str, kind: Kind, labels: &str, value: impl std::fmt::Display) {
+        let ending = if kind == Counter { "_total" } else { "" };
+        self.value(&format!("{name}{ending}"), labels, value);
+    }
+
+    fn value(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+        let _ = writeln!(self.text, "{name}{{{labels}}} {value}");
+    }
+}

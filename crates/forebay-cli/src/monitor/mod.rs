@@ -1,0 +1,80 @@
+//! `forebay monitor`: the processes of this user that use forebay, and the GPUs, while they run.
+//!
+//! ```text
+//!   forebay::monitor  one snapshot a process ─┐            ┌─ view     a terminal
+//!   nvml              the GPUs as a whole ────┴─ Sample ───┼─ text     lines, for pipes and --once
+//!                                                          ├─ serve    a web page and its JSON
+//!                                                          └─ metrics  Prometheus
+//! ```
+
+mod metrics;
+mod nvml;
+mod sample;
+mod serve;
+mod text;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Instant;
+
+use crate::command::MonitorOptions;
+use crate::output::{self, Width};
+use crate::{Ending, layout};
+
+use sample::{Sample, Watch};
+
+pub use serve::Address;
+
+/// What is said where nothing can be watched.
+const NOBODY: &str = "no process of this user uses forebay. A process can be watched once it has made a pool, unless \
+                      its setting monitor is off (FOREBAY_MONITOR)";
+
+/// Watches until the user or the reader of the output has seen enough.
+pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
+    let mut watch = Watch::new(options.pid);
+    if let Some(address) = &options.serve {
+        return serve::run(address, options.allow_remote, watch, out);
+    }
+    let first = watch.sample();
+    // A process that was named and is not there is a mistake; others may start later.
+    if first.processes.is_empty() && (options.pid.is_some() || options.once) {
+        if options.json {
+            first.write_json(out)?;
+        }
+        let reason = first.unreadable.first().map_or(NOBODY, |one| one.reason.as_str());
+        output::complain(reason);
+        return Ok(Ending::Fault);
+    }
+    if !options.once && !options.json && io::stdout().is_terminal() {
+        return view::run(watch, first, options.interval);
+    }
+    let mut next = Instant::now();
+    let mut sample = first;
+    loop {
+        if options.json {
+            sample.write_json(out)?;
+        } else {
+            text::write(&sample, width, out)?;
+        }
+        out.flush()?;
+        if options.once || ended(&sample, options.pid) {
+            return Ok(Ending::Well);
+        }
+        next += options.interval;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        sample = watch.sample();
+    }
+}
+
+/// Whether the process that was asked for has ended.
+fn ended(sample: &Sample, pid: Option<u32>) -> bool {
+    pid.is_some() && sample.processes.is_empty() && sample.unreadable.iter().any(|one| one.is_gone)
+}
+
+/// A name from another process, fit for a terminal.
+fn plain(name: &str) -> String {
+    layout::plain(name)
+}

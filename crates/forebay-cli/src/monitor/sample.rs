@@ -1,0 +1,250 @@
+//! What is known of all processes and GPUs at one moment, and what has changed since the moment before.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use forebay::monitor::{Endpoint, MonitorError, ProcessPool, ProcessSnapshot, endpoints};
+use forebay_core::Bytes;
+use serde::Serialize;
+
+use super::nvml::{Gpu, Nvml};
+
+/// How long a process may take to answer. A process at work takes a millisecond; one that is stopped takes all of it.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// The most processes that are read, so that a machine with very many is not held up by being watched.
+const MOST_PROCESSES: usize = 64;
+
+/// How many moments of a pool are remembered for its picture.
+const MOST_MOMENTS: usize = 240;
+
+/// From this part of a limit on, there is a warning.
+const WARN_AT: f64 = 0.9;
+
+/// All processes and GPUs at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Sample {
+    schema: &'static str,
+    taken_unix_ms: u64,
+    pub(super) processes: Vec<Process>,
+    pub(super) unreadable: Vec<Unreadable>,
+    pub(super) devices: Vec<Gpu>,
+    /// Why no device is listed.
+    pub(super) devices_missing: Option<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// A process that answered.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Process {
+    #[serde(flatten)]
+    pub(super) snapshot: ProcessSnapshot,
+    /// Which copy of forebay in the process.
+    pub(super) copy: u32,
+    /// For each pool, what has changed.
+    #[serde(skip)]
+    pub(super) rates: Vec<Rates>,
+}
+
+/// A process that did not.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Unreadable {
+    pub(super) pid: u32,
+    pub(super) reason: String,
+    #[serde(skip)]
+    pub(super) is_gone: bool,
+}
+
+/// What a pool did in a second; `None` before there are two moments to compare.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rates {
+    pub(super) allocations: Option<f64>,
+    pub(super) misses: Option<f64>,
+    pub(super) driver_calls: Option<f64>,
+}
+
+/// A pool of a process.
+pub(super) type PoolKey = (Endpoint, u64);
+
+/// Takes samples and remembers what it needs of earlier ones.
+pub(super) struct Watch {
+    pid: Option<u32>,
+    nvml: Result<Nvml, String>,
+    before: BTreeMap<PoolKey, (u64, ProcessPool)>,
+    /// Bytes live and held, the oldest first.
+    moments: BTreeMap<PoolKey, VecDeque<[u64; 2]>>,
+}
+
+impl Watch {
+    /// Of one process, or of all that are there when a sample is taken.
+    pub(super) fn new(pid: Option<u32>) -> Self {
+        let (before, moments) = (BTreeMap::new(), BTreeMap::new());
+        Self { pid, nvml: Nvml::load(), before, moments }
+    }
+
+    /// Reads everybody once.
+    pub(super) fn sample(&mut self) -> Sample {
+        let mut targets = endpoints();
+        if let Some(pid) = self.pid {
+            targets.retain(|endpoint| endpoint.pid == pid);
+            if targets.is_empty() {
+                targets.push(Endpoint::of(pid));
+            }
+        }
+        targets.truncate(MOST_PROCESSES);
+        // All at once: those that are stopped do not add up.
+        let read = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                targets.iter().map(|&target| (target, scope.spawn(move || read(target)))).collect();
+            let joined = threads.into_iter().map(|(target, thread)| {
+                let failed = || Err(("reading it failed".to_owned(), false));
+                (target, thread.join().unwrap_or_else(|_| failed()))
+            });
+            joined.collect::<Vec<_>>()
+        });
+        let (devices, devices_missing) = match &self.nvml {
+            Ok(nvml) => match nvml.gpus() {
+                Ok(devices) => (devices, None),
+                Err(reason) => (Vec::new(), Some(reason)),
+            },
+            Err(reason) => (Vec::new(), Some(reason.clone())),
+        };
+        self.sample_of(read, devices, devices_missing)
+    }
+
+    /// A sample of what was read.
+    pub(super) fn sample_of(
+        &mut self,
+        read: Vec<(Endpoint, Read)>,
+        devices: Vec<Gpu>,
+        devices_missing: Option<String>,
+    ) -> Sample {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (mut processes, mut unreadable) = (Vec::new(), Vec::new());
+        let mut now = BTreeMap::new();
+        for (endpoint, read) in read {
+            match read {
+                Ok(snapshot) => {
+                    let taken = snapshot.taken_unix_ms;
+                    let rates = snapshot.pools.iter().map(|pool| {
+                        let key = (endpoint, pool.pool);
+                        let rates = Rates::between(self.before.get(&key), (taken, pool));
+                        let moments = self.moments.entry(key).or_default();
+                        moments.push_back([pool.live_bytes, pool.held_bytes]);
+                        if moments.len() > MOST_MOMENTS {
+                            moments.pop_front();
+                        }
+                        now.insert(key, (taken, pool.clone()));
+                        rates
+                    });
+                    let rates = rates.collect();
+                    processes.push(Process { snapshot, copy: endpoint.copy, rates });
+                }
+                Err((reason, is_gone)) => {
+                    unreadable.push(Unreadable { pid: endpoint.pid, reason, is_gone });
+                }
+            }
+        }
+        self.before = now;
+        self.moments.retain(|key, _| self.before.contains_key(key));
+        let warnings = warnings(&processes, &devices);
+        Sample {
+            schema: "forebay.monitor.v1",
+            taken_unix_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            processes,
+            unreadable,
+            devices,
+            devices_missing,
+            warnings,
+        }
+    }
+
+    /// Bytes live and held of a pool at each moment so far.
+    pub(super) fn moments(&self, key: PoolKey) -> impl Iterator<Item = [u64; 2]> {
+        self.moments.get(&key).into_iter().flatten().copied()
+    }
+}
+
+/// A snapshot, or why there is none and whether the process is gone.
+pub(super) type Read = Result<ProcessSnapshot, (String, bool)>;
+
+fn read(target: Endpoint) -> Read {
+    let text = target.read(PATIENCE);
+    let text =
+        text.map_err(|error| (error.to_string(), matches!(error, MonitorError::NotFound { .. })))?;
+    let snapshot: Result<ProcessSnapshot, _> = serde_json::from_str(&text);
+    let snapshot = snapshot.map_err(|error| (format!("process {}: {error}", target.pid), false))?;
+    if snapshot.schema == "forebay.process.v1" {
+        return Ok(snapshot);
+    }
+    let of = "is not one that this forebay knows (forebay.process.v1)";
+    Err((format!("process {}: its schema \"{}\" {of}", target.pid, snapshot.schema), false))
+}
+
+impl Rates {
+    fn between(before: Option<&(u64, ProcessPool)>, (taken, pool): (u64, &ProcessPool)) -> Self {
+        let Some((earlier, before)) = before else { return Self::default() };
+        // A snapshot that was taken twice, or a clock that went back, tells nothing.
+        let milliseconds = taken.checked_sub(*earlier).filter(|&passed| passed > 0);
+        let rate = |now: u64, then: u64| {
+            Some(now.checked_sub(then)? as f64 * 1000.0 / milliseconds? as f64)
+        };
+        Self {
+            allocations: rate(pool.allocations, before.allocations),
+            misses: rate(pool.misses, before.misses),
+            driver_calls: rate(pool.driver_calls, before.driver_calls),
+        }
+    }
+}
+
+/// A part of a whole, from 0 to 1.
+pub(super) fn part(of: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { of as f64 / whole as f64 }
+}
+
+/// The part of the bytes held that no live block asked for.
+pub(super) fn waste(pool: &ProcessPool) -> f64 {
+    part(pool.held_bytes.saturating_sub(pool.requested_bytes), pool.held_bytes)
+}
+
+/// Whether a pool, or the group it shares a limit with, is near the limit.
+pub(super) fn is_tight(pool: &ProcessPool) -> bool {
+    part(pool.group_held_bytes, pool.limit_bytes) > WARN_AT
+}
+
+impl Gpu {
+    /// Whether the GPU is nearly full.
+    pub(super) fn is_tight(&self) -> bool {
+        part(self.used_bytes, self.total_bytes) > WARN_AT
+    }
+}
+
+fn warnings(processes: &[Process], devices: &[Gpu]) -> Vec<String> {
+    let percent = |of, whole| part(of, whole) * 100.0;
+    let full = devices.iter().filter(|gpu| gpu.is_tight()).map(|gpu| {
+        let used = percent(gpu.used_bytes, gpu.total_bytes);
+        format!("GPU {}: {used:.0} % of {} is in use", gpu.index, Bytes::new(gpu.total_bytes))
+    });
+    let tight = processes.iter().flat_map(|process| {
+        let of = &process.snapshot;
+        of.pools.iter().filter(|pool| is_tight(pool)).map(|pool| {
+            let held = percent(pool.group_held_bytes, pool.limit_bytes);
+            let limit = Bytes::new(pool.limit_bytes);
+            let (pid, pool) = (of.pid, pool.pool);
+            format!("process {pid}, pool {pool}: {held:.0} % of its limit of {limit} is held")
+        })
+    });
+    full.chain(tight).collect()
+}
+
+impl Sample {
+    /// One line of JSON.
+    pub(super) fn json(&self) -> io::Result<String> {
+        Ok(serde_json::to_string(self)?)
+    }
+
+    pub(super) fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}", self.json()?)
+    }
+}

@@ -1,0 +1,234 @@
+//! `--serve`: the same as a web page, as JSON and for Prometheus.
+//!
+//! Four fixed answers to GET need no framework, and the small servers that there are leave out what matters here:
+//! tiny_http has neither a limit for a request's size nor a time limit for its reading.
+//!
+//! ```text
+//!   GET /             the page, which asks for /json every second
+//!   GET /json         "schema": "forebay.monitor.v1"
+//!   GET /metrics      Prometheus or OpenMetrics, as the request accepts
+//! ```
+//!
+//! Read-only. Each connection has a thread of its own, is answered once and closed; there are at most 16. A request has
+//! at most 8 KiB and two seconds. On loopback only requests to a loopback name are answered, so that no page of another
+//! site can read this one under a name of its own.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::metrics::{self, Format};
+use super::sample::{Sample, Watch};
+use crate::{Ending, output};
+
+/// The port, if none is named.
+const PORT: u16 = 9470;
+/// The longest request that is read.
+const LONGEST_REQUEST: usize = 8 << 10;
+/// How long a client may take to ask, and how long to take an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The most connections at once.
+const MOST_CONNECTIONS: usize = 16;
+/// How long a sample serves all clients.
+const SHORTEST_AGE: Duration = Duration::from_millis(250);
+
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = include_str!("page/page.js");
+
+/// Where to listen: an address and a port, or a port of loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address(SocketAddr);
+
+impl Default for Address {
+    fn default() -> Self {
+        Self(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let loopback = |port: u16| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
+        let named = text.strip_prefix("localhost:").unwrap_or(text);
+        let (port, address, ip) = (named.parse(), text.parse(), text.parse::<IpAddr>());
+        let found = port.map(loopback).ok().or_else(|| address.ok());
+        let found = found.or_else(|| ip.ok().map(|ip| SocketAddr::new(ip, PORT)));
+        let wanted = "write ADDRESS:PORT, ADDRESS or PORT, such as 127.0.0.1:9470";
+        found.map(Self).ok_or_else(|| wanted.to_owned())
+    }
+}
+
+/// What all connections share.
+struct Server {
+    watch: Mutex<(Watch, Option<(Instant, Sample)>)>,
+    /// Whether only requests to a loopback name are answered.
+    is_local: bool,
+    connections: AtomicUsize,
+}
+
+/// Answers until the program is ended.
+pub(super) fn run(
+    Address(address): &Address,
+    allow_remote: bool,
+    watch: Watch,
+    out: &mut dyn Write,
+) -> io::Result<Ending> {
+    let is_local = address.ip().is_loopback();
+    if !is_local && !allow_remote {
+        output::complain(format_args!(
+            "{address} can be reached from other machines, and nothing asks who they are: name a loopback address, or \
+             add --allow-remote"
+        ));
+        return Ok(Ending::BadUsage);
+    }
+    let listener = match TcpListener::bind(address) {
+        Ok(listener) => listener,
+        Err(error) => {
+            output::complain(format_args!("cannot listen at {address}: {error}"));
+            return Ok(Ending::Fault);
+        }
+    };
+    let bound = listener.local_addr()?;
+    writeln!(out, "the page is at http://{bound}/, the metrics at http://{bound}/metrics")?;
+    out.flush()?;
+    let server = Server { watch: Mutex::new((watch, None)), is_local, connections: 0.into() };
+    std::thread::scope(|scope| {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                // No descriptor is left, or the client is gone.
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            };
+            if server.connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+                server.connections.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let server = &server;
+            let begun = std::thread::Builder::new().spawn_scoped(scope, move || {
+                // A client that goes away has its reasons.
+                let _ = server.answer(stream);
+                server.connections.fetch_sub(1, Ordering::Relaxed);
+            });
+            if begun.is_err() {
+                server.connections.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    });
+    Ok(Ending::Well)
+}
+
+/// A status line, and a content with its type.
+type Answer = (&'static str, &'static str, String);
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+impl Server {
+    fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let (status, kind, content) = match request(&mut stream)? {
+            Some(head) => self.content(&head)?,
+            None => ("431 Request Header Fields Too Large", TEXT, "too long\n".to_owned()),
+        };
+        let allow = if status.starts_with("405") { "Allow: GET\r\n" } else { "" };
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\
+             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
+             Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+             frame-ancestors 'none'; base-uri 'none'\r\n\r\n",
+            content.len()
+        );
+        stream.write_all((head + &content).as_bytes())
+    }
+
+    /// What a request gets.
+    fn content(&self, head: &str) -> io::Result<Answer> {
+        let mut lines = head.lines();
+        let mut words = lines.next().unwrap_or_default().split(' ');
+        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let header = |wanted: &str| {
+            let found = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+            let mut found = found.filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
+            found.next().map(|(_, value)| value.trim())
+        };
+        if !words.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
+            return Ok(("400 Bad Request", TEXT, "not HTTP/1\n".to_owned()));
+        }
+        if self.is_local && !header("host").is_none_or(is_loopback_name) {
+            return Ok(("403 Forbidden", TEXT, "ask for a loopback address\n".to_owned()));
+        }
+        if method != "GET" {
+            return Ok(("405 Method Not Allowed", TEXT, "read-only: use GET\n".to_owned()));
+        }
+        let ok = |kind, content| Ok(("200 OK", kind, content));
+        match target.split('?').next().unwrap_or_default() {
+            "/" => ok("text/html; charset=utf-8", PAGE.to_owned()),
+            "/page.css" => ok("text/css; charset=utf-8", STYLE.to_owned()),
+            "/page.js" => ok("text/javascript; charset=utf-8", SCRIPT.to_owned()),
+            "/json" => ok("application/json", self.sample().json()?),
+            "/metrics" => {
+                let format = Format::accepted(header("accept").unwrap_or_default());
+                ok(format.content_type(), metrics::write(&self.sample(), format))
+            }
+            _ => Ok(("404 Not Found", TEXT, "there are /, /json and /metrics\n".to_owned())),
+        }
+    }
+
+    /// A sample that is new enough.
+    fn sample(&self) -> Sample {
+        let mut shared = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let (watch, last) = &mut *shared;
+        match last {
+            Some((taken, sample)) if taken.elapsed() < SHORTEST_AGE => sample.clone(),
+            _ => {
+                let sample = watch.sample();
+                *last = Some((Instant::now(), sample.clone()));
+                sample
+            }
+        }
+    }
+}
+
+/// The head of a request; `None` if it is too long.
+fn request(stream: &mut TcpStream) -> io::Result<Option<String>> {
+    let begun = Instant::now();
+    let (mut head, mut part) = (Vec::new(), [0; 1024]);
+    loop {
+        let rest = PATIENCE.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(rest))?;
+        let count = stream.read(&mut part)?;
+        head.extend_from_slice(part.get(..count).unwrap_or_default());
+        if let Some(end) = head.windows(4).position(|four| four == b"\r\n\r\n") {
+            head.truncate(end);
+            return Ok(Some(String::from_utf8_lossy(&head).into_owned()));
+        }
+        if head.len() > LONGEST_REQUEST {
+            return Ok(None);
+        }
+        if count == 0 || begun.elapsed() >= PATIENCE {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+/// Whether a `Host` header names this machine as only programs on it do.
+fn is_loopback_name(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next(),
+        None => host.split(':').next(),
+    };
+    let name = name.unwrap_or_default();
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}

@@ -1,0 +1,162 @@
+//! What the monitor makes of what it reads: figures, warnings, and names that want to be more than names.
+
+use forebay::monitor::{Endpoint, ProcessSnapshot};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+use super::metrics::{self, Format};
+use super::nvml::Gpu;
+use super::sample::{Sample, Watch};
+use super::view::{View, bar};
+use super::*;
+
+const NAME: &str = "<script>\"\\\n\u{1b}[31m";
+
+/// A process with two pools, one of them near its limit, after `allocations`.
+fn snapshot(taken: u64, allocations: u64) -> ProcessSnapshot {
+    let pool = |number: u64, held: u64| {
+        json!({
+            "pool": number, "kind": "sim", "ordinal": 0, "device": NAME, "pressure": "high",
+            "limit_bytes": 1000, "group_held_bytes": held, "held_bytes": held, "live_bytes": 400,
+            "requested_bytes": held / 2, "allocations": allocations, "peak_held_bytes": held,
+            "driver_calls": 5, "driver_ns": 2_500_000,
+            "driver_latency": [{"at_most_ns": 1000, "count": 2}, {"at_most_ns": u64::MAX, "count": 3}],
+            "tags": [{"tag": NAME, "live_bytes": 300}, {"tag": "untagged", "live_bytes": 100}],
+            "streams": [{"stream": 16, "allocations": 7}, {"stream": 1, "allocations": 2}],
+        })
+    };
+    let process = json!({
+        "schema": "forebay.process.v1", "taken_unix_ms": taken, "pid": 42, "process": NAME,
+        "pools": [pool(1, 500), pool(2, 950)],
+        "engines": [{"engine": 1, "kind": "sim", "uploads": {"bytes": 77, "transfers": 1, "busy_ns": 1}}],
+        "buffers": [{"manager": 1, "buffers": 2, "created": 3, "host_bytes": 9}],
+    });
+    serde_json::from_value(process).unwrap()
+}
+
+fn gpu(used_bytes: u64) -> Gpu {
+    let name = "NVIDIA \"H200\"".to_owned();
+    Gpu { index: 0, name, total_bytes: 1000, used_bytes, busy_percent: Some(25) }
+}
+
+fn watched() -> (Watch, Sample) {
+    let mut watch = Watch::new(None);
+    let endpoint = Endpoint::of(42);
+    watch.sample_of(vec![(endpoint, Ok(snapshot(1000, 100)))], Vec::new(), None);
+    let gone = (Endpoint::of(43), Err(("process 43 does not answer".to_owned(), true)));
+    let read = vec![(endpoint, Ok(snapshot(3000, 1100))), gone];
+    let sample = watch.sample_of(read, vec![gpu(950)], None);
+    (watch, sample)
+}
+
+#[test]
+fn rates_are_a_second_and_warnings_come_above_nine_tenths() {
+    let (watch, sample) = watched();
+    assert_eq!(sample.processes[0].rates[0].allocations, Some(500.0));
+    assert_eq!(watch.moments((Endpoint::of(42), 2)).collect::<Vec<_>>(), [[400, 950]; 2]);
+    let expected = [
+        "GPU 0: 95 % of 1000 B is in use",
+        "process 42, pool 2: 95 % of its limit of 1000 B is held",
+    ];
+    assert_eq!(sample.warnings, expected);
+    let json: Value = serde_json::from_str(&sample.json().unwrap()).unwrap();
+    assert_eq!(json["schema"], "forebay.monitor.v1");
+    assert_eq!(json["processes"][0]["pools"][1]["held_bytes"], 950);
+    assert_eq!(json["unreadable"][0]["pid"], 43);
+}
+
+#[test]
+fn a_table_has_the_figures_and_steers_no_terminal() {
+    let (_, sample) = watched();
+    let mut out = Vec::new();
+    text::write(&sample, Width::new(160), &mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    assert!(!out.contains(NAME) && !out.contains("\\\n"), "{out}");
+    // Without the styles, which stand between words.
+    let out = anstream::adapter::strip_str(&out).to_string();
+    for part in ["400 B", "950 B", "95 %", "50.0 %", "500", "GPU 0", "warning: process 42", "77 B"]
+    {
+        assert!(out.contains(part), "{part} is not in {out}");
+    }
+}
+
+#[test]
+fn metrics_are_of_their_format() {
+    let (_, sample) = watched();
+    let text = metrics::write(&sample, Format::Prometheus);
+    let pool = r#"pid="42",process="<script>\"\\\n"#;
+    for line in [
+        "# TYPE forebay_pool_held_bytes gauge",
+        "# TYPE forebay_pool_allocations_total counter",
+        "# TYPE forebay_pool_driver_call_duration_seconds histogram",
+        r#"forebay_process_up{pid="43"} 0"#,
+        r#"forebay_gpu_memory_used_bytes{gpu="0",name="NVIDIA \"H200\""} 950"#,
+        r#"forebay_gpu_busy_ratio{gpu="0",name="NVIDIA \"H200\""} 0.25"#,
+    ] {
+        assert!(text.lines().any(|one| one == line), "{line} is not in {text}");
+    }
+    for (start, end) in [
+        ("forebay_pool_allocations_total{", " 1100"),
+        ("forebay_pool_driver_call_duration_seconds_bucket{", ",le=\"0.000001\"} 2"),
+        ("forebay_pool_driver_call_duration_seconds_bucket{", ",le=\"+Inf\"} 5"),
+        ("forebay_pool_driver_call_duration_seconds_sum{", "} 0.0025"),
+        ("forebay_tag_live_bytes{", ",tag=\"untagged\"} 100"),
+        ("forebay_transfer_bytes_total{", "direction=\"to_device\"} 77"),
+    ] {
+        let fits = |line: &&str| line.starts_with(start) && line.ends_with(end);
+        let found = text.lines().find(fits).unwrap_or_else(|| panic!("{start}{end}: {text}"));
+        assert!(found.contains(pool), "{found}");
+    }
+    // Every family is whole: its samples follow its two lines of comment and nothing else.
+    let mut families = std::collections::BTreeSet::new();
+    for line in text.lines().filter(|line| line.starts_with("# TYPE")) {
+        assert!(families.insert(line.to_owned()), "twice: {line}");
+    }
+    let open = metrics::write(&sample, Format::OpenMetrics);
+    assert!(
+        open.ends_with("# EOF\n") && open.contains("# TYPE forebay_pool_allocations counter\n")
+    );
+    assert_eq!(Format::accepted("application/openmetrics-text;version=1.0.0"), Format::OpenMetrics);
+}
+
+#[test]
+fn the_view_shows_pools_and_follows_keys() {
+    let (watch, sample) = watched();
+    let mut view = View::new(watch, sample, Duration::from_secs(1));
+    let mut terminal = Terminal::new(TestBackend::new(140, 30)).unwrap();
+    let mut shown = |view: &mut View| {
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        terminal.backend().to_string()
+    };
+    let first = shown(&mut view);
+    for part in
+        ["1 process, 2 pools", "pool 1 of 42", "! process 42, pool 2", "q quit", "500 B", "77 B"]
+    {
+        assert!(first.contains(part), "{part} is not in {first}");
+    }
+    let mut press = |code| view.press(KeyEvent::new(code, KeyModifiers::NONE));
+    assert!(!press(KeyCode::Down) && !press(KeyCode::Down) && !press(KeyCode::Char('+')));
+    assert!(!press(KeyCode::Char('p')));
+    let second = shown(&mut view);
+    for part in ["pool 2 of 42", "500ms", "paused"] {
+        assert!(second.contains(part), "{part} is not in {second}");
+    }
+    assert!(view.press(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)));
+    assert!(view.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+    assert_eq!(bar(25, 50, 100).chars().filter(|&part| part == '\u{2592}').count(), 5);
+    assert_eq!([bar(u64::MAX, 7, 1), bar(1, 1, 0)].map(|bar| bar.chars().count()), [20, 20]);
+}
+
+#[test]
+fn addresses_are_loopback_unless_said() {
+    let read = |text: &str| text.parse::<Address>().map(|address| address.to_string());
+    assert_eq!(read("8080").unwrap(), "127.0.0.1:8080");
+    assert_eq!(read("localhost:0").unwrap(), "127.0.0.1:0");
+    assert_eq!(read("0.0.0.0:80").unwrap(), "0.0.0.0:80");
+    assert_eq!(read("[::1]:80").unwrap(), "[::1]:80");
+    assert_eq!(read("::1").unwrap(), "[::1]:9470");
+    assert!(["", "example.org:80", "70000", "-1"].iter().all(|text| read(text).is_err()));
+}

@@ -1,0 +1,270 @@
+//! The live view in a terminal.
+//!
+//! ```text
+//!   title, GPUs, warnings
+//!   pools      a row for each, of all processes; one is selected
+//!   detail     of the selected pool: memory over time, owners, rates, the rest of its process
+//!   keys
+//! ```
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use forebay::monitor::{Endpoint, ProcessPool};
+use forebay_core::{Bytes, counted};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table, TableState, Wrap};
+
+use super::sample::{PoolKey, Process, Rates, Sample, Watch, is_tight, part, waste};
+use super::text::{device, others, owners, rate};
+use super::{NOBODY, plain};
+use crate::Ending;
+
+/// How wide the bar of a pool is.
+const BAR: usize = 20;
+/// The shortest and the longest pause between two samples.
+const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+
+/// What the user looks at.
+pub(super) struct View {
+    watch: Watch,
+    sample: Sample,
+    interval: Duration,
+    paused: bool,
+    table: TableState,
+}
+
+/// Shows everything until the user has seen enough.
+pub(super) fn run(watch: Watch, first: Sample, interval: Duration) -> io::Result<Ending> {
+    let mut view = View::new(watch, first, interval);
+    let mut terminal = ratatui::try_init()?;
+    let shown = view.show(&mut terminal);
+    ratatui::restore();
+    shown.map(|()| Ending::Well)
+}
+
+impl View {
+    pub(super) fn new(watch: Watch, sample: Sample, interval: Duration) -> Self {
+        let table = TableState::new().with_selected(0);
+        Self { watch, sample, interval, paused: false, table }
+    }
+
+    fn show(&mut self, terminal: &mut ratatui::DefaultTerminal) -> io::Result<()> {
+        let mut sampled = Instant::now();
+        loop {
+            terminal.draw(|frame| self.draw(frame))?;
+            let rest = self.interval.saturating_sub(sampled.elapsed());
+            if event::poll(rest)? {
+                if let Event::Key(key) = event::read()?
+                    && self.press(key)
+                {
+                    return Ok(());
+                }
+            } else {
+                sampled = Instant::now();
+                if !self.paused {
+                    self.sample = self.watch.sample();
+                }
+            }
+        }
+    }
+
+    /// Does what a key says; whether that is to end.
+    pub(super) fn press(&mut self, key: KeyEvent) -> bool {
+        if key.kind != KeyEventKind::Press {
+            return false;
+        }
+        let last = self.pools().count().saturating_sub(1);
+        let at = self.table.selected().unwrap_or(0);
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return true,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
+            KeyCode::Down | KeyCode::Char('j') => self.table.select(Some((at + 1).min(last))),
+            KeyCode::Up | KeyCode::Char('k') => self.table.select(Some(at.saturating_sub(1))),
+            KeyCode::Char('p') | KeyCode::Char(' ') => self.paused = !self.paused,
+            KeyCode::Char('+') => self.interval = (self.interval / 2).max(INTERVALS.0),
+            KeyCode::Char('-') => self.interval = (self.interval * 2).min(INTERVALS.1),
+            _ => {}
+        }
+        false
+    }
+
+    fn pools(&self) -> impl Iterator<Item = (&Process, &ProcessPool, Rates)> {
+        self.sample.processes.iter().flat_map(|process| {
+            let pools = process.snapshot.pools.iter().zip(&process.rates);
+            pools.map(move |(pool, &rates)| (process, pool, rates))
+        })
+    }
+
+    pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
+        let head = self.head();
+        let tall = u16::try_from(head.len()).unwrap_or(1);
+        let count = self.pools().count();
+        let rows = u16::try_from(count).unwrap_or(u16::MAX).saturating_add(1);
+        let [top, middle, bottom, foot] = Layout::vertical([
+            Constraint::Length(tall),
+            Constraint::Max(rows.max(2)),
+            Constraint::Min(6),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        frame.render_widget(Paragraph::new(head), top);
+        if count == 0 {
+            let nobody = Paragraph::new(NOBODY).wrap(Wrap { trim: true });
+            frame.render_widget(nobody, middle.union(bottom));
+        } else {
+            // Pools come and go.
+            let selected = self.table.selected().unwrap_or(0).min(count - 1);
+            self.table.select(Some(selected));
+            self.draw_pools(frame, middle);
+            self.draw_detail(frame, bottom, selected);
+        }
+        let pause = if self.paused { " paused " } else { "" };
+        let keys = " q quit  \u{2191}\u{2193} select  p pause  + faster  - slower ";
+        let foot_line = Line::from(vec![keys.reversed(), pause.yellow().reversed()]);
+        frame.render_widget(foot_line, foot);
+    }
+
+    fn head(&self) -> Vec<Line<'_>> {
+        let sample = &self.sample;
+        let count = counted(sample.processes.len() as u64, "process");
+        let title = format!(
+            "  {count}, {}, every {:?}",
+            counted(self.pools().count() as u64, "pool"),
+            self.interval
+        );
+        let mut lines = vec![Line::from(vec!["forebay monitor".bold(), title.into()])];
+        lines.extend(sample.devices_missing.iter().map(|reason| Line::from(reason.as_str().dim())));
+        lines.extend(sample.devices.iter().map(|gpu| {
+            let [bytes, total] = [gpu.used_bytes, gpu.total_bytes].map(Bytes::new);
+            let busy = gpu.busy_percent.map_or(String::new(), |busy| format!(", {busy} % busy"));
+            let style = if gpu.is_tight() { Style::new().red() } else { Style::new() };
+            let name = plain(&gpu.name);
+            Line::from(vec![
+                Span::raw(format!("GPU {} {name} ", gpu.index)),
+                Span::styled(bar(gpu.used_bytes, gpu.used_bytes, gpu.total_bytes), style),
+                Span::styled(format!(" {bytes} of {total}{busy}"), style),
+            ])
+        }));
+        let unreadable =
+            sample.unreadable.iter().map(|one| Line::from(one.reason.as_str().yellow()));
+        lines.extend(unreadable.take(3));
+        let warnings = sample.warnings.iter();
+        lines.extend(
+            warnings.take(3).map(|warning| Line::from(format!("! {warning}").red().bold())),
+        );
+        lines
+    }
+
+    fn draw_pools(&mut self, frame: &mut Frame<'_>, area: Rect) {
+        let header = [
+            "process",
+            "pool",
+            "device",
+            "live, held, limit",
+            "live",
+            "held",
+            "limit",
+            "waste",
+            "allocations/s",
+        ];
+        let rows: Vec<Row<'_>> = self
+            .pools()
+            .map(|(process, pool, rates)| {
+                let row = Row::new([
+                    format!("{} {}", process.snapshot.pid, plain(&process.snapshot.process)),
+                    pool.pool.to_string(),
+                    device(pool),
+                    bar(pool.live_bytes, pool.held_bytes, pool.limit_bytes),
+                    Bytes::new(pool.live_bytes).to_string(),
+                    Bytes::new(pool.held_bytes).to_string(),
+                    Bytes::new(pool.limit_bytes).to_string(),
+                    format!("{:.1} %", waste(pool) * 100.0),
+                    rates.allocations.map_or("-".to_owned(), rate),
+                ]);
+                if is_tight(pool) { row.style(Style::new().fg(Color::Red)) } else { row }
+            })
+            .collect();
+        let widths = [
+            Constraint::Max(20),
+            Constraint::Length(4),
+            Constraint::Fill(1),
+            Constraint::Length(u16::try_from(BAR).unwrap_or(20)),
+            Constraint::Length(10),
+            Constraint::Length(10),
+            Constraint::Length(10),
+            Constraint::Length(7),
+            Constraint::Length(13),
+        ];
+        let table = Table::new(rows, widths)
+            .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
+            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+        frame.render_stateful_widget(table, area, &mut self.table);
+    }
+
+    fn draw_detail(&self, frame: &mut Frame<'_>, area: Rect, selected: usize) {
+        let Some((process, pool, rates)) = self.pools().nth(selected) else { return };
+        let of = &process.snapshot;
+        let title =
+            format!(" pool {} of {} {}: held over time ", pool.pool, of.pid, plain(&of.process));
+        let block = Block::bordered().title(title);
+        let inside = block.inner(area);
+        frame.render_widget(block, area);
+        let [picture, words] =
+            Layout::vertical([Constraint::Fill(1), Constraint::Fill(2)]).areas(inside);
+        let pid = u32::try_from(of.pid).unwrap_or(0);
+        let mut endpoint = Endpoint::of(pid);
+        endpoint.copy = process.copy;
+        let key: PoolKey = (endpoint, pool.pool);
+        let width = usize::from(picture.width);
+        let held: Vec<u64> = self.watch.moments(key).map(|[_, held]| held).collect();
+        let held = held.get(held.len().saturating_sub(width)..).unwrap_or_default();
+        let sparkline = Sparkline::default().data(held).max(pool.peak_held_bytes.max(1));
+        frame.render_widget(sparkline.cyan(), picture);
+        let text: Vec<Line<'_>> =
+            detail(process, pool, rates).into_iter().map(Line::from).collect();
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), words);
+    }
+}
+
+/// The words about one pool and its process.
+fn detail(process: &Process, pool: &ProcessPool, rates: Rates) -> Vec<String> {
+    let per_second = |of: Option<f64>| of.map_or("-".to_owned(), rate);
+    let mut lines = vec![
+        format!(
+            "{} in {}, {} requested; {} cached; {} at the peak; pressure {}",
+            Bytes::new(pool.live_bytes),
+            counted(pool.blocks, "block"),
+            Bytes::new(pool.requested_bytes),
+            Bytes::new(pool.cached_bytes),
+            Bytes::new(pool.peak_held_bytes),
+            plain(&pool.pressure),
+        ),
+        format!(
+            "a second: {} allocations, {} misses, {} driver calls; {:.1} % of all from thread caches; {}",
+            per_second(rates.allocations),
+            per_second(rates.misses),
+            per_second(rates.driver_calls),
+            part(pool.magazine_hits, pool.allocations) * 100.0,
+            counted(pool.waits, "wait between streams"),
+        ),
+    ];
+    lines.extend(owners(pool));
+    lines.extend(others(process));
+    lines
+}
+
+/// A bar of two parts of a whole: full blocks up to the first, shaded ones up to the second.
+pub(super) fn bar(live: u64, held: u64, whole: u64) -> String {
+    let mark = |bytes: u64| {
+        let scaled = u128::from(bytes.min(whole)) * BAR as u128;
+        usize::try_from(scaled.checked_div(u128::from(whole)).unwrap_or(0)).unwrap_or(BAR)
+    };
+    let (live, held) = (mark(live), mark(held.max(live)));
+    let [full, shaded, rest] = [live, held - live, BAR - held];
+    "\u{2588}".repeat(full) + &"\u{2592}".repeat(shaded) + &"\u{00b7}".repeat(rest)
+}
