@@ -107,14 +107,30 @@ const FETCH_PACKAGE: Duration = Duration::from_secs(180);
 
 /// Sees that valgrind is there, installing it where that is allowed; else the reason.
 pub(crate) fn ensure_valgrind(place: &Workplace, run: &mut Runner<'_>) -> Result<(), String> {
-    let look = place.program("valgrind", ["--version"], LOOK);
+    ensure_program("valgrind", "--version", place, run)
+}
+
+/// Sees that tmux is there for the test of the monitor's live view, installing it where that is allowed: half a megabyte.
+/// Without it the test says that it was left out. Of `promtool`, which is 22 MB with what it brings, the test says the same.
+pub(crate) fn ensure_tmux(place: &Workplace, run: &mut Runner<'_>) -> Result<(), String> {
+    ensure_program("tmux", "-V", place, run)
+}
+
+/// Sees that a program is there, installing the package of its name where that is allowed; else the reason.
+fn ensure_program(
+    program: &str,
+    version: &str,
+    place: &Workplace,
+    run: &mut Runner<'_>,
+) -> Result<(), String> {
+    let look = place.program(program, [version], LOOK);
     if run(&look).succeeded() {
         return Ok(());
     }
-    install_package("valgrind", place, run)
-        .map_err(|reason| format!("valgrind is not installed; {reason}"))?;
+    install_package(program, place, run)
+        .map_err(|reason| format!("{program} is not installed; {reason}"))?;
     let found = run(&look);
-    if found.succeeded() { Ok(()) } else { Err(format!("valgrind {}", found.reason())) }
+    if found.succeeded() { Ok(()) } else { Err(format!("{program} {}", found.reason())) }
 }
 
 /// Sees that AMD's HIP runtime is there for the test that loads it, installing Debian's where that is allowed: 18 MB, which

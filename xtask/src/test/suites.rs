@@ -6,7 +6,7 @@ use super::{Desk, broken, told};
 use crate::count;
 use crate::ignored;
 use crate::run::{Ran, Task};
-use crate::setup::{ensure_hip, ensure_miri, ensure_opencl, has_subcommand};
+use crate::setup::{ensure_hip, ensure_miri, ensure_opencl, ensure_tmux, has_subcommand};
 use crate::soak::{self, Build, Soak};
 use crate::step::{Outcome, Skip, Tally};
 use crate::workplace::{TESTED, Workplace};
@@ -26,6 +26,7 @@ const MIRI_CASES: &str = "4";
 /// Unit and integration tests.
 pub(super) fn tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     ensure_hip(place, &mut |task| desk.run_aside(task));
+    let _ = ensure_tmux(place, &mut |task| desk.run_aside(task));
     // Without it the tests of OpenCL devices are skipped, and say themselves what to install.
     let _ = ensure_opencl(place, &mut |task| desk.run_aside(task));
     run_tests(&format!("{TESTED} --tests"), place, desk, |task| task)
