@@ -64,6 +64,7 @@ pub(crate) use service::start;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Pools,
+    #[cfg(feature = "host")]
     Engines,
     Buffers,
 }
