@@ -9,7 +9,7 @@ import pytest
 import forebay
 
 #: Device types of dlpack.h.
-CPU, CUDA, CUDA_HOST, OPENCL, ROCM, ROCM_HOST = 1, 2, 3, 4, 10, 11
+CPU, CUDA, CUDA_HOST, OPENCL, METAL, ROCM, ROCM_HOST = 1, 2, 3, 4, 8, 10, 11
 
 
 class _Tensor(ctypes.Structure):
@@ -121,7 +121,23 @@ def test_rocm_tensors_come_back(hip):
         del back
 
 
+def test_metal_tensors_of_others_are_refused_with_words(host):
+    with host.allocate(1024) as buffer:
+
+        class Relabelled:
+            def __dlpack__(self, **words):
+                capsule = buffer.__dlpack__()
+                _tensor(capsule).device_type = METAL
+                return capsule
+
+            def __dlpack_device__(self):
+                return METAL, 0
+
+        with pytest.raises(forebay.UnsupportedError, match="buffer object of another library"):
+            forebay.from_dlpack(Relabelled())
+
+
 def test_opencl_tensors_of_others_are_refused_with_words(opencl):
     with forebay.Pool(opencl) as pool, pool.allocate(1024) as buffer:
-        with pytest.raises(forebay.UnsupportedError, match="OpenCL tensor"):
+        with pytest.raises(forebay.UnsupportedError, match="buffer object of another library"):
             forebay.from_dlpack(buffer)

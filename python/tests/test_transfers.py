@@ -47,6 +47,28 @@ def test_an_array_goes_there_and_comes_back(pool):
     assert np.array_equal(back.view("uint8"), source.view("uint8"))
 
 
+@pytest.mark.parametrize("other", ["host", "sim"])
+def test_memory_is_copied_between_devices(pool, other):
+    source = data()
+    with forebay.Pool(other) as far, far.allocate(LENGTH + 5) as there, pool.allocate(LENGTH + 5) as here:
+        here.fill(1)
+        here.copy_from(source, offset=5)
+        there.fill(2)
+        there.copy_from(here, stream=far.device.stream())  # all of it, after the fill
+        assert there.to_bytes() == b"\x01" * 5 + source.tobytes()
+        here.fill(3)
+        there.copy_to(here.view("uint8", (LENGTH,), 5), offset=5)
+        assert here.to_bytes() == b"\x03" * 5 + source.tobytes()
+        pinned = pool.device.pinned(1000)
+        pinned.copy_from(there.view("uint8", (1000,), 5))
+        assert pinned.to_bytes() == source[:1000].tobytes()
+        pinned.fill(9)
+        there.copy_from(pinned)
+        assert there.to_bytes()[:1001] == b"\x09" * 1000 + source[995:996].tobytes()
+        with pytest.raises(forebay.InvalidError, match="do not lie within"):
+            there.copy_from(here, offset=1)
+
+
 @pytest.mark.parametrize("made", [bytes, bytearray, memoryview, lambda raw: array.array("B", raw), Tensor])
 def test_sources_of_any_kind(pool, made):
     raw = data(100_000)

@@ -1542,6 +1542,25 @@ forebay_status forebay_download_batch(forebay_device device,
                                       forebay_status *results);
 
 /**
+ * Copies `size` bytes from one device to another, of any two kinds, through host memory, after the work that was enqueued
+ * on the streams of both, and waits: one part goes up while the next comes down. Refused with
+ * `FOREBAY_STATUS_UNSUPPORTED` where a device has no `FOREBAY_CAN_PINNED`. If it fails in the middle, a part of `to` is
+ * written.
+ *
+ * The caller promises:
+ *
+ * * `size` bytes at `from` are memory of `from_device` that nobody writes meanwhile; as many at `to` are memory of
+ *   `to_device`, used by nobody else.
+ */
+forebay_status forebay_copy_between(forebay_device to_device,
+                                    void *to,
+                                    forebay_stream to_stream,
+                                    forebay_device from_device,
+                                    const void *from,
+                                    forebay_stream from_stream,
+                                    uint64_t size);
+
+/**
  * Waits until a transfer is done. The thread helps to copy meanwhile. The status is that of the transfer, for each thread
  * that waits and each time; the memory is the caller's again, whatever it is.
  */

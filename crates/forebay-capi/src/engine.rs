@@ -353,6 +353,42 @@ pub unsafe extern "C" fn forebay_download_batch(
     unsafe { transfer_batch(device, Direction::Down, items, count, stream, results) }
 }
 
+/// Copies `size` bytes from one device to another, of any two kinds, through host memory, after the work that was enqueued
+/// on the streams of both, and waits: one part goes up while the next comes down. Refused with
+/// `FOREBAY_STATUS_UNSUPPORTED` where a device has no `FOREBAY_CAN_PINNED`. If it fails in the middle, a part of `to` is
+/// written.
+///
+/// # Safety
+///
+/// * `size` bytes at `from` are memory of `from_device` that nobody writes meanwhile; as many at `to` are memory of
+///   `to_device`, used by nobody else.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_copy_between(
+    to_device: forebay_device,
+    to: *mut c_void,
+    to_stream: forebay_stream,
+    from_device: forebay_device,
+    from: *const c_void,
+    from_stream: forebay_stream,
+    size: u64,
+) -> forebay_status {
+    status_of(|| {
+        for (name, end) in [("to", to.cast_const()), ("from", from)] {
+            if end.is_null() && size > 0 {
+                return Err(Failure::argument(name, "null", "memory of so many bytes"));
+            }
+        }
+        let [sink, source] = [to_device, from_device].map(|device| table::find(device.id));
+        let (sink, source) = (sink?, source?);
+        let _kept = (stream::entry(to_stream)?, stream::entry(from_stream)?);
+        let to = (address(to), stream::on_device(to_stream, &sink)?);
+        let from = (address(from), stream::on_device(from_stream, &source)?);
+        let (there, here) = (engine(&sink)?, engine(&source)?);
+        // SAFETY: as the caller promises. The streams and devices are kept open.
+        Ok(unsafe { here.copy_between_raw(from, &there, to, Bytes::new(size)) }?)
+    })
+}
+
 fn find(transfer: forebay_transfer) -> Result<Arc<TransferEntry>, Failure> {
     table::find(transfer.id)
 }

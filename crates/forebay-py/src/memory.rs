@@ -186,8 +186,8 @@ impl Memory {
         new_view(py, pin, ArrayView::within(&array, dtype, shape, offset)?)
     }
 
-    /// Copy all of ``source`` into it, from byte ``offset`` on, and wait. The source is anything
-    /// with the buffer protocol, or a buffer or view of the same device.
+    /// Copy all of ``source`` into it, from byte ``offset`` on, and wait. The source is anything with the buffer protocol,
+    /// or a buffer or view of any device; that of another goes through the host.
     #[pyo3(signature = (source, offset = 0, stream = None))]
     fn copy_from(
         &self,
@@ -202,11 +202,15 @@ impl Memory {
             }
             let stream_ref = stream_or_own(pin.allocation(), stream)?;
             if let Some((from_pin, from_array)) = device_memory(source)? {
-                same_device(from_pin.allocation(), pin.allocation())?;
                 let size = from_array.bytes();
                 let to = MemoryRange { pin, offset: array.span(offset, size)?, size };
                 let from = MemoryRange { pin: &from_pin, offset: from_array.span(0, size)?, size };
-                return py.detach(|| transfer::copy_between(from, to, &stream_ref));
+                if Arc::ptr_eq(from_pin.allocation().device(), pin.allocation().device()) {
+                    return py.detach(|| transfer::copy_between(from, to, &stream_ref));
+                }
+                let from_stream = from_pin.allocation().stream_ref();
+                return py
+                    .detach(|| transfer::copy_across((from, &from_stream), (to, &stream_ref)));
             }
             let bytes = HostBytes::of(source, false)?;
             let (from, size) = (HostPointer::at(bytes.start()), bytes.length());
@@ -217,8 +221,8 @@ impl Memory {
         })
     }
 
-    /// Copy from byte ``offset`` on into all of ``target``, and wait. The target is
-    /// anything with the buffer protocol that can be written, or a buffer or view of the same device.
+    /// Copy from byte ``offset`` on into all of ``target``, and wait. The target is anything with the buffer protocol that
+    /// can be written, or a buffer or view of any device; to that of another it goes through the host.
     #[pyo3(signature = (target, offset = 0, stream = None))]
     fn copy_to(
         &self,
@@ -230,11 +234,14 @@ impl Memory {
         self.with_pin(py, |pin, array| {
             let stream_ref = stream_or_own(pin.allocation(), stream)?;
             if let Some((to_pin, to_array)) = device_memory(target)? {
-                same_device(pin.allocation(), to_pin.allocation())?;
                 let size = to_array.bytes();
                 let from = MemoryRange { pin, offset: array.span(offset, size)?, size };
                 let to = MemoryRange { pin: &to_pin, offset: to_array.span(0, size)?, size };
-                return py.detach(|| transfer::copy_between(from, to, &stream_ref));
+                if Arc::ptr_eq(to_pin.allocation().device(), pin.allocation().device()) {
+                    return py.detach(|| transfer::copy_between(from, to, &stream_ref));
+                }
+                let to_stream = to_pin.allocation().stream_ref();
+                return py.detach(|| transfer::copy_across((from, &stream_ref), (to, &to_stream)));
             }
             let bytes = HostBytes::of(target, true)?;
             let (to, size) = (HostPointer::at(bytes.start()), bytes.length());
@@ -413,7 +420,7 @@ pub(crate) fn same_device(from: &Allocation, to: &Allocation) -> Result<(), Fail
     }
     let (from, to) = (from.device().name(), to.device().name());
     Err(Failure::invalid(format!(
-        "cannot copy memory of {from} directly to {to}: copy it to the host first, with to_bytes()"
+        "cannot copy memory of {from} directly to {to}: copy_from() and copy_to() go through the host"
     )))
 }
 

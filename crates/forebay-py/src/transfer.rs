@@ -144,6 +144,35 @@ pub(crate) fn copy_between(
     unsafe { enqueue(to.pin, &copy, stream_ref) }
 }
 
+/// Copies a range to another of the same size on another device, through the host, after the work on a stream of each, and
+/// waits.
+pub(crate) fn copy_across(
+    (from, from_stream): (MemoryRange<'_>, &StreamRef),
+    (to, to_stream): (MemoryRange<'_>, &StreamRef),
+) -> Result<(), Failure> {
+    if from.size == 0 {
+        return Ok(());
+    }
+    // SAFETY: the range is pinned until the copy is done. A thread that writes to it meanwhile gets a mixture of both, as
+    // with any copy in Python. For both.
+    unsafe {
+        if from.is_host_memory() {
+            return copy_from_host(to, HostPointer { address: from.address()? }, to_stream);
+        }
+        if to.is_host_memory() {
+            return copy_to_host(from, HostPointer { address: to.address()? }, from_stream);
+        }
+    }
+    for (range, stream_ref) in [(from, from_stream), (to, to_stream)] {
+        stream_ref.wait_for(&range.pin.allocation().stream_ref())?;
+    }
+    let [here, there] = [from, to].map(|range| range.pin.allocation().device().transfers());
+    let source = (from.address()?, from_stream.handle());
+    let sink = (to.address()?, to_stream.handle());
+    // SAFETY: as above, and the ranges lie within memory of these devices.
+    Ok(unsafe { here?.copy_between_raw(source, there?, sink, Bytes::new(from.size)) }?)
+}
+
 /// Copies a range to another of the same size on the same device, in the order of a stream, and does not wait. The use is
 /// recorded with both: the memory of either is used again only after the copy.
 pub(crate) fn enqueue_copy(

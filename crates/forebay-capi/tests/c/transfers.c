@@ -27,6 +27,39 @@ static void *block_of(forebay_pool pool, uint64_t size, forebay_stream stream) {
     return block;
 }
 
+/* From the device to the host as a device, and back, after the work of both streams. */
+static void between(forebay_device device, forebay_pool pool) {
+    forebay_device other = {0};
+    forebay_pool other_pool = {0};
+    forebay_stream stream = {0};
+    OK(forebay_device_open("host", &other));
+    OK(forebay_pool_create(other, NULL, &other_pool));
+    OK(forebay_stream_create(device, 0, &stream));
+    unsigned char *from = bytes(SIZE, 3), *back = calloc(SIZE, 1);
+    void *here = block_of(pool, SIZE, stream), *there = block_of(other_pool, SIZE, DEFAULT);
+    OK(forebay_upload(device, here, from, SIZE, stream, NULL));
+    OK(forebay_fill(device, here, 100, 7, 1, stream));
+    OK(forebay_copy_between(other, there, DEFAULT, device, here, stream, SIZE));
+    OK(forebay_fill(other, (unsigned char *)there + SIZE - 1, 1, 8, 1, DEFAULT));
+    OK(forebay_fill(device, here, SIZE, 0, 1, stream));
+    OK(forebay_copy_between(device, here, stream, other, there, DEFAULT, SIZE));
+    OK(forebay_download(device, back, here, SIZE, stream, NULL));
+    EXPECT(back[0] == 7 && back[99] == 7 && back[SIZE - 1] == 8);
+    EXPECT(memcmp(from + 100, back + 100, SIZE - 101) == 0);
+    OK(forebay_copy_between(other, NULL, DEFAULT, device, NULL, stream, 0));
+    REFUSED(forebay_copy_between(other, NULL, DEFAULT, device, here, stream, 1), INVALID, "invalid to: null");
+    REFUSED(forebay_copy_between(other, there, DEFAULT, device, NULL, stream, 1), INVALID, "invalid from: null");
+    EXPECT_STATUS(forebay_copy_between((forebay_device){0}, there, DEFAULT, device, here, stream, 1), HANDLE);
+    EXPECT_STATUS(forebay_copy_between(other, there, (forebay_stream){device.id}, device, here, stream, 1), HANDLE);
+    OK(forebay_free(pool, here, stream));
+    OK(forebay_free(other_pool, there, DEFAULT));
+    OK(forebay_stream_close(stream));
+    OK(forebay_pool_close(other_pool, NULL));
+    OK(forebay_device_close(other));
+    free(from);
+    free(back);
+}
+
 static void there_and_back(forebay_device device, forebay_pool pool) {
     forebay_stream stream = {0};
     OK(forebay_stream_create(device, 0, &stream));
@@ -228,6 +261,7 @@ int main(int count, char **words) {
     forebay_pool pool = {0};
     OK(forebay_pool_create(device, NULL, &pool));
     there_and_back(device, pool);
+    between(device, pool);
     batches(device, pool);
     wrong(device, pool);
     two_threads(device, pool);

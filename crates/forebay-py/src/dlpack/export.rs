@@ -4,6 +4,8 @@ use core::ffi::{CStr, c_void};
 use std::sync::Arc;
 
 use forebay::StreamHandle;
+#[cfg(target_os = "macos")]
+use forebay::hal;
 use forebay::opencl::OpenClDevice;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -141,16 +143,27 @@ fn make_tensor<M>(
     }))
 }
 
-/// What DLPack calls the data of an array, and the offset in it: its address, or of OpenCL the buffer object.
+/// What DLPack calls the data of an array, and the offset in it: its address, or of OpenCL and Metal the buffer object.
 fn place_of(pin: &Pin, array: &ArrayView, device_type: i32) -> Result<(*mut c_void, u64), Failure> {
     let address = array.address(pin.allocation());
-    if device_type != device_type::OPENCL {
-        return Ok((pointer(address).cast(), 0));
-    }
     // The device that the allocation's was opened as.
-    let device = OpenClDevice::shared(pin.allocation().device().ordinal())?;
-    let (buffer, offset) = device.buffer_at(address)?;
-    Ok((buffer, offset.get()))
+    let ordinal = pin.allocation().device().ordinal();
+    match device_type {
+        device_type::OPENCL => {
+            let (buffer, offset) = OpenClDevice::shared(ordinal)?.buffer_at(address)?;
+            Ok((buffer, offset.get()))
+        }
+        #[cfg(target_os = "macos")]
+        device_type::METAL => {
+            let device = forebay::metal::MetalDevice::shared(ordinal).map_err(hal::Error::from)?;
+            let (buffer, offset) = device.buffer_at(address).ok_or_else(|| {
+                Failure::Export(format!("metal:{ordinal} has no buffer at {address}"))
+            })?;
+            // The allocation keeps it.
+            Ok((core::ptr::from_ref(&*buffer).cast_mut().cast(), offset))
+        }
+        _ => Ok((pointer(address).cast(), 0)),
+    }
 }
 
 /// # Safety

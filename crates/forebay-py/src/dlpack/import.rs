@@ -202,9 +202,9 @@ fn describe(
         }
         device_type::CUDA => numbered(DeviceKind::Cuda)?,
         device_type::ROCM => numbered(DeviceKind::Hip)?,
-        device_type::OPENCL => {
-            let said = "an OpenCL tensor is a buffer object of another context, and has no address here; copy it \
-                        through the host";
+        device_type::OPENCL | device_type::METAL => {
+            let said = "a tensor of OpenCL or Metal is a buffer object of another library, and has no address here; copy \
+                        it through the host";
             return Err(Failure::Unsupported(said.to_owned()));
         }
         other => {

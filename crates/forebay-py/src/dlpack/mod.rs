@@ -23,6 +23,7 @@ mod device_type {
     pub(super) const CUDA: i32 = 2;
     pub(super) const CUDA_HOST: i32 = 3;
     pub(super) const OPENCL: i32 = 4;
+    pub(super) const METAL: i32 = 8;
     pub(super) const ROCM: i32 = 10;
     pub(super) const ROCM_HOST: i32 = 11;
 }
@@ -91,6 +92,7 @@ fn numbers_of(space: MemorySpace, device: &OpenDevice) -> Result<(i32, i32), Fai
         (MemorySpace::Device, DeviceKind::Cuda) => Ok((device_type::CUDA, ordinal)),
         (MemorySpace::Device, DeviceKind::Hip) => Ok((device_type::ROCM, ordinal)),
         (MemorySpace::Device, DeviceKind::OpenCl) => Ok((device_type::OPENCL, ordinal)),
+        (MemorySpace::Device, DeviceKind::Metal) => Ok((device_type::METAL, ordinal)),
         (MemorySpace::Device, kind) => {
             Err(Failure::Export(format!("DLPack has no device type for memory of a {kind} device")))
         }

@@ -8,7 +8,8 @@
 use core::mem::swap;
 
 use bytemuck::Pod;
-use forebay_hal::{Call, invalid};
+use forebay_core::{Address, Bytes};
+use forebay_hal::{self as hal, Call, Copy, Place, StreamHandle, invalid};
 
 use super::engine::TransferEngine;
 use super::owned::check_device;
@@ -57,25 +58,62 @@ impl TransferEngine {
             let allowed = format!("{} elements, as many as are replaced", to.len());
             return Err(invalid(Call::Copy, "from", given, allowed).into());
         }
+        let size = Bytes::of::<T>(length as u64)
+            .map_err(|error| hal::Error::quantity(Call::Copy, "length", &error))?;
+        let [source, sink] =
+            [(from.address(), from.block().stream()), (to.address(), to.block().stream())];
+        // SAFETY: the arrays are of these devices and as long as that. Both are borrowed until this returns, `to` by nobody
+        // else.
+        unsafe { self.copy_between_raw(source, target, sink, size) }
+    }
+
+    /// As [`copy_between`](Self::copy_between), for the bindings: of memory that is named by address, each with the stream
+    /// whose earlier work comes first.
+    ///
+    /// # Safety
+    ///
+    /// * `size` bytes at `from` are memory of this engine's device that nobody writes until this returns; as many at `to`
+    ///   are memory of the target's device that nobody else uses.
+    /// * Each stream is one of its device until then.
+    pub unsafe fn copy_between_raw(
+        &self,
+        from: (Address, StreamHandle),
+        target: &Self,
+        to: (Address, StreamHandle),
+        size: Bytes,
+    ) -> Result<()> {
+        let quantity = |error| hal::Error::quantity(Call::Copy, "size", &error);
+        let size = size.to_usize().map_err(quantity)?;
         let chunk = self.options().chunk.to_usize().unwrap_or(usize::MAX);
-        let half = chunk.saturating_mul(PIECES).checked_div(size_of::<T>()).unwrap_or(length);
-        let half = half.clamp(1, length.max(1));
-        let mut down = vec![T::zeroed(); half.min(length)];
-        let mut up = vec![T::zeroed(); half.min(length)];
-        let fetch = |first: usize, part: &mut [T]| {
-            self.scope(|transfers| transfers.download(from, part).at(first).submit()?.wait())?
+        let half = chunk.saturating_mul(PIECES).clamp(1, size.max(1));
+        let mut down = vec![0_u8; half.min(size)];
+        let mut up = vec![0_u8; half.min(size)];
+        let inside = |start: Address, first: usize| {
+            let there = start.checked_add(Bytes::new(first as u64));
+            there.map(Place::Device).ok_or_else(|| {
+                invalid(Call::Copy, "size", format!("{size} B"), "no more than there are addresses")
+            })
+        };
+        let fetch = |first: usize, part: &mut [u8]| {
+            let host = Place::Host(Address::of_pointer(part.as_mut_ptr()));
+            let copy = Copy::linear(host, inside(from.0, first)?, Bytes::new(part.len() as u64))?;
+            // SAFETY: the device's side as the caller promised; the host's is borrowed until the copy is done.
+            unsafe { self.copy_raw(copy, from.1) }.submit()?.wait()
         };
         fetch(0, &mut down)?;
-        for first in (0..length).step_by(half) {
+        for first in (0..size).step_by(half) {
             swap(&mut down, &mut up);
-            let next = length.min(first.saturating_add(half));
+            let next = size.min(first.saturating_add(half));
             let part = up.get(..next.saturating_sub(first)).unwrap_or_default();
-            let rest = half.min(length.saturating_sub(next));
-            target.scope(|transfers| {
-                let sent = transfers.upload(part, to).at(first).submit()?;
+            let host = Place::Host(Address::of_pointer(part.as_ptr()));
+            let copy = Copy::linear(inside(to.0, first)?, host, Bytes::new(part.len() as u64))?;
+            // SAFETY: the device's side as the caller promised; the host's outlives the ticket, whose drop waits.
+            let sent = unsafe { target.copy_raw(copy, to.1) }.submit()?;
+            let rest = half.min(size.saturating_sub(next));
+            if rest > 0 {
                 fetch(next, down.get_mut(..rest).unwrap_or_default())?;
-                sent.wait()
-            })??;
+            }
+            sent.wait()?;
         }
         Ok(())
     }
@@ -83,7 +121,6 @@ impl TransferEngine {
 
 #[cfg(test)]
 mod tests {
-    use forebay_hal::StreamHandle;
     use forebay_host::HostDevice;
 
     use super::*;
