@@ -103,8 +103,8 @@ impl MetalDevice {
         &self,
         address: Address,
     ) -> Option<(Retained<ProtocolObject<dyn MTLBuffer>>, u64)> {
-        let spot = self.inner(Call::Launch).ok()?.spot_of(address)?;
-        Some((spot.buffer.raw().clone(), spot.offset))
+        let location = self.inner(Call::Launch).ok()?.locate(address)?;
+        Some((location.buffer.raw().clone(), location.offset))
     }
 
     /// Enqueues work of the program's own on a stream: `encode` gets a command buffer that runs after all that is enqueued

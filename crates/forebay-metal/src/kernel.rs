@@ -13,7 +13,7 @@ use objc2_metal::{
 };
 
 use crate::buffer::BufferRef;
-use crate::space::Spot;
+use crate::space::BufferOffset;
 use crate::stream::Commands;
 
 /// How many bytes a thread moves, as in the source.
@@ -29,15 +29,15 @@ const BINDING: u64 = 256;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    to: Side,
-    from: Side,
+    to: OperandLayout,
+    from: OperandLayout,
     width: u64,
 }
 
 /// One side of a copy: from the bound address to the first byte, and the pitches.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Side {
+struct OperandLayout {
     start: u64,
     row: u64,
     slice: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Kernels {
 }
 
 /// A place with the pitches of rows and slices there.
-pub(crate) type Rows<'a> = (&'a Spot<BufferRef>, Pitch);
+pub(crate) type Rows<'a> = (&'a BufferOffset<BufferRef>, Pitch);
 
 impl Kernels {
     /// Compiles them; the error says why Metal could not.
@@ -84,8 +84,8 @@ impl Kernels {
     ) -> Result<()> {
         let ((to, to_pitch), (from, from_pitch)) = (to, from);
         let shape = Shape {
-            to: side(to.offset, to_pitch),
-            from: side(from.offset, from_pitch),
+            to: layout(to.offset, to_pitch),
+            from: layout(from.offset, from_pitch),
             width: extent.width.get(),
         };
         let source = Source::Buffer(from);
@@ -101,20 +101,20 @@ impl Kernels {
         extent: Extent,
     ) -> Result<()> {
         let (to, pitch) = to;
-        let (to_side, from) = (side(to.offset, pitch), Side::default());
-        let shape = Shape { to: to_side, from, width: extent.width.get() };
+        let (to_layout, from) = (layout(to.offset, pitch), OperandLayout::default());
+        let shape = Shape { to: to_layout, from, width: extent.width.get() };
         run(Call::Fill, commands, &self.fill, to, Source::Pattern(pattern), shape, extent)
     }
 }
 
 /// What a kernel reads.
 enum Source<'a> {
-    Buffer(&'a Spot<BufferRef>),
+    Buffer(&'a BufferOffset<BufferRef>),
     Pattern([u8; 4]),
 }
 
-fn side(offset: u64, pitch: Pitch) -> Side {
-    Side { start: offset % BINDING, row: pitch.row.get(), slice: pitch.slice.get() }
+fn layout(offset: u64, pitch: Pitch) -> OperandLayout {
+    OperandLayout { start: offset % BINDING, row: pitch.row.get(), slice: pitch.slice.get() }
 }
 
 /// A number as Metal takes it; every one here was checked to fit when memory was allocated.
@@ -126,7 +126,7 @@ fn run(
     call: Call,
     commands: &Commands,
     pipeline: &Pipeline,
-    to: &Spot<BufferRef>,
+    to: &BufferOffset<BufferRef>,
     source: Source<'_>,
     shape: Shape,
     extent: Extent,
@@ -142,10 +142,10 @@ fn run(
         return Err(no_encoder(call));
     };
     encoder.setComputePipelineState(pipeline);
-    let bind = |spot: &Spot<BufferRef>, index| {
-        let offset = count(spot.offset - spot.offset % BINDING);
-        // SAFETY: the spot lies in the buffer, which the command buffer keeps.
-        unsafe { encoder.setBuffer_offset_atIndex(Some(spot.buffer.raw()), offset, index) };
+    let bind = |location: &BufferOffset<BufferRef>, index| {
+        let offset = count(location.offset - location.offset % BINDING);
+        // SAFETY: the location lies in the buffer, which the command buffer keeps.
+        unsafe { encoder.setBuffer_offset_atIndex(Some(location.buffer.raw()), offset, index) };
     };
     let set = |bytes: NonNull<c_void>, length, index| {
         // SAFETY: Metal copies so many bytes of a value of ours before this returns.

@@ -17,7 +17,7 @@ use objc2_metal::{
 use crate::MetalDevice;
 use crate::buffer::{Buffer, BufferRef};
 use crate::device::Inner;
-use crate::space::{Spot, Whose};
+use crate::space::{BufferOffset, Whose};
 
 /// The least alignment of plain memory: what buffers may be bound at on every GPU.
 pub(crate) const ALIGNMENT: Alignment = of_log2(8);
@@ -45,7 +45,7 @@ fn aligned(
     alignment: Alignment,
     allocate: impl Fn(Bytes) -> Result<BufferRef>,
     start: impl Fn(&BufferRef) -> Address,
-) -> Result<(Span, Spot<BufferRef>)> {
+) -> Result<(Span, BufferOffset<BufferRef>)> {
     let padded = size.try_add(alignment.bytes());
     let padded = padded.map_err(|error| Error::quantity(call, "size", &error))?;
     let mut buffer = allocate(size)?;
@@ -56,7 +56,7 @@ fn aligned(
     let base = start(&buffer);
     let first = base.checked_align_up(alignment).unwrap_or(base);
     let offset = first.offset_from(base).unwrap_or_default().get();
-    Ok((valid_span(call, "size", first, size)?, Spot { buffer, offset }))
+    Ok((valid_span(call, "size", first, size)?, BufferOffset { buffer, offset }))
 }
 
 impl Inner {
@@ -131,9 +131,9 @@ unsafe impl Memory for MetalDevice {
         }
         let alignment = alignment.max(ALIGNMENT);
         let allocate = |taken| inner.private(call, taken, size);
-        let (span, spot) =
+        let (span, location) =
             aligned(call, size, alignment, allocate, |buffer| buffer.device_address())?;
-        lock(&inner.space).insert_plain(span, spot);
+        lock(&inner.space).insert_plain(span, location);
         Ok(span.start())
     }
 
@@ -162,10 +162,10 @@ unsafe impl PinnedMemory for MetalDevice {
         }
         let allocate = |taken| inner.shared(call, taken, size, flags);
         let host = |buffer: &BufferRef| Address::of_pointer(buffer.contents().as_ptr());
-        let (span, spot) = aligned(call, size, PAGE, allocate, host)?;
-        let device = spot.buffer.device_address().checked_add(Bytes::new(spot.offset));
+        let (span, location) = aligned(call, size, PAGE, allocate, host)?;
+        let device = location.buffer.device_address().checked_add(Bytes::new(location.offset));
         let device = device.ok_or_else(|| inner.out_of_memory(call, size))?;
-        lock(&inner.space).insert_host(span, device, spot, flags, Whose::Ours);
+        lock(&inner.space).insert_host(span, device, location, flags, Whose::Ours);
         Ok(span.start())
     }
 
@@ -218,7 +218,7 @@ unsafe impl PinnedMemory for MetalDevice {
         let mut space = lock(&inner.space);
         // Another thread may have been first.
         space.check_apart(span)?;
-        space.insert_host(span, device, Spot { buffer, offset }, flags, Whose::Theirs);
+        space.insert_host(span, device, BufferOffset { buffer, offset }, flags, Whose::Theirs);
         Ok(())
     }
 

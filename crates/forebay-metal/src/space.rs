@@ -11,7 +11,7 @@ use forebay_hal::{Call, PinnedFlags, PointerClass, PointerKind, Result, invalid}
 
 /// A place in a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Spot<B> {
+pub(crate) struct BufferOffset<B> {
     pub(crate) buffer: B,
     /// From the buffer's first byte.
     pub(crate) offset: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Spot<B> {
 #[derive(Debug)]
 struct Piece<B> {
     span: Span,
-    spot: Spot<B>,
+    location: BufferOffset<B>,
 }
 
 /// Host memory that the device reaches.
@@ -71,11 +71,11 @@ fn before<V>(map: &BTreeMap<Address, V>, address: Address) -> Option<(&Address, 
 
 impl<B: Clone> Piece<B> {
     /// Where `span` is, if all of it lies in the piece.
-    fn spot_of(&self, span: Span) -> Option<Spot<B>> {
+    fn locate(&self, span: Span) -> Option<BufferOffset<B>> {
         let offset = span.start().offset_from(self.span.start())?;
-        let offset = self.spot.offset.checked_add(offset.get())?;
+        let offset = self.location.offset.checked_add(offset.get())?;
         let inside = self.span.contains_span(span);
-        inside.then(|| Spot { buffer: self.spot.buffer.clone(), offset })
+        inside.then(|| BufferOffset { buffer: self.location.buffer.clone(), offset })
     }
 }
 
@@ -86,9 +86,9 @@ impl<B: Clone> Space<B> {
     }
 
     /// Enters plain memory at the GPU's addresses `span`.
-    pub(crate) fn insert_plain(&mut self, span: Span, spot: Spot<B>) {
+    pub(crate) fn insert_plain(&mut self, span: Span, location: BufferOffset<B>) {
         self.held = self.held.saturating_add(span.size());
-        self.plain.insert(span.start(), Piece { span, spot });
+        self.plain.insert(span.start(), Piece { span, location });
     }
 
     /// Takes plain memory out, by its first address.
@@ -98,7 +98,7 @@ impl<B: Clone> Space<B> {
             return Err(invalid(Call::Free, "address", address, allowed));
         };
         self.held = self.held.saturating_sub(piece.span.size());
-        Ok(piece.spot.buffer)
+        Ok(piece.location.buffer)
     }
 
     /// Refuses host memory that shares a byte with what the device knows.
@@ -119,11 +119,11 @@ impl<B: Clone> Space<B> {
         &mut self,
         span: Span,
         device: Address,
-        spot: Spot<B>,
+        location: BufferOffset<B>,
         flags: PinnedFlags,
         whose: Whose,
     ) {
-        let piece = Piece { span, spot };
+        let piece = Piece { span, location };
         self.mapped.insert(device, span.start());
         self.host.insert(span.start(), HostPiece { piece, device, flags, whose });
     }
@@ -141,14 +141,14 @@ impl<B: Clone> Space<B> {
         }
         let removed = self.host.remove(&start).map(|piece| {
             self.mapped.remove(&piece.device);
-            piece.piece.spot.buffer
+            piece.piece.location.buffer
         });
         removed.ok_or_else(|| invalid(call, "address", start, "live memory"))
     }
 
     /// Where memory at the GPU's addresses `span` is: plain, or pinned and mapped.
-    pub(crate) fn on_device(&self, span: Span) -> Option<Spot<B>> {
-        let plain = before(&self.plain, span.start()).and_then(|(_, piece)| piece.spot_of(span));
+    pub(crate) fn on_device(&self, span: Span) -> Option<BufferOffset<B>> {
+        let plain = before(&self.plain, span.start()).and_then(|(_, piece)| piece.locate(span));
         plain.or_else(|| {
             let (device, host) = before(&self.mapped, span.start())?;
             let offset = span.start().offset_from(*device)?;
@@ -157,13 +157,13 @@ impl<B: Clone> Space<B> {
                 return None;
             }
             let span = Span::new(host.checked_add(offset)?, span.size()).ok()?;
-            found.piece.spot_of(span)
+            found.piece.locate(span)
         })
     }
 
     /// Where host memory is, if the device reaches all of it in one piece.
-    pub(crate) fn on_host(&self, span: Span) -> Option<Spot<B>> {
-        before(&self.host, span.start()).and_then(|(_, found)| found.piece.spot_of(span))
+    pub(crate) fn on_host(&self, span: Span) -> Option<BufferOffset<B>> {
+        before(&self.host, span.start()).and_then(|(_, found)| found.piece.locate(span))
     }
 
     /// The GPU's address of mapped host memory.
@@ -200,18 +200,18 @@ mod tests {
         Span::new(Address::new(start), Bytes::new(size)).unwrap()
     }
 
-    fn spot(buffer: &'static str, offset: u64) -> Spot<&'static str> {
-        Spot { buffer, offset }
+    fn location(buffer: &'static str, offset: u64) -> BufferOffset<&'static str> {
+        BufferOffset { buffer, offset }
     }
 
     #[test]
     fn plain_memory_is_found_by_any_part_of_it_until_it_is_freed() {
         let mut space = Space::default();
-        space.insert_plain(span(0x1000, 0x100), spot("a", 16));
-        space.insert_plain(span(0x1100, 0x100), spot("b", 0));
+        space.insert_plain(span(0x1000, 0x100), location("a", 16));
+        space.insert_plain(span(0x1100, 0x100), location("b", 0));
         assert_eq!(space.held(), Bytes::new(0x200));
-        assert_eq!(space.on_device(span(0x1000, 0x100)), Some(spot("a", 16)));
-        assert_eq!(space.on_device(span(0x10ff, 1)), Some(spot("a", 16 + 0xff)));
+        assert_eq!(space.on_device(span(0x1000, 0x100)), Some(location("a", 16)));
+        assert_eq!(space.on_device(span(0x10ff, 1)), Some(location("a", 16 + 0xff)));
         assert_eq!(space.on_device(span(0x10ff, 2)), None, "it ends in another buffer");
         assert_eq!(space.on_device(span(0xfff, 1)), None);
         assert_eq!(space.classify(Address::new(0x11ff)).unwrap().span, span(0x1100, 0x100));
@@ -229,19 +229,19 @@ mod tests {
         space.insert_host(
             span(0x8000, 0x100),
             Address::new(0x10),
-            spot("m", 4),
+            location("m", 4),
             mapped,
             Whose::Ours,
         );
         space.insert_host(
             span(0x9000, 0x100),
             Address::new(0x500),
-            spot("p", 0),
+            location("p", 0),
             plain,
             Whose::Ours,
         );
-        assert_eq!(space.on_host(span(0x8010, 0xf0)), Some(spot("m", 0x14)));
-        assert_eq!(space.on_device(span(0x20, 0xf0)), Some(spot("m", 0x14)));
+        assert_eq!(space.on_host(span(0x8010, 0xf0)), Some(location("m", 0x14)));
+        assert_eq!(space.on_device(span(0x20, 0xf0)), Some(location("m", 0x14)));
         assert_eq!(space.on_device(span(0x20, 0xf1)), None);
         assert_eq!(space.device_address(Address::new(0x8001)), Ok(Address::new(0x11)));
         assert_eq!(space.on_device(span(0x500, 1)), None, "it is not mapped");
@@ -265,7 +265,7 @@ mod tests {
         space.insert_host(
             span(0x4000, 0x1000),
             Address::new(1),
-            spot("r", 0),
+            location("r", 0),
             flags,
             Whose::Theirs,
         );

@@ -24,7 +24,7 @@ use crate::MetalDevice;
 use crate::buffer::BufferRef;
 use crate::device::Inner;
 use crate::kernel::{Rows, no_encoder};
-use crate::space::Spot;
+use crate::space::BufferOffset;
 use crate::stage::{Part, rounds};
 use crate::stream::{Commands, StreamCore};
 
@@ -35,9 +35,9 @@ const STAGE: u64 = 32 << 20;
 const BLIT: u64 = 4;
 
 /// One side of a copy.
-enum Side {
+enum CopyOperand {
     /// A buffer, from this place on.
-    Buffer(Spot<BufferRef>),
+    Buffer(BufferOffset<BufferRef>),
     /// Memory that the GPU does not reach.
     Host,
 }
@@ -52,14 +52,16 @@ fn pointer(address: u64) -> *mut u8 {
 }
 
 impl Inner {
-    fn side(&self, argument: &'static str, place: Place, span: Span) -> Result<Side> {
+    fn operand(&self, argument: &'static str, place: Place, span: Span) -> Result<CopyOperand> {
         let space = lock(&self.space);
         match place {
             Place::Device(_) => space
                 .on_device(span)
-                .map(Side::Buffer)
+                .map(CopyOperand::Buffer)
                 .ok_or_else(|| not_device_memory(Call::Copy, argument, span)),
-            Place::Host(_) => Ok(space.on_host(span).map_or(Side::Host, Side::Buffer)),
+            Place::Host(_) => {
+                Ok(space.on_host(span).map_or(CopyOperand::Host, CopyOperand::Buffer))
+            }
         }
     }
 
@@ -96,18 +98,18 @@ impl Inner {
         &self,
         core: &Arc<StreamCore>,
         parts: &[Part],
-        device: &Spot<BufferRef>,
+        device: &BufferOffset<BufferRef>,
         stage: &BufferRef,
         is_upload: bool,
     ) -> Result<u64> {
         let kept = vec![Arc::clone(&device.buffer), Arc::clone(stage)];
         core.submit(Call::Copy, kept, |commands| {
             parts.iter().try_for_each(|part| {
-                let there = Spot {
+                let there = BufferOffset {
                     buffer: Arc::clone(&device.buffer),
                     offset: device.offset + part.device,
                 };
-                let staged = Spot { buffer: Arc::clone(stage), offset: part.stage };
+                let staged = BufferOffset { buffer: Arc::clone(stage), offset: part.stage };
                 let (to, from) = if is_upload { (&there, &staged) } else { (&staged, &there) };
                 let (none, extent) = (Pitch::default(), Extent::linear(Bytes::new(part.bytes)));
                 self.encode_copy(commands, (to, none), (from, none), extent)
@@ -120,7 +122,7 @@ impl Inner {
         &self,
         core: &Arc<StreamCore>,
         copy: &Copy,
-        device: &Spot<BufferRef>,
+        device: &BufferOffset<BufferRef>,
         is_upload: bool,
     ) -> Result<()> {
         let call = Call::Copy;
@@ -148,7 +150,7 @@ impl Inner {
         &self,
         core: &Arc<StreamCore>,
         round: Vec<Part>,
-        device: &Spot<BufferRef>,
+        device: &BufferOffset<BufferRef>,
         stage: &BufferRef,
         is_upload: bool,
     ) -> Result<u64> {
@@ -184,10 +186,10 @@ impl Inner {
     }
 
     fn copy(&self, core: &Arc<StreamCore>, copy: &Copy) -> Result<()> {
-        let to = self.side("to", copy.to(), copy.written())?;
-        let from = self.side("from", copy.from(), copy.read())?;
+        let to = self.operand("to", copy.to(), copy.written())?;
+        let from = self.operand("from", copy.from(), copy.read())?;
         match (to, from) {
-            (Side::Buffer(to), Side::Buffer(from)) => {
+            (CopyOperand::Buffer(to), CopyOperand::Buffer(from)) => {
                 let kept = vec![Arc::clone(&to.buffer), Arc::clone(&from.buffer)];
                 let (to, from) = ((&to, copy.to_pitch()), (&from, copy.from_pitch()));
                 core.submit(Call::Copy, kept, |commands| {
@@ -195,9 +197,11 @@ impl Inner {
                 })
                 .map(drop)
             }
-            (Side::Buffer(to), Side::Host) => self.copy_staged(core, copy, &to, true),
-            (Side::Host, Side::Buffer(from)) => self.copy_staged(core, copy, &from, false),
-            (Side::Host, Side::Host) => {
+            (CopyOperand::Buffer(to), CopyOperand::Host) => self.copy_staged(core, copy, &to, true),
+            (CopyOperand::Host, CopyOperand::Buffer(from)) => {
+                self.copy_staged(core, copy, &from, false)
+            }
+            (CopyOperand::Host, CopyOperand::Host) => {
                 let copy = *copy;
                 let task = move || {
                     for (to, from) in copy.rows() {
@@ -241,8 +245,8 @@ impl Inner {
         .map(drop)
     }
 
-    /// The spot of an address of plain or mapped memory.
-    pub(crate) fn spot_of(&self, address: Address) -> Option<Spot<BufferRef>> {
+    /// The location of an address of plain or mapped memory.
+    pub(crate) fn locate(&self, address: Address) -> Option<BufferOffset<BufferRef>> {
         lock(&self.space).on_device(Span::new(address, Bytes::new(1)).ok()?)
     }
 }

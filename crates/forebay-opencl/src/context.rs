@@ -22,7 +22,7 @@ use crate::driver::DeviceId;
 use crate::info::{as_number, check_alignment, number, text};
 use crate::object::{Event, Queue};
 use crate::space::Allocation;
-use crate::stream::{Lane, QueueOrder};
+use crate::stream::{QueueOrder, StreamQueue};
 use crate::{OpenClDeviceInfo, OpenClDriver};
 
 /// `CL_QUEUE_PROPERTIES`, the name of the usual properties in a list.
@@ -49,7 +49,7 @@ pub(crate) struct Context {
     /// For short work of the library's own, which never waits for a stream.
     pub(crate) upkeep: Queue,
     /// Queues that no stream has; their work may not be done.
-    pub(crate) idle: Mutex<Vec<Arc<Lane>>>,
+    pub(crate) idle: Mutex<Vec<Arc<StreamQueue>>>,
     /// Held across calls that make and free shared virtual memory, on NVIDIA's platform alone, whose driver breaks
     /// where two threads are in them. By OpenCL's rules neither call waits for work.
     svm: Option<Mutex<()>>,
@@ -156,14 +156,14 @@ impl Context {
     }
 
     /// Counts memory as used until the value goes; what there is not is refused with what is free.
-    pub(crate) fn charge(&'static self, size: Bytes) -> core::result::Result<Charge, Bytes> {
+    pub(crate) fn reserve(&'static self, size: Bytes) -> core::result::Result<Reservation, Bytes> {
         let mut used = lock(&self.used);
         let free = self.info.total_memory.saturating_sub(*used);
         if size > free {
             return Err(free);
         }
         *used = used.saturating_add(size);
-        Ok(Charge { context: self, size })
+        Ok(Reservation { context: self, size })
     }
 
     /// What is free: less than what no device of this process has, where the driver knows of others.
@@ -187,18 +187,18 @@ struct ParkedMemory {
 
 /// Memory that counts as used.
 #[derive(Debug)]
-pub(crate) struct Charge {
+pub(crate) struct Reservation {
     context: &'static Context,
     size: Bytes,
 }
 
-impl Charge {
+impl Reservation {
     pub(crate) const fn size(&self) -> Bytes {
         self.size
     }
 }
 
-impl Drop for Charge {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let mut used = lock(&self.context.used);
         *used = used.saturating_sub(self.size);

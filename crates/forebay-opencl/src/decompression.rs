@@ -101,15 +101,15 @@ enum Argument {
 unsafe impl Decompression for OpenClDevice {
     unsafe fn decompress(&self, blocks: &Lz4Blocks, stream: StreamHandle) -> Result<()> {
         let call = Call::Decompress;
-        let lane = self.lane(call, stream)?;
+        let queue = self.queue(call, stream)?;
         if blocks.count() == 0 {
             return Ok(());
         }
-        let place = |argument, span| lock(&self.space).place(call, argument, span);
-        let data = place("data", blocks.data())?;
-        let table = place("table", blocks.table())?;
-        let to = place("to", blocks.to())?;
-        let statuses = place("statuses", blocks.statuses())?;
+        let locate = |argument, span| lock(&self.space).locate(call, argument, span);
+        let data = locate("data", blocks.data())?;
+        let table = locate("table", blocks.table())?;
+        let to = locate("to", blocks.to())?;
+        let statuses = locate("statuses", blocks.statuses())?;
         let program = self.context.lz4().map_err(|reason| Error::Unsupported {
             call,
             missing: format!("the driver does not take the kernel: {reason}").into(),
@@ -138,18 +138,18 @@ unsafe impl Decompression for OpenClDevice {
             .map(Kernel)
             .and_then(|kernel| kernel.set(&arguments).map(|()| kernel))
             .and_then(|kernel| {
-                let mut row = lane.begin();
+                let mut submission = queue.begin();
                 let (items, lanes) = (&raw const items, &raw const lanes);
                 // SAFETY: all arguments are set, and the memory is kept by the caller.
                 let event = unsafe {
-                    row.push_beside("clEnqueueNDRangeKernel", &mut |queue, count, events| {
+                    submission.push_beside("clEnqueueNDRangeKernel", &mut |queue, count, events| {
                         let (kernel, start) = (kernel.0, ptr::null());
                         enqueue_nd_range_kernel(
                             queue, kernel, 1, start, items, lanes, count, events,
                         )
                     })
                 }?;
-                row.advance(event);
+                submission.advance(event);
                 Ok(())
             });
         launched.map_err(|refusal| {

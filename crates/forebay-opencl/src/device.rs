@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::decompression::can_decompress;
 use crate::event::forget_events_of;
 use crate::space::Space;
-use crate::stream::{Lane, QueueOrder, StreamTable, about};
+use crate::stream::{QueueOrder, StreamQueue, StreamTable, about};
 use crate::{HostCopies, OpenClDeviceInfo, OpenClOptions};
 
 /// A device behind OpenCL.
@@ -73,7 +73,7 @@ impl OpenClDevice {
             true => QueueOrder::OutOfOrder,
             false => QueueOrder::InOrder,
         };
-        let default = Lane::take(context, order, Priority::Normal).map_err(|refusal| {
+        let default = StreamQueue::take(context, order, Priority::Normal).map_err(|refusal| {
             refusal.error(call, &about(StreamHandle::DEFAULT), MemoryInfo::default)
         })?;
         let descriptor = Descriptor::new(DeviceKind::OpenCl, DeviceOrdinal(ordinal), &*info.name)
@@ -129,14 +129,14 @@ impl OpenClDevice {
         enqueue: impl FnOnce(cl_command_queue, &[cl_event]) -> core::result::Result<cl_event, i32>,
     ) -> Result<()> {
         let call = Call::Launch;
-        let lane = self.lane(call, stream)?;
-        let mut row = lane.begin();
+        let queue = self.queue(call, stream)?;
+        let mut submission = queue.begin();
         let mut enqueue = Some(enqueue);
         // SAFETY: as the caller promised.
         let launched = unsafe {
-            row.push_beside("the command", &mut |queue, count, events| {
+            submission.push_beside("the command", &mut |queue, count, events| {
                 let wait: &[cl_event] = match usize::try_from(count) {
-                    // SAFETY: the row gives a list of that length.
+                    // SAFETY: the submission gives a list of that length.
                     Ok(count) if count > 0 => core::slice::from_raw_parts(events, count),
                     _ => &[],
                 };
@@ -145,7 +145,7 @@ impl OpenClDevice {
             })
         };
         let event = launched.map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
-        row.advance(event);
+        submission.advance(event);
         Ok(())
     }
 
@@ -201,8 +201,8 @@ impl Drop for OpenClDevice {
             return;
         }
         forget_events_of(self.serial);
-        let lanes = lock(&self.streams).lanes();
-        let busy = lanes.iter().filter_map(|lane| lane.tail()).filter(|end| !end.is_over());
+        let queues = lock(&self.streams).queues();
+        let busy = queues.iter().filter_map(|queue| queue.tail()).filter(|end| !end.is_over());
         let busy: Vec<_> = busy.collect();
         if !busy.is_empty() {
             let memory = lock(&self.space).take_host_memory();
@@ -214,8 +214,8 @@ impl Drop for OpenClDevice {
             ManuallyDrop::drop(&mut self.space);
             ManuallyDrop::drop(&mut self.streams);
         }
-        // Their work may not be done: `Lane::take` gives out none whose work is not.
-        lock(&self.context.idle).extend(lanes);
+        // Their work may not be done: `StreamQueue::take` gives out none whose work is not.
+        lock(&self.context.idle).extend(queues);
     }
 }
 
@@ -251,7 +251,7 @@ unsafe impl Device for OpenClDevice {
 }
 
 // SAFETY: a queue keeps the order of its commands, by itself or by the events of their predecessors, and
-// every row of commands is sent to the device when it ends. Queues wait for each other by barriers on events
+// every submission of commands is sent to the device when it ends. Queues wait for each other by barriers on events
 // alone. A task runs when its callback or the call has handed it over, once, and the queue waits for its end.
 unsafe impl Streams for OpenClDevice {
     fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {

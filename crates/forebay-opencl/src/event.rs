@@ -83,34 +83,34 @@ impl OpenClDevice {
 
     pub(crate) fn record(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
         let call = Call::RecordEvent;
-        let lane = self.lane(call, stream)?;
+        let queue = self.queue(call, stream)?;
         let named = self.own_event(call, event)?;
         let mut latest = lock(&named.latest);
         let event = match named.kind {
             // The last command's event will do: nothing is enqueued for this.
-            EventKind::Order => lane.tail(),
+            EventKind::Order => queue.tail(),
             EventKind::Timed => {
-                let marked = lane.begin().mark();
+                let marked = queue.begin().mark();
                 Some(marked.map_err(|refusal| self.refused(call, refusal, &about(stream)))?)
             }
         };
-        *latest = Some(Record { context: lane.context, event });
+        *latest = Some(Record { context: queue.context, event });
         Ok(())
     }
 
     pub(crate) fn make_stream_wait(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
         let call = Call::WaitEvent;
-        let lane = self.lane(call, stream)?;
+        let queue = self.queue(call, stream)?;
         let Some((context, awaited)) = self.event(call, event)?.awaited() else { return Ok(()) };
         if awaited.is_over() {
             return Ok(());
         }
-        let mut row = lane.begin();
-        let waited = if core::ptr::eq(context, lane.context) {
-            row.join(&[&awaited])
+        let mut submission = queue.begin();
+        let waited = if core::ptr::eq(context, queue.context) {
+            submission.join(&[&awaited])
         } else {
             // OpenCL's waits end at the context; a thread of ours carries the news across.
-            task::enqueue_after(&mut row, Some(&awaited), Box::new(|| ()))
+            task::enqueue_after(&mut submission, Some(&awaited), Box::new(|| ()))
         };
         waited.map_err(|refusal| {
             self.refused(call, refusal, &Asked::of("event", event, "an event of OpenCL"))

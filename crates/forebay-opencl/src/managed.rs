@@ -43,24 +43,24 @@ unsafe impl ManagedMemory for OpenClDevice {
 
     fn prefetch(&self, span: Span, to: Option<DeviceOrdinal>, stream: StreamHandle) -> Result<()> {
         let call = Call::Prefetch;
-        let lane = self.lane(call, stream)?;
+        let queue = self.queue(call, stream)?;
         lock(&self.space).check_managed(call, span)?;
         self.check_location(call, to)?;
         let flags = if to.is_none() { CL_MIGRATE_MEM_OBJECT_HOST } else { 0 };
         let Ok(size) = span.size().to_usize() else { return Ok(()) };
         let start: *const core::ffi::c_void =
             ptr::with_exposed_provenance(usize::try_from(span.start().get()).unwrap_or(0));
-        let mut row = lane.begin();
+        let mut submission = queue.begin();
         // SAFETY: the span lies in shared virtual memory of this context.
         let moved = unsafe {
-            row.push_beside("clEnqueueSVMMigrateMem", &mut |queue, count, events| {
+            submission.push_beside("clEnqueueSVMMigrateMem", &mut |queue, count, events| {
                 let (pointers, sizes) = (&raw const start, &raw const size);
                 enqueue_svm_migrate_mem(queue, 1, pointers, sizes, flags, count, events)
             })
         };
         // A hint: a driver that is too old for it leaves the memory where it is.
         if let Ok(event) = moved {
-            row.advance(event);
+            submission.advance(event);
         }
         Ok(())
     }

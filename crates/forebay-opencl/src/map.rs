@@ -16,7 +16,7 @@ use forebay_sync::lock;
 use crate::OpenClDevice;
 use crate::code::{Asked, Named, Outcome};
 use crate::space::Allocation;
-use crate::stream::Lane;
+use crate::stream::StreamQueue;
 
 /// What the host does with mapped memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum MapAccess {
 #[derive(Debug)]
 #[must_use = "the memory is unmapped when this value goes"]
 pub struct MappedMemory {
-    lane: Arc<Lane>,
+    queue: Arc<StreamQueue>,
     memory: Arc<Allocation>,
     pointer: *mut u8,
     length: usize,
@@ -77,15 +77,15 @@ impl Drop for MappedMemory {
             return;
         }
         let (buffer, pointer) = (self.memory.buffer.raw(), self.pointer.cast());
-        let mut row = self.lane.begin();
+        let mut submission = self.queue.begin();
         // SAFETY: mapped from this buffer, and nobody uses it from now on.
         let unmapped = unsafe {
-            row.push_beside("clEnqueueUnmapMemObject", &mut |queue, count, events| {
+            submission.push_beside("clEnqueueUnmapMemObject", &mut |queue, count, events| {
                 enqueue_unmap_mem_object(queue, buffer, pointer, count, events)
             })
         };
         if let Ok(event) = unmapped {
-            row.advance(event);
+            submission.advance(event);
         }
     }
 }
@@ -105,24 +105,24 @@ impl OpenClDevice {
         stream: StreamHandle,
     ) -> Result<MappedMemory> {
         let call = Call::Map;
-        let lane = self.lane(call, stream)?;
+        let queue = self.queue(call, stream)?;
         nonzero(call, "span", span.size())?;
-        let place = lock(&self.space).place(call, "span", span)?;
+        let found = lock(&self.space).locate(call, "span", span)?;
         let asked = Asked::of("span", span, "memory that the device can map");
         let size = |bytes: forebay_core::Bytes| {
             bytes.to_usize().map_err(|error| Error::quantity(call, "span", &error))
         };
-        let (offset, length) = (size(place.offset)?, size(span.size())?);
+        let (offset, length) = (size(found.offset)?, size(span.size())?);
         let flags = match access {
             MapAccess::Read => CL_MAP_READ,
             MapAccess::ReadWrite => CL_MAP_READ | CL_MAP_WRITE,
             MapAccess::Overwrite => CL_MAP_WRITE_INVALIDATE_REGION,
         };
-        let (buffer, mut pointer): (cl_mem, _) = (place.memory.buffer.raw(), ptr::null_mut());
-        let mut row = lane.begin();
-        // SAFETY: the part lies in the buffer, which lives as long as `place`.
+        let (buffer, mut pointer): (cl_mem, _) = (found.memory.buffer.raw(), ptr::null_mut());
+        let mut submission = queue.begin();
+        // SAFETY: the part lies in the buffer, which lives as long as `found`.
         let mapped = unsafe {
-            row.push_beside("clEnqueueMapBuffer", &mut |queue, count, events| {
+            submission.push_beside("clEnqueueMapBuffer", &mut |queue, count, events| {
                 let at = &mut pointer;
                 enqueue_map_buffer(
                     queue, buffer, CL_FALSE, flags, offset, length, at, count, events,
@@ -132,12 +132,12 @@ impl OpenClDevice {
         let refused = |refusal| self.refused(call, refusal, &asked);
         let event = mapped.map_err(refused)?;
         check_mapped(pointer).map_err(refused)?;
-        row.advance(event.clone());
+        submission.advance(event.clone());
         // The lock goes before the wait.
-        drop(row);
-        let (memory, pointer) = (place.memory, pointer.cast());
+        drop(submission);
+        let (memory, pointer) = (found.memory, pointer.cast());
         // Unmaps where the wait fails.
-        let mapped = MappedMemory { lane, memory, pointer, length, access, birth: Birth::here() };
+        let mapped = MappedMemory { queue, memory, pointer, length, access, birth: Birth::here() };
         event.wait().map_err(refused)?;
         Ok(mapped)
     }

@@ -18,7 +18,7 @@ use forebay_sync::lock;
 
 use crate::OpenClDevice;
 use crate::code::{Asked, Made, Named, Outcome, Refusal};
-use crate::context::{Charge, Context};
+use crate::context::{Context, Reservation};
 use crate::object::{Buffer, Event};
 use crate::space::{Allocation, MemoryKind, Source};
 
@@ -81,11 +81,11 @@ fn force(context: &Context, buffer: &Buffer) -> Outcome<()> {
 
 impl OpenClDevice {
     /// Counts `size` as used, or refuses.
-    pub(crate) fn charge(&self, call: Call, size: Bytes) -> Result<Charge> {
+    pub(crate) fn reserve(&self, call: Call, size: Bytes) -> Result<Reservation> {
         self.descriptor.check_process(call)?;
         let total = self.context.info.total_memory;
         let refuse = |free| Error::OutOfMemory { call, requested: size, free, total };
-        self.context.charge(size).map_err(refuse)
+        self.context.reserve(size).map_err(refuse)
     }
 
     /// The error of a refused allocation.
@@ -105,7 +105,7 @@ impl OpenClDevice {
 
     /// A buffer with addresses of its own.
     fn allocate_buffer(&self, call: Call, size: Bytes, alignment: Alignment) -> Result<Address> {
-        let charge = self.charge(call, size)?;
+        let reservation = self.reserve(call, size)?;
         // The host has no addresses left, or none so aligned.
         let range = AddressRange::reserve(size, alignment.max(self.descriptor.alignment))
             .map_err(|_| self.out_of_memory(call, size))?;
@@ -119,7 +119,7 @@ impl OpenClDevice {
             buffer,
             source: Source::Reserved { _range: range },
             first: Bytes::ZERO,
-            charge: Some(charge),
+            reservation: Some(reservation),
         };
         lock(&self.space).insert(span, memory);
         Ok(span.start())
@@ -133,7 +133,7 @@ impl OpenClDevice {
         alignment: Alignment,
         (kind, grain): (MemoryKind, Grain),
     ) -> Result<Address> {
-        let charge = self.charge(call, size)?;
+        let reservation = self.reserve(call, size)?;
         // Drivers keep alignments up to that of their largest type; more is had by room to move in.
         let slack = if alignment > self.descriptor.alignment {
             Bytes::new(alignment.get() - 1)
@@ -164,8 +164,14 @@ impl OpenClDevice {
             base.checked_align_up(alignment).ok_or_else(|| self.out_of_memory(call, size))?;
         let span = forebay_hal::valid_span(call, "size", start, size)?;
         let first = start.offset_from(base).unwrap_or_default();
-        let memory =
-            Allocation { kind, mapping: None, buffer, source, first, charge: Some(charge) };
+        let memory = Allocation {
+            kind,
+            mapping: None,
+            buffer,
+            source,
+            first,
+            reservation: Some(reservation),
+        };
         lock(&self.space).insert(span, memory);
         Ok(span.start())
     }
@@ -192,8 +198,8 @@ impl OpenClDevice {
         let call = Call::Launch;
         self.descriptor.check_process(call)?;
         let byte = forebay_hal::valid_span(call, "address", address, Bytes::new(1))?;
-        let place = lock(&self.space).place(call, "address", byte)?;
-        Ok((place.memory.buffer.raw(), place.offset))
+        let found = lock(&self.space).locate(call, "address", byte)?;
+        Ok((found.memory.buffer.raw(), found.offset))
     }
 
     /// A buffer that is exactly `span`, for kernels that take no offset. The first address must be a multiple
@@ -203,15 +209,15 @@ impl OpenClDevice {
         let call = Call::Launch;
         self.descriptor.check_process(call)?;
         forebay_hal::nonzero(call, "span", span.size())?;
-        let place = lock(&self.space).place(call, "span", span)?;
+        let found = lock(&self.space).locate(call, "span", span)?;
         let asked = Asked::of("span", span, "a part that the device can make a buffer of");
         let alignment = self.context.info.alignment;
-        if !place.offset.is_aligned_to(alignment) {
-            let given = format!("{span}, {} B into its buffer", place.offset.get());
+        if !found.offset.is_aligned_to(alignment) {
+            let given = format!("{span}, {} B into its buffer", found.offset.get());
             let allowed = format!("a multiple of {} B into it", alignment.get());
             return Err(invalid(call, "span", given, allowed));
         }
-        let buffer = part_of(&place.memory.buffer, place.offset, span.size());
+        let buffer = part_of(&found.memory.buffer, found.offset, span.size());
         let buffer = buffer.map_err(|refusal| self.refused(call, refusal, &asked))?;
         Ok(SubBuffer { buffer: LeakOnFork::new(buffer), span })
     }

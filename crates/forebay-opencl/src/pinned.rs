@@ -75,7 +75,7 @@ unsafe impl PinnedMemory for OpenClDevice {
             buffer,
             source: Source::Mapped,
             first: start.offset_from(base).unwrap_or_default(),
-            charge: None,
+            reservation: None,
         };
         lock(&self.space).insert(span, memory);
         Ok(start)

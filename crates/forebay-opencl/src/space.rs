@@ -22,7 +22,7 @@ use forebay_hal::{Call, PointerClass, PointerKind, Result, invalid};
 use forebay_host::mapping::AddressRange;
 
 use crate::code::Made;
-use crate::context::{Charge, Context};
+use crate::context::{Context, Reservation};
 use crate::object::{Buffer, Event};
 
 /// What memory is for.
@@ -105,7 +105,7 @@ pub(crate) struct Allocation {
     /// The byte of the buffer that the first address stands for.
     pub(crate) first: Bytes,
     /// What it counts for; nothing where it is the host's memory.
-    pub(crate) charge: Option<Charge>,
+    pub(crate) reservation: Option<Reservation>,
 }
 
 // SAFETY: the pointers are names of memory that the value owns; every thread may unmap and free it.
@@ -115,7 +115,7 @@ unsafe impl Sync for Allocation {}
 
 impl Allocation {
     fn counted(&self) -> Bytes {
-        self.charge.as_ref().map_or(Bytes::ZERO, Charge::size)
+        self.reservation.as_ref().map_or(Bytes::ZERO, Reservation::size)
     }
 
     /// Whether work that is under way must see the memory outlive it. Buffers do so by themselves.
@@ -126,7 +126,7 @@ impl Allocation {
 
 /// Memory that a call found, and the byte of its buffer that the call's address stands for.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct BufferOffset {
     pub(crate) memory: Arc<Allocation>,
     pub(crate) offset: Bytes,
 }
@@ -202,7 +202,12 @@ impl Space {
     }
 
     /// The memory that all of `span` lies in, where commands may use it.
-    pub(crate) fn place(&self, call: Call, argument: &'static str, span: Span) -> Result<Place> {
+    pub(crate) fn locate(
+        &self,
+        call: Call,
+        argument: &'static str,
+        span: Span,
+    ) -> Result<BufferOffset> {
         let found = self.find(span.start()).filter(|(known, memory)| {
             known.contains_span(span) && memory.kind != MemoryKind::Pinned
         });
@@ -213,7 +218,7 @@ impl Space {
         };
         let inside = span.start().offset_from(known.start()).unwrap_or_default();
         let offset = memory.first.saturating_add(inside);
-        Ok(Place { memory: Arc::clone(memory), offset })
+        Ok(BufferOffset { memory: Arc::clone(memory), offset })
     }
 
     /// Refuses a span that does not lie in one managed allocation.

@@ -1,10 +1,10 @@
 //! Streams: queues of OpenCL, used again after they were destroyed.
 //!
-//! A queue cannot be asked whether its work is done. So each [`Lane`] keeps the event of the last command,
+//! A queue cannot be asked whether its work is done. So each [`StreamQueue`] keeps the event of the last command,
 //! its tail: where that was reached, everything before it was.
 //!
 //! ```text
-//!   queue      [copy][fill][barrier: waits for another lane's event][copy]
+//!   queue      [copy][fill][barrier: waits for another stream's event][copy]
 //!                                                                      └── tail
 //! ```
 //!
@@ -40,18 +40,18 @@ pub(crate) enum QueueOrder {
 
 /// A queue, and the end of its work.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct StreamQueue {
     pub(crate) context: &'static Context,
-    queue: Queue,
+    raw: Queue,
     order: QueueOrder,
     priority: Priority,
-    /// The event of the last command; `None` where none was enqueued since the lane was taken. The lock
+    /// The event of the last command; `None` where none was enqueued since the queue was taken. The lock
     /// makes the order of calls that of the queue.
     tail: Mutex<Option<Event>>,
 }
 
-impl Lane {
-    /// A lane without work, idle or new.
+impl StreamQueue {
+    /// A queue without work, idle or new.
     pub(crate) fn take(
         context: &'static Context,
         order: QueueOrder,
@@ -59,16 +59,16 @@ impl Lane {
     ) -> Outcome<Arc<Self>> {
         let priority = if context.priorities { priority } else { Priority::Normal };
         let mut idle = lock(&context.idle);
-        let fits = |lane: &Self| lane.order == order && lane.priority == priority;
-        let mut fitting = idle.iter().enumerate().filter(|(_, lane)| fits(lane)).take(LOOKS);
-        if let Some((index, _)) = fitting.find(|(_, lane)| lane.is_over()) {
-            let lane = idle.swap_remove(index);
-            *lock(&lane.tail) = None;
-            return Ok(lane);
+        let fits = |queue: &Self| queue.order == order && queue.priority == priority;
+        let mut fitting = idle.iter().enumerate().filter(|(_, queue)| fits(queue)).take(LOOKS);
+        if let Some((index, _)) = fitting.find(|(_, queue)| queue.is_over()) {
+            let queue = idle.swap_remove(index);
+            *lock(&queue.tail) = None;
+            return Ok(queue);
         }
         drop(idle);
-        let queue = context.queue(order, priority)?;
-        Ok(Arc::new(Self { context, queue, order, priority, tail: Mutex::default() }))
+        let raw = context.queue(order, priority)?;
+        Ok(Arc::new(Self { context, raw, order, priority, tail: Mutex::default() }))
     }
 
     pub(crate) const fn order(&self) -> QueueOrder {
@@ -80,9 +80,9 @@ impl Lane {
         lock(&self.tail).clone()
     }
 
-    /// Begins a row of commands that belong together.
-    pub(crate) fn begin(&self) -> Row<'_> {
-        Row { lane: self, tail: lock(&self.tail) }
+    /// Begins a submission of commands that belong together.
+    pub(crate) fn begin(&self) -> Submission<'_> {
+        Submission { queue: self, tail: lock(&self.tail) }
     }
 
     pub(crate) fn progress(&self) -> Outcome<Progress> {
@@ -99,10 +99,10 @@ impl Lane {
     }
 }
 
-/// Commands that are being enqueued on a lane, one after another. Sent to the device when it goes.
+/// Commands that are being enqueued on a queue, one after another. Sent to the device when it goes.
 #[derive(Debug)]
-pub(crate) struct Row<'a> {
-    lane: &'a Lane,
+pub(crate) struct Submission<'a> {
+    queue: &'a StreamQueue,
     tail: MutexGuard<'a, Option<Event>>,
 }
 
@@ -110,8 +110,8 @@ pub(crate) struct Row<'a> {
 pub(crate) type Enqueue<'a> = dyn FnMut(cl_command_queue, cl_uint, *const cl_event) -> core::result::Result<cl_event, i32>
     + 'a;
 
-impl Row<'_> {
-    /// Enqueues a command after all before it, without making it the end of the row. On an out-of-order queue
+impl Submission<'_> {
+    /// Enqueues a command after all before it, without making it the end of the submission. On an out-of-order queue
     /// several of these may run at once; [`advance`](Self::advance) or [`join`](Self::join) ends them.
     ///
     /// # Safety
@@ -123,22 +123,22 @@ impl Row<'_> {
         function: &'static str,
         enqueue: &mut Enqueue<'_>,
     ) -> Outcome<Event> {
-        let queue = self.lane.queue.raw();
-        let before = self.tail.as_ref().filter(|_| self.lane.order == QueueOrder::OutOfOrder);
+        let queue = self.queue.raw.raw();
+        let before = self.tail.as_ref().filter(|_| self.queue.order == QueueOrder::OutOfOrder);
         let raw = match before.map(Event::raw) {
             Some(tail) => enqueue(queue, 1, &raw const tail),
             None => enqueue(queue, 0, core::ptr::null()),
         };
         let made = raw.made(function);
         if made.is_err_and(|refusal| refusal.code.0 == CL_SUCCESS) {
-            // The command may be under way, and has no event: the end of the row waits for all there is.
+            // The command may be under way, and has no event: the end of the submission waits for all there is.
             let _ = self.enqueue_barrier(&[]);
         }
         // SAFETY: the function gave it, with a reference.
         made.map(|raw| unsafe { Event::new(raw) })
     }
 
-    /// Makes the command of `event` the end of the row.
+    /// Makes the command of `event` the end of the submission.
     pub(crate) fn advance(&mut self, event: Event) {
         *self.tail = Some(event);
     }
@@ -146,19 +146,19 @@ impl Row<'_> {
     /// Makes everything that follows wait for `events`, and for what is enqueued before.
     pub(crate) fn join(&mut self, events: &[&Event]) -> Outcome<()> {
         let mut all: Vec<cl_event> = events.iter().map(|event| event.raw()).collect();
-        if self.lane.order == QueueOrder::OutOfOrder {
+        if self.queue.order == QueueOrder::OutOfOrder {
             all.extend(self.tail.as_ref().map(Event::raw));
         }
         self.enqueue_barrier(&all)
     }
 
-    /// Ends the row with a barrier that waits for `events`, which are live; for everything before it where there are
+    /// Ends the submission with a barrier that waits for `events`, which are live; for everything before it where there are
     /// none.
     fn enqueue_barrier(&mut self, events: &[cl_event]) -> Outcome<()> {
         let count = cl_uint::try_from(events.len()).unwrap_or(cl_uint::MAX);
         let list = if events.is_empty() { core::ptr::null() } else { events.as_ptr() };
         // SAFETY: the events are live, as the caller says.
-        let raw = unsafe { enqueue_barrier_with_wait_list(self.lane.queue.raw(), count, list) };
+        let raw = unsafe { enqueue_barrier_with_wait_list(self.queue.raw.raw(), count, list) };
         let raw = raw.made("clEnqueueBarrierWithWaitList")?;
         // SAFETY: the function gave it, with a reference.
         *self.tail = Some(unsafe { Event::new(raw) });
@@ -182,36 +182,36 @@ impl Row<'_> {
         self.tail.clone()
     }
 
-    pub(crate) fn lane(&self) -> &Lane {
-        self.lane
+    pub(crate) fn queue(&self) -> &StreamQueue {
+        self.queue
     }
 }
 
-impl Drop for Row<'_> {
+impl Drop for Submission<'_> {
     fn drop(&mut self) {
         // Others may wait for these commands, and OpenCL starts them only when they are sent. A refusal
         // shows in the wait for the tail.
-        let _ = flush(self.lane.queue.raw());
+        let _ = flush(self.queue.raw.raw());
     }
 }
 
 /// The streams a device knows.
 #[derive(Debug)]
 pub(crate) struct StreamTable {
-    default: (StreamId, Arc<Lane>),
-    live: BTreeMap<StreamHandle, Arc<Lane>>,
+    default: (StreamId, Arc<StreamQueue>),
+    live: BTreeMap<StreamHandle, Arc<StreamQueue>>,
     /// Destroyed streams whose work may not be done.
-    draining: Vec<Arc<Lane>>,
+    draining: Vec<Arc<StreamQueue>>,
 }
 
 impl StreamTable {
-    pub(crate) fn new(default: Arc<Lane>) -> Self {
+    pub(crate) fn new(default: Arc<StreamQueue>) -> Self {
         let default = (StreamId(fresh_handle()), default);
         Self { default, live: BTreeMap::new(), draining: Vec::new() }
     }
 
-    /// Every lane with work of this device.
-    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+    /// Every queue with work of this device.
+    pub(crate) fn queues(&self) -> Vec<Arc<StreamQueue>> {
         let live = core::iter::once(&self.default.1).chain(self.live.values());
         live.chain(&self.draining).map(Arc::clone).collect()
     }
@@ -219,7 +219,7 @@ impl StreamTable {
     /// Lets destroyed streams whose work is done be used again.
     fn settle(&mut self) {
         let draining = core::mem::take(&mut self.draining);
-        let (over, busy) = draining.into_iter().partition(|lane| lane.is_over());
+        let (over, busy) = draining.into_iter().partition(|queue| queue.is_over());
         self.draining = busy;
         let _: () = lock(&self.default.1.context.idle).extend::<Vec<_>>(over);
     }
@@ -227,8 +227,8 @@ impl StreamTable {
 
 /// The stream calls of the contract.
 impl OpenClDevice {
-    /// The lane of a live stream.
-    pub(crate) fn lane(&self, call: Call, stream: StreamHandle) -> Result<Arc<Lane>> {
+    /// The queue of a live stream.
+    pub(crate) fn queue(&self, call: Call, stream: StreamHandle) -> Result<Arc<StreamQueue>> {
         self.descriptor.check_process(call)?;
         let table = lock(&self.streams);
         if stream == StreamHandle::DEFAULT {
@@ -241,12 +241,12 @@ impl OpenClDevice {
         let call = Call::CreateStream;
         self.descriptor.check_process(call)?;
         lock(&self.streams).settle();
-        let lane = Lane::take(self.context, self.order, priority).map_err(|refusal| {
+        let queue = StreamQueue::take(self.context, self.order, priority).map_err(|refusal| {
             let asked = Asked::of("priority", format!("{priority:?}"), "low, normal or high");
             self.refused(call, refusal, &asked)
         })?;
         let handle = StreamHandle(fresh_handle());
-        lock(&self.streams).live.insert(handle, lane);
+        lock(&self.streams).live.insert(handle, queue);
         Ok(handle)
     }
 
@@ -257,14 +257,14 @@ impl OpenClDevice {
             return Err(invalid(call, "stream", "the default stream", "a stream that was created"));
         }
         let mut table = lock(&self.streams);
-        let lane = table.live.remove(&stream).ok_or_else(|| not_a_stream(call, stream))?;
-        table.draining.push(lane);
+        let queue = table.live.remove(&stream).ok_or_else(|| not_a_stream(call, stream))?;
+        table.draining.push(queue);
         table.settle();
         Ok(())
     }
 
     pub(crate) fn identity(&self, stream: StreamHandle) -> Result<StreamId> {
-        self.lane(Call::StreamId, stream)?;
+        self.queue(Call::StreamId, stream)?;
         // Handles never come back, so they are identities.
         match stream {
             StreamHandle::DEFAULT => Ok(lock(&self.streams).default.0),
@@ -274,8 +274,8 @@ impl OpenClDevice {
 
     pub(crate) fn stream_progress(&self, stream: StreamHandle) -> Result<Progress> {
         let call = Call::QueryStream;
-        let lane = self.lane(call, stream)?;
-        let progress = lane.progress();
+        let queue = self.queue(call, stream)?;
+        let progress = queue.progress();
         let progress = progress.map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
         self.lost.check(call)?;
         Ok(progress)
@@ -283,17 +283,17 @@ impl OpenClDevice {
 
     pub(crate) fn wait_for_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::SynchronizeStream;
-        let lane = self.lane(call, stream)?;
-        lane.wait().map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
+        let queue = self.queue(call, stream)?;
+        queue.wait().map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
         self.lost.check(call)
     }
 
     pub(crate) fn wait_for_all(&self) -> Result<()> {
         let call = Call::SynchronizeDevice;
         self.descriptor.check_process(call)?;
-        let lanes = lock(&self.streams).lanes();
+        let queues = lock(&self.streams).queues();
         // All are waited for, whatever one of them says.
-        let outcomes: Vec<_> = lanes.iter().map(|lane| lane.wait()).collect();
+        let outcomes: Vec<_> = queues.iter().map(|queue| queue.wait()).collect();
         let waited = outcomes.into_iter().collect::<Outcome<()>>();
         waited.map_err(|refusal| self.refused(call, refusal, &about(StreamHandle::DEFAULT)))?;
         self.lost.check(call)

@@ -24,7 +24,7 @@ use forebay_sync::{lock, thread};
 use crate::OpenClDevice;
 use crate::code::{Named, Outcome};
 use crate::object::Event;
-use crate::stream::{Row, about};
+use crate::stream::{Submission, about};
 
 /// How long a thread waits for another task before it ends.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -112,15 +112,15 @@ extern "C" fn begin(_event: cl_event, _status: cl_int, data: *mut c_void) {
     hand_over(*unsafe { Box::from_raw(data.cast::<PendingTask>()) });
 }
 
-/// Runs `task` when `after` was reached, or at once without it, and makes the row wait for its end.
+/// Runs `task` when `after` was reached, or at once without it, and makes the submission wait for its end.
 pub(crate) fn enqueue_after(
-    row: &mut Row<'_>,
+    submission: &mut Submission<'_>,
     after: Option<&Event>,
     task: HostTask,
 ) -> Outcome<()> {
     // SAFETY: contexts live as long as the process.
-    let over = unsafe { Event::user(row.lane().context.raw()) }?;
-    row.join(&[&over])?;
+    let over = unsafe { Event::user(submission.queue().context.raw()) }?;
+    submission.join(&[&over])?;
     let pending = PendingTask { task, over: over.clone() };
     let Some(after) = after else {
         hand_over(pending);
@@ -132,22 +132,22 @@ pub(crate) fn enqueue_after(
         .inspect_err(|_| {
             // SAFETY: OpenCL has refused it, so it is ours again.
             drop(unsafe { Box::from_raw(data) });
-            // The row goes on without the task.
+            // The submission goes on without the task.
             over.complete();
         })
 }
 
-/// Runs `task` after everything before it in the row, and makes what follows wait for its end.
-pub(crate) fn enqueue(row: &mut Row<'_>, task: HostTask) -> Outcome<()> {
-    let before = row.end().filter(|tail| !tail.is_over());
-    enqueue_after(row, before.as_ref(), task)
+/// Runs `task` after everything before it in the submission, and makes what follows wait for its end.
+pub(crate) fn enqueue(submission: &mut Submission<'_>, task: HostTask) -> Outcome<()> {
+    let before = submission.end().filter(|tail| !tail.is_over());
+    enqueue_after(submission, before.as_ref(), task)
 }
 
 impl OpenClDevice {
     pub(crate) fn enqueue_task(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
         let call = Call::EnqueueHost;
-        let lane = self.lane(call, stream)?;
-        enqueue(&mut lane.begin(), task)
+        let queue = self.queue(call, stream)?;
+        enqueue(&mut queue.begin(), task)
             .map_err(|refusal| self.refused(call, refusal, &about(stream)))
     }
 }

@@ -22,26 +22,26 @@ use crate::code::{Asked, Lost, Outcome, Refusal};
 use crate::context::Context;
 use crate::memory::part_of;
 use crate::object::{Buffer, Event};
-use crate::space::Place;
-use crate::stream::{Lane, QueueOrder, Row};
+use crate::space::BufferOffset;
+use crate::stream::{QueueOrder, StreamQueue, Submission};
 use crate::{HostCopies, OpenClDevice, task};
 
 /// One end of a copy.
 #[derive(Clone, Debug)]
-enum Side {
+enum CopyOperand {
     Host(Address),
-    Device(Place),
+    Device(BufferOffset),
 }
 
-impl Side {
+impl CopyOperand {
     /// The same, `bytes` further on.
     fn advanced(&self, bytes: u64) -> Self {
         let bytes = Bytes::new(bytes);
         match self {
             Self::Host(address) => Self::Host(address.checked_add(bytes).unwrap_or(*address)),
-            Self::Device(place) => Self::Device(Place {
-                memory: Arc::clone(&place.memory),
-                offset: place.offset.saturating_add(bytes),
+            Self::Device(found) => Self::Device(BufferOffset {
+                memory: Arc::clone(&found.memory),
+                offset: found.offset.saturating_add(bytes),
             }),
         }
     }
@@ -59,8 +59,8 @@ enum Copier {
 /// One call of OpenCL.
 #[derive(Debug)]
 enum Command {
-    Copy { shape: CopyShape, to: Side, from: Side, by: Copier },
-    Fill { to: Place, window: Option<Buffer>, offset: Bytes, size: Bytes, pattern: Pattern },
+    Copy { shape: CopyShape, to: CopyOperand, from: CopyOperand, by: Copier },
+    Fill { to: BufferOffset, window: Option<Buffer>, offset: Bytes, size: Bytes, pattern: Pattern },
 }
 
 /// How far into a buffer fills reach. NVIDIA's driver counts in 32 bits with a sign there, and writes elsewhere
@@ -126,7 +126,7 @@ impl Command {
         // SAFETY: as the caller promised; the shape was checked when it was made, and lies in the buffers.
         unsafe {
             match (to, from) {
-                (Side::Device(to), Side::Host(from)) => {
+                (CopyOperand::Device(to), CopyOperand::Host(from)) => {
                     let (buffer, from) = (to.memory.buffer.raw(), pointer(*from).cast());
                     let (b, h) = (far(to.offset), near(Bytes::ZERO));
                     if linear {
@@ -142,7 +142,7 @@ impl Command {
                         )
                     }
                 }
-                (Side::Host(to), Side::Device(from)) => {
+                (CopyOperand::Host(to), CopyOperand::Device(from)) => {
                     let (buffer, to) = (from.memory.buffer.raw(), pointer(*to).cast());
                     let (b, h) = (near(from.offset), far(Bytes::ZERO));
                     if linear {
@@ -156,7 +156,7 @@ impl Command {
                         )
                     }
                 }
-                (Side::Device(to), Side::Device(from)) => {
+                (CopyOperand::Device(to), CopyOperand::Device(from)) => {
                     let (here, there) = (from.memory.buffer.raw(), to.memory.buffer.raw());
                     let (f, t) = (near(from.offset), far(to.offset));
                     if linear {
@@ -171,7 +171,7 @@ impl Command {
                     }
                 }
                 // Not OpenCL's: `push_one` has a thread of ours do it.
-                (Side::Host(_), Side::Host(_)) => Err(CL_INVALID_VALUE),
+                (CopyOperand::Host(_), CopyOperand::Host(_)) => Err(CL_INVALID_VALUE),
             }
         }
     }
@@ -202,36 +202,38 @@ impl Command {
     fn function(&self) -> &'static str {
         match self {
             Self::Fill { .. } => "clEnqueueFillBuffer",
-            Self::Copy { to: Side::Device(_), from: Side::Host(_), .. } => "clEnqueueWriteBuffer",
-            Self::Copy { to: Side::Host(_), .. } => "clEnqueueReadBuffer",
+            Self::Copy { to: CopyOperand::Device(_), from: CopyOperand::Host(_), .. } => {
+                "clEnqueueWriteBuffer"
+            }
+            Self::Copy { to: CopyOperand::Host(_), .. } => "clEnqueueReadBuffer",
             Self::Copy { .. } => "clEnqueueCopyBuffer",
         }
     }
 }
 
 /// Enqueues commands after all that came before, in no order among themselves. Where that fails, gives the events
-/// of those that the row does not end with.
+/// of those that the submission does not end with.
 ///
 /// # Safety
 ///
 /// * As for [`Command::enqueue`], for each of them; no row written shares a byte with a row of another.
 unsafe fn push(
-    row: &mut Row<'_>,
+    submission: &mut Submission<'_>,
     commands: &[Command],
 ) -> core::result::Result<(), (Refusal, Vec<Event>)> {
     let mut beside: Vec<Event> = Vec::new();
     // SAFETY: as the caller promised.
-    let each = |command| unsafe { push_one(row, command, &mut beside) };
+    let each = |command| unsafe { push_one(submission, command, &mut beside) };
     let pushed = commands.iter().try_for_each(each);
     // What was enqueued counts, whatever came of the rest.
     let joined = match beside.as_slice() {
         [] => Ok(()),
-        // The only one. Beside others the row may end with a task that this does not wait for.
+        // The only one. Beside others the submission may end with a task that this does not wait for.
         [event] if commands.len() == 1 => {
-            row.advance(event.clone());
+            submission.advance(event.clone());
             Ok(())
         }
-        all => row.join(&all.iter().collect::<Vec<_>>()),
+        all => submission.join(&all.iter().collect::<Vec<_>>()),
     };
     match joined {
         Ok(()) => pushed.map_err(|refusal| (refusal, Vec::new())),
@@ -240,24 +242,28 @@ unsafe fn push(
 }
 
 /// Enqueues one command, in pieces where the driver refuses it whole. Its events go to `beside`, or make the end
-/// of the row where the queue keeps its order.
+/// of the submission where the queue keeps its order.
 ///
 /// # Safety
 ///
 /// * As for [`Command::enqueue`].
-unsafe fn push_one(row: &mut Row<'_>, command: &Command, beside: &mut Vec<Event>) -> Outcome<()> {
+unsafe fn push_one(
+    submission: &mut Submission<'_>,
+    command: &Command,
+    beside: &mut Vec<Event>,
+) -> Outcome<()> {
     match command {
-        Command::Copy { shape, to: Side::Host(_), from: Side::Host(_), .. } => {
+        Command::Copy { shape, to: CopyOperand::Host(_), from: CopyOperand::Host(_), .. } => {
             let shape = *shape;
             // SAFETY: as the caller promised, until the copy is done.
-            return task::enqueue(row, Box::new(move || unsafe { copy_on_host(&shape) }));
+            return task::enqueue(submission, Box::new(move || unsafe { copy_on_host(&shape) }));
         }
         Command::Copy { shape, to, from, by: Copier::Thread(lost) } => {
-            let (to, from, context) = (to.clone(), from.clone(), row.lane().context);
+            let (to, from, context) = (to.clone(), from.clone(), submission.queue().context);
             let command = Command::Copy { shape: *shape, to, from, by: Copier::Driver };
             let lost = lost.clone();
             return task::enqueue(
-                row,
+                submission,
                 Box::new(move || {
                     // SAFETY: as the caller promised, until the copy is done.
                     let copied = unsafe { copy_aside(context, &command) };
@@ -272,7 +278,7 @@ unsafe fn push_one(row: &mut Row<'_>, command: &Command, beside: &mut Vec<Event>
         _ => {}
     }
     // SAFETY: as the caller promised.
-    unsafe { push_pieces(row, command, beside) }
+    unsafe { push_pieces(submission, command, beside) }
 }
 
 /// Enqueues a command by the driver: whole, or in ever smaller pieces where the driver refuses it. A list of what is
@@ -282,12 +288,12 @@ unsafe fn push_one(row: &mut Row<'_>, command: &Command, beside: &mut Vec<Event>
 ///
 /// * As for [`Command::enqueue`].
 unsafe fn push_pieces(
-    row: &mut Row<'_>,
+    submission: &mut Submission<'_>,
     command: &Command,
     beside: &mut Vec<Event>,
 ) -> Outcome<()> {
     // SAFETY: as the caller promised: the rows of the pieces are those of the command.
-    let mut push = |piece: &Command| unsafe { push_whole(row, piece, beside) };
+    let mut push = |piece: &Command| unsafe { push_whole(submission, piece, beside) };
     let split = |refusal: Refusal, piece: &Command| {
         piece.halves().filter(|_| refusal.code.0 == CL_INVALID_VALUE).ok_or(refusal)
     };
@@ -308,15 +314,19 @@ unsafe fn push_pieces(
 /// # Safety
 ///
 /// * As for [`Command::enqueue`].
-unsafe fn push_whole(row: &mut Row<'_>, command: &Command, beside: &mut Vec<Event>) -> Outcome<()> {
+unsafe fn push_whole(
+    submission: &mut Submission<'_>,
+    command: &Command,
+    beside: &mut Vec<Event>,
+) -> Outcome<()> {
     // SAFETY: as the caller promised.
     let event = unsafe {
-        row.push_beside(command.function(), &mut |queue, count, events| {
+        submission.push_beside(command.function(), &mut |queue, count, events| {
             command.enqueue(queue, count, events)
         })
     }?;
-    match row.lane().order() {
-        QueueOrder::InOrder => row.advance(event),
+    match submission.queue().order() {
+        QueueOrder::InOrder => submission.advance(event),
         QueueOrder::OutOfOrder => beside.push(event),
     }
     Ok(())
@@ -328,11 +338,11 @@ unsafe fn push_whole(row: &mut Row<'_>, command: &Command, beside: &mut Vec<Even
 ///
 /// * As for [`Command::enqueue`].
 unsafe fn copy_aside(context: &'static Context, command: &Command) -> Outcome<()> {
-    let lane = Lane::take(context, QueueOrder::InOrder, Priority::Normal)?;
+    let queue = StreamQueue::take(context, QueueOrder::InOrder, Priority::Normal)?;
     // SAFETY: as the caller promised.
-    let pushed = unsafe { push(&mut lane.begin(), core::slice::from_ref(command)) };
-    let copied = pushed.map_err(|(refusal, _)| refusal).and(lane.wait());
-    lock(&context.idle).push(lane);
+    let pushed = unsafe { push(&mut queue.begin(), core::slice::from_ref(command)) };
+    let copied = pushed.map_err(|(refusal, _)| refusal).and(queue.wait());
+    lock(&context.idle).push(queue);
     copied
 }
 
@@ -356,11 +366,16 @@ unsafe fn copy_on_host(shape: &CopyShape) {
 
 impl OpenClDevice {
     /// One end of a copy; the device's must lie in one allocation.
-    fn side(&self, argument: &'static str, place: hal::Place, span: Span) -> Result<Side> {
+    fn operand(
+        &self,
+        argument: &'static str,
+        place: hal::Place,
+        span: Span,
+    ) -> Result<CopyOperand> {
         match place {
-            hal::Place::Host(address) => Ok(Side::Host(address)),
+            hal::Place::Host(address) => Ok(CopyOperand::Host(address)),
             hal::Place::Device(_) => {
-                lock(&self.space).place(Call::Copy, argument, span).map(Side::Device)
+                lock(&self.space).locate(Call::Copy, argument, span).map(CopyOperand::Device)
             }
         }
     }
@@ -387,12 +402,12 @@ impl OpenClDevice {
         }
         let shape = copy.shape();
         let sides = self
-            .side("to", copy.to(), copy.written())
-            .and_then(|to| Ok((to, self.side("from", copy.from(), copy.read())?)));
+            .operand("to", copy.to(), copy.written())
+            .and_then(|to| Ok((to, self.operand("from", copy.from(), copy.read())?)));
         let by = self.copier(copy);
         let whole = match &sides {
             // Drivers refuse rectangles of one buffer that interleave.
-            Ok((Side::Device(to), Side::Device(from))) => {
+            Ok((CopyOperand::Device(to), CopyOperand::Device(from))) => {
                 to.memory.buffer.raw() != from.memory.buffer.raw() || shape.rows == 1
             }
             Ok(_) => true,
@@ -411,8 +426,8 @@ impl OpenClDevice {
                 hal::Place::Device(_) => hal::Place::Device(span.start()),
             };
             let (to, from) = (
-                self.side("to", place(copy.to(), to), to)?,
-                self.side("from", place(copy.from(), from), from)?,
+                self.operand("to", place(copy.to(), to), to)?,
+                self.operand("from", place(copy.from(), from), from)?,
             );
             commands.push(Command::Copy { shape, to, from, by: by.clone() });
         }
@@ -422,7 +437,7 @@ impl OpenClDevice {
     /// The commands that fill `size` bytes from a place on.
     fn fill_commands(
         &self,
-        to: &Place,
+        to: &BufferOffset,
         size: Bytes,
         pattern: Pattern,
         commands: &mut Vec<Command>,
@@ -458,17 +473,17 @@ impl OpenClDevice {
     unsafe fn run(
         &self,
         call: Call,
-        lane: &Lane,
+        queue: &StreamQueue,
         commands: &[Command],
         asked: impl FnOnce() -> Asked,
     ) -> Result<()> {
         if commands.is_empty() {
             return Ok(());
         }
-        let mut row = lane.begin();
+        let mut submission = queue.begin();
         // SAFETY: as the caller promised.
-        let pushed = unsafe { push(&mut row, commands) };
-        drop(row);
+        let pushed = unsafe { push(&mut submission, commands) };
+        drop(submission);
         pushed.map_err(|(refusal, stray)| {
             // The stream does not wait for these, so this call must: their memory may go after it.
             let _: Vec<_> = stray.iter().map(Event::wait).collect();
@@ -482,42 +497,42 @@ impl OpenClDevice {
 // shape alone. Reads and writes use the host's memory when their turn comes, by the driver or by a thread.
 unsafe impl Transfers for OpenClDevice {
     unsafe fn copy(&self, copy: &hal::Copy, stream: StreamHandle) -> Result<()> {
-        let lane = self.lane(Call::Copy, stream)?;
+        let queue = self.queue(Call::Copy, stream)?;
         let mut commands = Vec::new();
         self.commands(copy, &mut commands)?;
         let asked = || Asked::of("copy", format!("{copy:?}"), "a copy that the driver takes");
         // SAFETY: as the caller promised.
-        let done = unsafe { self.run(Call::Copy, &lane, &commands, asked) };
+        let done = unsafe { self.run(Call::Copy, &queue, &commands, asked) };
         if done.is_err() && (copy.to().is_host() || copy.from().is_host()) {
             // Part of it may be under way; the caller's memory is not to be used after this.
-            let _ = lane.wait();
+            let _ = queue.wait();
         }
         done
     }
 
     unsafe fn copy_all(&self, copies: &[hal::Copy], stream: StreamHandle) -> Result<()> {
-        let lane = self.lane(Call::Copy, stream)?;
+        let queue = self.queue(Call::Copy, stream)?;
         let mut commands = Vec::new();
         copies.iter().try_for_each(|copy| self.commands(copy, &mut commands))?;
         let count = copies.len();
         let asked = || Asked::of("copies", count, "copies that the driver takes");
         // SAFETY: as the caller promised.
-        unsafe { self.run(Call::Copy, &lane, &commands, asked) }
+        unsafe { self.run(Call::Copy, &queue, &commands, asked) }
     }
 
     unsafe fn fill(&self, fill: &hal::Fill, stream: StreamHandle) -> Result<()> {
         let call = Call::Fill;
-        let lane = self.lane(call, stream)?;
+        let queue = self.queue(call, stream)?;
         if fill.extent().is_empty() {
             return Ok(());
         }
         let mut commands = Vec::new();
         for row in fill.rows() {
-            let to = lock(&self.space).place(call, "to", row)?;
+            let to = lock(&self.space).locate(call, "to", row)?;
             self.fill_commands(&to, row.size(), fill.pattern(), &mut commands)?;
         }
         let asked = || Asked::of("fill", format!("{fill:?}"), "a fill that the driver takes");
         // SAFETY: as the caller promised.
-        unsafe { self.run(call, &lane, &commands, asked) }
+        unsafe { self.run(call, &queue, &commands, asked) }
     }
 }
