@@ -50,9 +50,24 @@ impl Symbol {
 #[derive(Clone, Copy, Debug)]
 pub struct Function<F> {
     /// The function, if the driver has it.
-    pub address: Option<F>,
+    address: Option<F>,
     /// What it is called.
     pub symbol: &'static Symbol,
+}
+
+impl<F: Copy> Function<F> {
+    /// What the driver has by that name: none where it lacks the function.
+    pub const fn new(address: Option<F>, symbol: &'static Symbol) -> Self {
+        Self { address, symbol }
+    }
+
+    /// The function; or that the driver lacks it.
+    pub const fn get(&self) -> Result<F, Refusal> {
+        match self.address {
+            Some(function) => Ok(function),
+            None => Err(Refusal { symbol: self.symbol, code: Code::MISSING }),
+        }
+    }
 }
 
 impl<F> Function<F> {
@@ -177,7 +192,7 @@ macro_rules! driver_functions {
                         if address.is_none() && SYMBOL.need == $crate::sys::Need::Required {
                             return Err(SYMBOL);
                         }
-                        $crate::sys::Function { address, symbol: SYMBOL }
+                        $crate::sys::Function::new(address, SYMBOL)
                     },
                 )+})
             }
@@ -191,13 +206,7 @@ macro_rules! driver_functions {
                 ///   pointed to is there, and handles are live.
                 #[allow(clippy::too_many_arguments, reason = "the vendor chose how many")]
                 pub unsafe fn $name(&self, $($argument: $type),*) -> $crate::sys::Outcome {
-                    let $crate::sys::Function { address, symbol } = self.$name;
-                    let Some(function) = address else {
-                        return Err($crate::sys::Refusal {
-                            symbol,
-                            code: $crate::sys::Code::MISSING,
-                        });
-                    };
+                    let (function, symbol) = (self.$name.get()?, self.$name.symbol);
                     // SAFETY: as the caller promised; the function is of this type, as whoever
                     // filled the table promised.
                     match unsafe { function($($argument),*) } {
