@@ -304,7 +304,11 @@ pub unsafe extern "C" fn forebay_device_best(device: *mut forebay_device) -> for
     status_of(|| {
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(device, "device") }?;
-        let entry = open_shared(Name::parse(&devices::best()?.to_string())?)?;
+        // Before anything is opened that a forked child must not use.
+        fork::register();
+        // Kept until the entry has it, or a driver's device would be opened twice.
+        let (best, _opened) = devices::open_best()?;
+        let entry = open_shared(Name::parse(&best.to_string())?)?;
         to.set(forebay_device { id: table::open(Object::Device(entry))? });
         Ok(())
     })

@@ -66,6 +66,8 @@ pub struct Descriptor {
     pub capabilities: Capabilities,
     /// The minimum alignment of its plain memory.
     pub alignment: Alignment,
+    /// Whether it computes on the host's own processor.
+    pub is_processor: bool,
     /// The process that opened it.
     birth: Birth,
 }
@@ -80,6 +82,7 @@ impl Descriptor {
             driver: String::new(),
             capabilities: Capabilities::empty(),
             alignment: Alignment::BLOCK,
+            is_processor: false,
             birth: Birth::here(),
         }
     }
@@ -114,6 +117,13 @@ impl Descriptor {
     #[must_use]
     pub fn alignment(mut self, alignment: Alignment) -> Self {
         self.alignment = alignment;
+        self
+    }
+
+    /// The same with `is_processor`.
+    #[must_use]
+    pub fn processor(mut self, is_processor: bool) -> Self {
+        self.is_processor = is_processor;
         self
     }
 }

@@ -76,7 +76,8 @@ impl HostDevice {
         let descriptor = Descriptor::new(DeviceKind::Host, DeviceOrdinal(0), name(system))
             .driver(driver(system))
             .capabilities(capabilities)
-            .alignment(Alignment::CACHE_LINE);
+            .alignment(Alignment::CACHE_LINE)
+            .processor(true);
         let space = ManuallyDrop::new(Arc::new(Space::new(settings)));
         let streams = ManuallyDrop::new(Mutex::new(StreamTable::new()));
         Ok(Arc::new(Self { descriptor, space, streams }))

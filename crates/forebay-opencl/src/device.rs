@@ -21,7 +21,7 @@ use crate::decompression::can_decompress;
 use crate::event::forget_events_of;
 use crate::space::Space;
 use crate::stream::{QueueOrder, StreamQueue, StreamTable, about};
-use crate::{HostCopies, OpenClDeviceInfo, OpenClOptions};
+use crate::{HostCopies, OpenClDeviceInfo, OpenClDeviceType, OpenClOptions};
 
 /// A device behind OpenCL.
 ///
@@ -79,7 +79,8 @@ impl OpenClDevice {
         let descriptor = Descriptor::new(DeviceKind::OpenCl, DeviceOrdinal(ordinal), &*info.name)
             .driver(format!("{} {}", info.platform, info.driver_version))
             .capabilities(capabilities(context))
-            .alignment(info.alignment);
+            .alignment(info.alignment)
+            .processor(info.device_type == OpenClDeviceType::Cpu);
         Ok(Arc::new(Self {
             context,
             serial: fresh_handle(),

@@ -165,29 +165,36 @@ pub fn all() -> Vec<DeviceName> {
 }
 
 /// The device that [`VARIABLE`] names. Without it the first that can be opened of CUDA, HIP, Metal and OpenCL, else the
-/// host. An OpenCL platform that runs on the host's own processor does not count: the host does that better.
+/// host. An OpenCL platform that [runs on the host's own processor](forebay_hal::Descriptor::is_processor) does not count:
+/// the host does that better.
 pub fn best() -> Result<DeviceName> {
-    match std::env::var_os(VARIABLE) {
-        // What is not text is refused as any other name.
-        Some(name) if !name.is_empty() => Ok(name.to_string_lossy().parse::<DeviceName>()?),
-        _ => {
-            let mut first = HARDWARE.map(|kind| DeviceName::new(kind, 0)).into_iter();
-            let best = first.find(|name| !is_processor(*name) && name.open().is_ok());
-            Ok(best.unwrap_or(DeviceName::HOST))
-        }
+    match named()? {
+        Some(name) => Ok(name),
+        None => Ok(first().map_or(DeviceName::HOST, |(name, _)| name)),
     }
 }
 
-/// Whether a driver's device is the host's own processor.
-fn is_processor(name: DeviceName) -> bool {
-    match name.kind {
-        #[cfg(feature = "opencl")]
-        DeviceKind::OpenCl => forebay_opencl::OpenClDriver::load().is_ok_and(|driver| {
-            let device = driver.devices().iter().find(|device| device.ordinal == name.ordinal);
-            device.is_some_and(|device| device.device_type == forebay_opencl::OpenClDeviceType::Cpu)
-        }),
-        _ => false,
-    }
+/// [The best device](best), opened.
+pub fn open_best() -> Result<(DeviceName, Arc<dyn Device>)> {
+    let first = match named()? {
+        Some(name) => return Ok((name, name.open()?)),
+        None => first(),
+    };
+    first.map_or_else(|| Ok((DeviceName::HOST, DeviceName::HOST.open()?)), Ok)
+}
+
+/// The device that the variable names. What is not text is refused as any other name.
+fn named() -> Result<Option<DeviceName>> {
+    let name = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
+    Ok(name.map(|name| name.to_string_lossy().parse::<DeviceName>()).transpose()?)
+}
+
+/// The first device of a driver that can be opened and is not the host's own processor.
+fn first() -> Option<(DeviceName, Arc<dyn Device>)> {
+    HARDWARE.into_iter().map(|kind| DeviceName::new(kind, 0)).find_map(|name| {
+        let device = name.open().ok()?;
+        (!device.descriptor().is_processor).then_some((name, device))
+    })
 }
 
 /// How many devices of a kind its driver shows.
@@ -237,9 +244,12 @@ mod tests {
 
     #[test]
     fn the_best_device_is_not_the_processor_by_a_detour() {
-        let best = best().unwrap();
+        let (best, device) = open_best().unwrap();
+        assert_eq!(best, super::best().unwrap());
+        assert_eq!(device.descriptor().kind, best.kind());
         let is_named = std::env::var_os(VARIABLE).is_some_and(|name| !name.is_empty());
-        assert!(is_named || !is_processor(best), "{best}");
+        let is_driver = device.descriptor().kind != DeviceKind::Host;
+        assert!(is_named || !(is_driver && device.descriptor().is_processor), "{best}");
     }
 
     #[test]
