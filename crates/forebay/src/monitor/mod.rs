@@ -81,7 +81,7 @@ pub(crate) fn provide(part: Part, source: Source) {
     }
 }
 
-/// This process now.
+/// This process now, whether the setting `monitor` is on or off.
 pub fn snapshot() -> ProcessSnapshot {
     let mut snapshot = ProcessSnapshot::of_this_process();
     // Copied, so that the list is not locked while a source locks what it reads.

@@ -47,8 +47,8 @@ impl PoolOptions {
         if shared.settings().upkeep() {
             upkeep::start();
         }
+        monitor::provide(monitor::Part::Pools, monitored::read);
         if shared.settings().monitor() {
-            monitor::provide(monitor::Part::Pools, monitored::read);
             monitor::start();
         }
         Ok(Pool { shared })
