@@ -60,10 +60,10 @@ impl Nvml {
     /// Loads and initialises it; the reason where that fails.
     pub(super) fn load() -> Result<Self, String> {
         let name = std::env::var_os(VARIABLE).unwrap_or_else(|| LIBRARY.into());
-        let named = name.to_string_lossy().into_owned();
         let missing = |error: libloading::Error| {
             let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-            format!("GPUs are not shown: {named}: {reason}")
+            // It names the library.
+            format!("GPUs are not shown: {reason}")
         };
         // SAFETY: the library of this name is the driver's, or the user's choice, and its start-up code with it.
         let library = unsafe { Library::new(&name) }.map_err(missing)?;

@@ -26,6 +26,8 @@ use crate::Ending;
 
 /// How wide the bar of a pool is.
 const BAR: usize = 20;
+/// The lines below the picture of a pool.
+const WORDS: u16 = 8;
 /// The shortest and the longest pause between two samples.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
@@ -215,7 +217,7 @@ impl View {
         let inside = block.inner(area);
         frame.render_widget(block, area);
         let [picture, words] =
-            Layout::vertical([Constraint::Fill(1), Constraint::Fill(2)]).areas(inside);
+            Layout::vertical([Constraint::Fill(1), Constraint::Length(WORDS)]).areas(inside);
         let pid = u32::try_from(of.pid).unwrap_or(0);
         let mut endpoint = Endpoint::of(pid);
         endpoint.copy = process.copy;
@@ -245,12 +247,12 @@ fn detail(process: &Process, pool: &ProcessPool, rates: Rates) -> Vec<String> {
             plain(&pool.pressure),
         ),
         format!(
-            "a second: {} allocations, {} misses, {} driver calls; {:.1} % of all from thread caches; {}",
+            "a second: {} allocations, {} misses, {} driver calls; {:.1} % of all from thread caches; {} between streams",
             per_second(rates.allocations),
             per_second(rates.misses),
             per_second(rates.driver_calls),
             part(pool.magazine_hits, pool.allocations) * 100.0,
-            counted(pool.waits, "wait between streams"),
+            counted(pool.waits, "wait"),
         ),
     ];
     lines.extend(owners(pool));
