@@ -184,15 +184,13 @@ impl CudaDevice {
         let room = shape.bytes().min(MOST);
         let mut outcome =
             lanes.iter_mut().try_for_each(|(core, lane)| self.stage(room, core, lane));
-        let mut turn = 0;
-        for piece in shape.pieces(room, self.max_pitch) {
+        for (turn, piece) in shape.pieces(room, self.max_pitch).enumerate() {
             let count = lanes.len();
             let Some((core, lane)) = lanes.get_mut(turn % count).filter(|_| outcome.is_ok()) else {
                 break;
             };
             // SAFETY: as the caller promised.
             outcome = unsafe { self.enqueue_piece(&piece, host_is_source, core, lane, recall) };
-            turn += 1;
         }
         lanes.iter_mut().for_each(|(core, lane)| core.end_lane(lane, self.context));
         outcome

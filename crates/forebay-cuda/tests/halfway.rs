@@ -122,7 +122,8 @@ fn a_spread_copy_does_without_calls_that_are_refused() {
         ["cuEventRecord", "cuStreamWaitEvent", "cuStreamCreateWithPriority", "cuStreamQuery"]
     {
         for after in 0..6 {
-            let contents: Vec<u8> = (0..size).map(|at| (at * 31 + after) as u8).collect();
+            let contents: Vec<u8> =
+                (0..size).map(|at| (at * 31 + after).to_le_bytes()[0]).collect();
             fake.fail(Some(name), after as u64, Code::ERROR_OUT_OF_MEMORY);
             let (mut up, mut down) = (contents.clone(), vec![0; size]);
             let gate = hold(&device, stream);
