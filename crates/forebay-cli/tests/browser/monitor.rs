@@ -118,7 +118,11 @@ impl Started {
 }
 
 fn watched() -> Result<Started, Failed> {
-    let mut program = Started::new(Command::new(std::env::current_exe()?).env(ROLE, "yes"))?;
+    started(Command::new(std::env::current_exe()?).env(ROLE, "yes"))
+}
+
+fn started(command: &mut Command) -> Result<Started, Failed> {
+    let mut program = Started::new(command)?;
     let said = program.line()?;
     if said == "ready" { Ok(program) } else { Err(said.into()) }
 }
@@ -175,6 +179,13 @@ fn kills() -> Result<Completion, Failed> {
     let said = String::from_utf8_lossy(&gone.stderr);
     let expected = format!("forebay: process {pid} does not answer");
     ensure(gone.status.code() == Some(1) && said.starts_with(&expected), said)?;
+    // A program that does not want to be watched is not.
+    let mut command = Command::new(std::env::current_exe()?);
+    let mut closed = started(command.env(ROLE, "yes").env("FOREBAY_MONITOR", "off"))?;
+    let refused = monitor().args([&closed.id(), "--once"]).output()?;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    ensure(refused.status.code() == Some(1) && said.contains("its setting monitor is off"), said)?;
+    closed.goes_on()?;
     Ok(Completion::Completed)
 }
 

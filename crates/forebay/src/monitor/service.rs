@@ -97,7 +97,7 @@ fn is_named(listener: BorrowedFd<'_>, name: &str) -> bool {
 }
 
 /// Sends the text, as far as the peer takes it in time. The line's end tells the peer that it has all of it.
-fn answer(peer: &OwnedFd, mut text: &[u8]) {
+pub(super) fn answer(peer: &OwnedFd, mut text: &[u8]) {
     let begun = Instant::now();
     while let Some(rest) = LONGEST_ANSWER.checked_sub(begun.elapsed()).filter(|_| !text.is_empty())
     {

@@ -54,3 +54,31 @@ fn a_process_that_does_not_listen_is_not_found() {
     assert_eq!(read, Err(MonitorError::NotFound { pid }));
     assert!(endpoints().iter().all(|endpoint| endpoint.pid != pid));
 }
+
+#[test]
+#[cfg(all(target_os = "linux", not(miri)))]
+fn a_peer_that_does_not_read_is_left_in_time() {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    // More than any socket takes at once.
+    let text = vec![b'x'; 16 << 20];
+    let (silent, ours) = UnixStream::pair().unwrap();
+    let begun = Instant::now();
+    service::answer(&ours.into(), &text);
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(10), "{took:?}");
+    drop(silent);
+
+    // One that goes away raises no signal, and one that reads gets all of it.
+    let (gone, ours) = UnixStream::pair().unwrap();
+    drop(gone);
+    service::answer(&ours.into(), &text);
+    let (mut reader, ours) = UnixStream::pair().unwrap();
+    let thread = std::thread::spawn(move || service::answer(&ours.into(), &[b'y'; 64 << 10]));
+    let mut read = Vec::new();
+    reader.read_to_end(&mut read).unwrap();
+    thread.join().unwrap();
+    assert_eq!(read.len(), 64 << 10);
+}
