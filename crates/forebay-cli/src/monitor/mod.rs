@@ -39,8 +39,9 @@ pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::R
         return serve::run(address, options.allow_remote, watch, out);
     }
     let first = watch.sample();
-    // A process that was named and is not there is a mistake; others may start later.
-    if first.processes.is_empty() && (options.pid.is_some() || options.once) {
+    // A process that was named and is not there is a mistake; others may start later, and GPUs are shown without any.
+    let shows_nothing = options.once && first.devices.is_empty();
+    if first.processes.is_empty() && (options.pid.is_some() || shows_nothing) {
         if options.json {
             first.write_json(out)?;
         }
