@@ -2051,8 +2051,8 @@ void forebay_torch_free(void *block, ptrdiff_t _size, int device, void *stream);
 forebay_status forebay_trace_start(forebay_pool pool, uint64_t events);
 
 /**
- * Ends the recording and writes it to `path`: by its ending CSV (`.csv`, `.csv.gz`) or forebay's own
- * form (`.fbt`). `events`, where it is not null, gets how many there were. Where it cannot be
+ * Ends the recording and writes it to `path`, by its ending as `forebay convert` does: CSV (`.csv`), forebay's own
+ * form (`.fbt`) and others. `events`, where it is not null, gets how many there were. Where it cannot be
  * written it goes on, and can be stopped with another path.
  *
  * The caller promises:

@@ -41,8 +41,8 @@ pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> foreba
     })
 }
 
-/// Ends the recording and writes it to `path`: by its ending CSV (`.csv`, `.csv.gz`) or forebay's own
-/// form (`.fbt`). `events`, where it is not null, gets how many there were. Where it cannot be
+/// Ends the recording and writes it to `path`, by its ending as `forebay convert` does: CSV (`.csv`), forebay's own
+/// form (`.fbt`) and others. `events`, where it is not null, gets how many there were. Where it cannot be
 /// written it goes on, and can be stopped with another path.
 ///
 /// # Safety

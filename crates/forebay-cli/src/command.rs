@@ -119,7 +119,8 @@ pub enum Command {
     Monitor(MonitorOptions),
     /// Convert a recording to another format.
     ///
-    /// The ending of OUT selects the format: .csv, .csv.gz, or .fbt for forebay's own, which is smaller.
+    /// The ending of OUT selects the format: .csv, .fbt for forebay's own, .pickle for PyTorch's memory viewer, .log for an
+    /// RMM log, .json for Perfetto and Chrome's trace viewer. Followed by .gz, the file is packed.
     Convert(ConvertOptions),
 }
 
@@ -188,7 +189,7 @@ pub struct ReplayOptions {
 
     /// Record the requests to forebay's pool during the first pass into this file.
     ///
-    /// The ending selects the format: .csv, .csv.gz or .fbt. Needs exactly one run, and forebay among
+    /// The ending selects the format, as for "forebay convert". Needs exactly one run, and forebay among
     /// the allocators. Recording slows the pool down.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -372,7 +373,7 @@ pub struct ConvertOptions {
     #[arg(value_name = "IN")]
     pub input: PathBuf,
 
-    /// The file to write; its ending selects the format: .csv, .csv.gz or .fbt.
+    /// The file to write; its ending selects the format: .csv, .fbt, .pickle, .log or .json, each also with .gz.
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
 

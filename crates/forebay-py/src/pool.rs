@@ -414,8 +414,8 @@ impl PyPool {
     }
 
     /// Write the pool's requests to a file for ``forebay.replay()``: all of them where the pool was made with
-    /// ``record=True``, which this ends; else those in its history. The suffix selects the format: .csv,
-    /// .csv.gz or .fbt. Returns how many events were written.
+    /// ``record=True``, which this ends; else those in its history. The suffix selects the format, as for
+    /// ``forebay convert``: .csv, .fbt, .pickle, .log or .json, each also with .gz. Returns how many events were written.
     fn save_trace(&self, py: Python<'_>, path: PathBuf) -> Result<usize, Failure> {
         py.detach(|| trace::save(&self.pool()?, self.recorder.as_ref(), &path))
     }

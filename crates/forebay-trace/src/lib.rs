@@ -58,4 +58,5 @@ pub use replay::{
 };
 pub use trace::{
     BlockIndex, Event, InvalidEvent, SourceNotes, Statistics, StreamIndex, Trace, TraceBuilder,
+    Transfer, TransferDirection,
 };

@@ -231,7 +231,7 @@ impl Intake {
                 self.builder.allocate(key, event.requested, stream)?;
                 // A lock and a copy, which blocks without a tag are spared.
                 if event.tag != Tag::NONE {
-                    self.builder.label(&event.tag.name());
+                    self.builder.tag(&event.tag.name());
                 }
                 Ok(())
             }

@@ -147,7 +147,7 @@ fn names_and_labels_are_never_read_as_html() {
     let mut builder = TraceBuilder::new(evil);
     for block in 0..20 {
         builder.allocate(block, Bytes::mib(1), 0).unwrap();
-        builder.label(&format!("<script>{block}</script>"));
+        builder.stack(&format!("<script>{block}</script>"));
     }
     let report = reported(&builder.finish(), None, false);
     assert_eq!(report.labels.len(), 20);
@@ -171,7 +171,7 @@ fn a_page_has_a_bound() {
     let mut builder = TraceBuilder::new("n".repeat(1 << 10));
     for block in 0..30_000_u64 {
         builder.allocate(block, Bytes::new((block * 7919) % (1 << 22)), block % 4).unwrap();
-        builder.label(&format!("{block} {}", "long ".repeat(300)));
+        builder.stack(&format!("{block} {}", "long ".repeat(300)));
         if block >= 2000 {
             builder.free(block - 2000, block % 4).unwrap();
         }

@@ -55,7 +55,7 @@ fn what_is_recorded_plays_as_the_run_does() {
 fn what_cannot_be_recorded_is_refused_before_anything_is_played() {
     let (run, good) = (gpt2(), "no/such/folder/out.csv");
     for (arguments, why) in [
-        (&["replay", &run, "--record", "out.zip"][..], ".csv, .csv.gz or .fbt"),
+        (&["replay", &run, "--record", "out.zip"][..], ".csv, .fbt, .pickle"),
         (&["replay", &run, &run, "--record", good], "2 runs are given"),
         (&["replay", &run, "--record", good, "--policy", "torch"], "add forebay to --policy"),
     ] {

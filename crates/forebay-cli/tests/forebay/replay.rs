@@ -222,7 +222,7 @@ fn bad_usage_is_told_what_is_allowed() {
         (&["replay", "a", "--policy", "jemalloc"], "torch-expandable, pow2, direct"),
         (&["replay", "a", "--device", "tpu"], "host, sim"),
         (&["convert", "a"], "<OUT>"),
-        (&["convert", "a.csv", "b.zip"], "end it with .csv, .csv.gz or .fbt"),
+        (&["convert", "a.csv", "b.zip"], "end it with .csv, .fbt, .pickle, .log"),
     ] {
         let run = forebay(arguments);
         assert_eq!(run.status.code(), Some(2), "{arguments:?}");
@@ -239,7 +239,10 @@ fn what_is_converted_is_the_same_run() {
     for (from, to) in [
         (snapshot.clone(), path("run.fbt")),
         (path("run.fbt"), path("run.csv")),
-        (path("run.csv"), path("run.csv.gz")),
+        (path("run.fbt"), path("again.pickle")),
+        (path("again.pickle"), path("run.log")),
+        (path("run.log"), path("run.json")),
+        (path("run.log"), path("run.csv.gz")),
     ] {
         let run = forebay(&["convert", &from, &to]);
         assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));

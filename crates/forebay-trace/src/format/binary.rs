@@ -1,7 +1,7 @@
-//! Our own form, `forebay.trace.v1`: small files that can be checked.
+//! Our own form, `forebay.trace.v1` and `v2`: small files that can be checked.
 //!
 //! ```text
-//!   "forebay.trace.v1\n"
+//!   "forebay.trace.v1\n", or "forebay.trace.v2\n"
 //!   name: length, UTF-8          failed allocations      blocks live at the start
 //!   streams: count, handles      events: count
 //!   an event each:
@@ -10,28 +10,35 @@
 //!     code >> 2   allocate: 0, and the size follows, new in this file; or which of the sizes so
 //!                 far, counted back from the newest, from 1
 //!                 free: how many blocks ago the block was allocated
+//!   v2 alone: tags, stacks, times, threads, transfers (details.rs)
 //!   CRC-32 of everything above, 4 bytes, little end first
 //! ```
 //!
 //! All numbers but the last are varints: seven bits a byte, low ones first, the top bit set where
 //! more follow. A program asks for few different sizes and frees what is young, so that an event
-//! takes little more than a byte.
+//! takes little more than a byte. A recording without details is written as v1, which older versions read.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
 
 use forebay_core::Bytes;
 
-use super::{Format, FormatError, Intake, Position, ReadOptions};
+use super::{Format, FormatError, Intake, Position, ReadOptions, details};
 use crate::{Event, StreamIndex, Trace};
 
 /// What a file begins with, and the id of the form.
 pub(super) const SCHEMA: &str = "forebay.trace.v1";
 
+/// The same with details. Of the same length.
+const DETAILED: &str = "forebay.trace.v2";
+
+/// What files of all versions begin with.
+pub(super) const BEGINNING: &str = "forebay.trace.v";
+
 /// The checksum's size.
 const CHECKSUM: usize = 4;
 
-fn put(out: &mut Vec<u8>, mut value: u64) {
+pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push((value & 0x7f) as u8 | 0x80);
         value >>= 7;
@@ -41,7 +48,8 @@ fn put(out: &mut Vec<u8>, mut value: u64) {
 
 pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
     let mut bytes = Vec::with_capacity(trace.len() * 2);
-    bytes.extend_from_slice(SCHEMA.as_bytes());
+    let schema = if trace.details().is_empty() { SCHEMA } else { DETAILED };
+    bytes.extend_from_slice(schema.as_bytes());
     bytes.push(b'\n');
     put(&mut bytes, trace.name().len() as u64);
     bytes.extend_from_slice(trace.name().as_bytes());
@@ -78,6 +86,7 @@ pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
             put(&mut bytes, size);
         }
     }
+    details::write(trace.details(), trace.blocks(), &mut bytes);
     let checksum = crc32fast::hash(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());
     out.write_all(&bytes)?;
@@ -85,7 +94,7 @@ pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The bytes of a file with a place in them.
-struct Cursor<'a> {
+pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
@@ -95,7 +104,7 @@ impl<'a> Cursor<'a> {
         Position::Byte(self.at as u64)
     }
 
-    fn broken(&self, found: &str, expected: impl Into<String>) -> FormatError {
+    pub(super) fn broken(&self, found: &str, expected: impl Into<String>) -> FormatError {
         FormatError::malformed(Format::Binary, self.position(), found, expected)
     }
 
@@ -111,7 +120,32 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn number(&mut self, what: &str) -> Result<u64, FormatError> {
+    /// Whether nothing is left.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    /// Goes to the end.
+    pub(super) fn skip(&mut self) {
+        self.at = self.bytes.len();
+    }
+
+    /// The next `length` bytes, with their places in the file.
+    pub(super) fn part(&mut self, length: u64, what: &str) -> Result<Self, FormatError> {
+        let at = self.at;
+        self.take(length, what)?;
+        Ok(Self { bytes: self.bytes.get(..self.at).unwrap_or_default(), at })
+    }
+
+    /// A text after its length.
+    pub(super) fn text(&mut self, what: &str) -> Result<&'a str, FormatError> {
+        let length = self.number(what)?;
+        let text = self.take(length, what)?;
+        core::str::from_utf8(text)
+            .map_err(|_| self.broken("bytes that are not UTF-8", format!("{what} in UTF-8")))
+    }
+
+    pub(super) fn number(&mut self, what: &str) -> Result<u64, FormatError> {
         let mut value = 0_u64;
         for shift in (0..u64::BITS).step_by(7) {
             let byte = match self.bytes.get(self.at) {
@@ -139,14 +173,15 @@ pub(super) fn read(
 ) -> Result<Trace, FormatError> {
     let bytes = super::whole(input, options)?;
     let body = checked(&bytes)?;
-    let mut cursor = Cursor { bytes: body, at: SCHEMA.len() };
-    if cursor.take(1, "the end of the first line")? != b"\n" {
-        return Err(cursor.broken("another version of the form", format!("\"{SCHEMA}\"")));
+    let mut cursor = Cursor { bytes: body, at: 0 };
+    let schema = cursor.take(SCHEMA.len() as u64, "the name of the form")?;
+    let is_detailed = schema == DETAILED.as_bytes();
+    let is_known = is_detailed || schema == SCHEMA.as_bytes();
+    if !is_known || cursor.take(1, "the end of the first line")? != b"\n" {
+        let expected = format!("\"{SCHEMA}\" or \"{DETAILED}\"");
+        return Err(cursor.broken("another version of the form", expected));
     }
-    let stored = cursor.number("the length of the name")?;
-    let stored = cursor.take(stored, "the name")?;
-    let stored = core::str::from_utf8(stored)
-        .map_err(|_| cursor.broken("bytes that are not UTF-8", "the name in UTF-8"))?;
+    let stored = cursor.text("the name")?;
     let mut intake =
         Intake::new(if stored.is_empty() { name } else { stored }, Format::Binary, options);
     intake.builder.remarks().failed_allocations = cursor.number("the failed allocations")?;
@@ -166,7 +201,11 @@ pub(super) fn read(
     }
     let count = cursor.number("the number of events")?;
     events(&mut cursor, &mut intake, &handles, count)?;
-    if cursor.at != body.len() {
+    if is_detailed {
+        let (events, blocks) = (intake.builder.len(), intake.builder.blocks());
+        details::read(&mut cursor, intake.builder.details(), events, blocks)?;
+    }
+    if !cursor.is_at_end() {
         return Err(cursor.broken("more bytes", "the checksum after the last event"));
     }
     Ok(intake.builder.finish())

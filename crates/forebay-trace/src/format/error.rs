@@ -126,7 +126,8 @@ impl fmt::Display for FormatError {
             ),
             Self::UnknownEnding { name } => write!(
                 f,
-                "\"{name}\" does not say which format to write: end it with .csv, .csv.gz or .fbt"
+                "\"{name}\" does not say which format to write: end it with .csv, .fbt, .pickle, .log \
+                 (RMM) or .json (Perfetto), and .gz to pack it"
             ),
         }
     }

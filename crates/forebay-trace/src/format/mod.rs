@@ -1,22 +1,26 @@
 //! Files: the forms recordings come in.
 //!
 //! ```text
-//!   CSV               op,id,bytes,stream           read, written
-//!   RMM log           Thread,Time,Action,...       read
-//!   PyTorch snapshot  pickle                       read; nothing in it is ever executed
-//!   forebay.trace.v1  our own, compact             read, written
+//!   CSV               op,id,bytes,stream           read, written: events alone
+//!   RMM log           Thread,Time,Action,...       read, written: with times and threads
+//!   PyTorch snapshot  pickle                       read, written: with times, tags and stacks
+//!   forebay.trace.v2  our own, compact             read, written: with everything
+//!   Chrome's JSON     for Perfetto                 written
 //! ```
 //!
 //! Which one a file is shows in how it begins, not in its name; each may be gzipped. A reader
 //! believes nothing it reads: counts are checked against what is there before memory is taken for
 //! them, the limits in [`ReadOptions`] end what would not, and an error says where it stands and
-//! what was expected.
+//! what was expected. Nothing in a pickle is ever executed.
 
 mod binary;
+mod chrome;
 mod csv;
+mod details;
 mod error;
 mod lines;
 mod pickle;
+mod placement;
 mod rmm;
 mod snapshot;
 
@@ -24,7 +28,7 @@ pub use error::{FormatError, Position};
 
 use core::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Cursor, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Cursor, Read, Write};
 use std::path::Path;
 
 use flate2::Compression;
@@ -44,7 +48,7 @@ pub enum Format {
     Rmm,
     /// A memory snapshot of PyTorch.
     Snapshot,
-    /// Our own compact form, `forebay.trace.v1`.
+    /// Our own compact form, `forebay.trace.v1` or `v2`.
     Binary,
 }
 
@@ -193,7 +197,7 @@ fn read_unmarked(
         csv::read(input, name, options)
     } else if head.starts_with(rmm::HEADER.as_bytes()) {
         rmm::read(input, name, options)
-    } else if head.starts_with(binary::SCHEMA.as_bytes()) {
+    } else if head.starts_with(binary::BEGINNING.as_bytes()) {
         binary::read(input, name, options)
     } else if head.first() == Some(&pickle::PROTO) {
         snapshot::read(input, name, options)
@@ -234,47 +238,50 @@ fn name_of(path: &Path) -> String {
     ended.filter(|bare| !bare.is_empty()).unwrap_or(bare).to_owned()
 }
 
-/// A form that can be written, plain or packed, as a file's ending names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    /// `.csv`
-    Csv,
-    /// `.csv.gz`
-    PackedCsv,
-    /// `.fbt`: our own.
-    Binary,
+/// Writes a recording in one form.
+type WriteForm = fn(&Trace, &mut dyn Write) -> io::Result<()>;
+
+/// The forms that can be written, as a file's ending names them. Each may be followed by `.gz`.
+const ENDINGS: [(&str, WriteForm); 5] = [
+    (".csv", csv::write),
+    (".fbt", binary::write),
+    (".pickle", snapshot::write),
+    (".log", rmm::write),
+    (".json", chrome::write),
+];
+
+/// What a file is written by.
+struct Ending {
+    write: WriteForm,
+    is_packed: bool,
 }
 
 impl Ending {
     fn of(path: &Path) -> Result<Self, FormatError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let endings = [(".csv.gz", Self::PackedCsv), (".csv", Self::Csv), (".fbt", Self::Binary)];
-        let found = endings.iter().find(|(ending, _)| name.ends_with(ending));
-        found
-            .map(|(_, form)| *form)
-            .ok_or_else(|| FormatError::UnknownEnding { name: path.display().to_string() })
+        let bare = name.strip_suffix(".gz");
+        let found = ENDINGS.iter().find(|(ending, _)| bare.unwrap_or(&name).ends_with(ending));
+        let found = found.map(|&(_, write)| Self { write, is_packed: bare.is_some() });
+        found.ok_or_else(|| FormatError::UnknownEnding { name: path.display().to_string() })
     }
 
-    fn write(self, trace: &Trace, out: &mut dyn Write) -> std::io::Result<()> {
-        match self {
-            Self::Csv => csv::write(trace, out),
-            Self::Binary => binary::write(trace, out),
-            Self::PackedCsv => {
-                let mut packed = GzEncoder::new(out, Compression::best());
-                csv::write(trace, &mut packed)?;
-                packed.finish().map(|_| ())
-            }
+    fn write(&self, trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
+        if !self.is_packed {
+            return (self.write)(trace, out);
         }
+        let mut packed = BufWriter::new(GzEncoder::new(out, Compression::best()));
+        (self.write)(trace, &mut packed)?;
+        packed.into_inner().map_err(io::IntoInnerError::into_error)?.finish().map(|_| ())
     }
 }
 
-/// Whether a file of this name could be written: its ending is `.csv`, `.csv.gz` or `.fbt`.
+/// Whether a file of this name could be written, by its ending: see [`write_path`].
 pub fn check_ending(path: &Path) -> Result<(), FormatError> {
     Ending::of(path).map(|_| ())
 }
 
-/// Writes a recording in the form that the file's ending names: `.csv`, `.csv.gz` or `.fbt`, our
-/// own.
+/// Writes a recording in the form that the file's ending names: `.csv`, `.fbt` (our own), `.pickle` (a PyTorch
+/// snapshot), `.log` (an RMM log) or `.json` (Chrome's trace events); gzipped if `.gz` follows.
 ///
 /// The file is written under another name beside it and put in place when it is whole: a write
 /// that fails leaves what was there. A symbolic link stays, and the file it points to is replaced.
@@ -297,7 +304,7 @@ pub fn write_path(trace: &Trace, path: &Path) -> Result<(), FormatError> {
     let written = File::create(&partial).and_then(|file| {
         let mut out = BufWriter::new(file);
         ending.write(trace, &mut out)?;
-        out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
+        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         std::fs::rename(&partial, &path)
     });
     written.map_err(|error| {

@@ -2,15 +2,17 @@
 //!
 //! Blocks are named by their pointers, which come back once freed. An `allocate failure` is no
 //! event; it is remembered as a remark. The null pointer, which an allocation of no bytes may
-//! give, is nothing to free.
+//! give, is nothing to free. Times are of the day: one that is far before the last is of the next
+//! day.
 
-use std::io::BufRead;
+use std::io::{self, BufRead, Write};
 
 use forebay_core::Bytes;
 
 use super::lines::{Lines, fields, number};
+use super::placement::Placement;
 use super::{Format, FormatError, Intake, ReadOptions};
-use crate::Trace;
+use crate::{Event, Trace};
 
 /// The first line.
 pub(super) const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
@@ -24,6 +26,43 @@ fn pointer(text: &str) -> Option<u64> {
     match text {
         "(nil)" => Some(0),
         other => number(other),
+    }
+}
+
+/// The most failures that are written, as a recording has only their number.
+const MOST_FAILURES: u64 = 1000;
+
+const DAY: u64 = 24 * 3600 * 1_000_000;
+
+/// Microseconds since midnight, of "02:10:09.412557" or "02:10:09:412557"; `None` for other clocks.
+fn time_of_day(text: &str) -> Option<u64> {
+    let mut parts = text.split([':', '.']);
+    let mut part = |most: u64| parts.next()?.parse::<u64>().ok().filter(|&part| part <= most);
+    let seconds = (part(23)? * 60 + part(59)?) * 60 + part(60)?;
+    let fraction = text.get(9..15).and_then(|digits| digits.parse::<u64>().ok()).unwrap_or(0);
+    Some(seconds * 1_000_000 + fraction)
+}
+
+/// Times of the day as time that passed.
+#[derive(Default)]
+struct Clock {
+    begun: Option<u64>,
+    last: u64,
+}
+
+impl Clock {
+    /// Nanoseconds since the first time.
+    fn passed(&mut self, time: u64) -> u64 {
+        let begun = *self.begun.get_or_insert(time);
+        let mut passed = (time + DAY - begun) % DAY + self.last / DAY * DAY;
+        // Lines of several threads may be a little out of order.
+        if passed + DAY / 2 < self.last {
+            passed += DAY;
+        } else if passed > self.last + DAY / 2 {
+            passed = self.last;
+        }
+        self.last = passed;
+        passed.saturating_mul(1000)
     }
 }
 
@@ -41,13 +80,16 @@ pub(super) fn read(
             return Err(FormatError::malformed(format, at, other, format!("\"{HEADER}\"")));
         }
     }
+    let mut clock = Clock::default();
     while let Some((at, line)) = lines.next()? {
         // Logs of several runs in one file repeat the header.
         if line.is_empty() || line == HEADER {
             continue;
         }
         let malformed = || FormatError::malformed(format, at, format!("\"{line}\""), EXPECTED);
-        let [_, _, action, at_pointer, size, stream] = fields(line).ok_or_else(malformed)?;
+        let [thread, time, action, at_pointer, size, stream] =
+            fields(line).ok_or_else(malformed)?;
+        let known = intake.builder.len();
         let key = pointer(at_pointer).ok_or_else(malformed)?;
         let size = Bytes::new(number(size).ok_or_else(malformed)?);
         let stream = pointer(stream).ok_or_else(malformed)?;
@@ -58,6 +100,40 @@ pub(super) fn read(
             "allocate failure" => intake.builder.remarks().failed_allocations += 1,
             _ => return Err(malformed()),
         }
+        if intake.builder.len() > known {
+            if let Some(time) = time_of_day(time) {
+                intake.builder.time(clock.passed(time));
+            }
+            if let Ok(thread) = thread.parse() {
+                intake.builder.thread(thread);
+            }
+        }
     }
     Ok(intake.builder.finish())
+}
+
+pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
+    let placement = Placement::of(trace)?;
+    writeln!(out, "{HEADER}")?;
+    let mut time = String::new();
+    for (at, event) in trace.events().enumerate() {
+        let (action, block, stream) = match event {
+            Event::Allocate { block, stream, .. } => ("allocate", block, stream),
+            Event::Free { block, stream } => ("free", block, stream),
+        };
+        // Without a clock, an event each microsecond: the order is all that is known.
+        let micros = trace.time(at).map_or(at as u128, |time| time.as_micros()) % u128::from(DAY);
+        let (seconds, fraction) = (micros / 1_000_000, micros % 1_000_000);
+        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        time = format!("{hour:02}:{minute:02}:{second:02}.{fraction:06}");
+        let thread = trace.thread(at).unwrap_or(1);
+        let handle = trace.streams().get(usize::from(stream.0)).unwrap_or(&0);
+        let stream = if *handle == 0 { "0" } else { &format!("{handle:#x}") };
+        let (address, size) = (placement.address(block), trace.size(block).get());
+        writeln!(out, "{thread},{time},{action},{address:#x},{size},{stream}")?;
+    }
+    for _ in 0..trace.remarks().failed_allocations.min(MOST_FAILURES) {
+        writeln!(out, "1,{time},allocate failure,0x0,0,0")?;
+    }
+    out.flush()
 }

@@ -8,7 +8,12 @@
 //! A block is allocated by `alloc` and given back by the program at `free_requested`; when its
 //! memory can be used again (`free_completed`) is the allocator's affair and no event. What is
 //! freed without having been allocated, or live at the end without, was live before the history
-//! began: such blocks are allocated first. `oom` is remembered as a remark.
+//! began: such blocks are allocated first. `oom` is remembered as a remark. What the program said of an allocation
+//! (`user_metadata`) is its tag.
+
+mod write;
+
+pub(super) use write::write;
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::BufRead;
@@ -20,7 +25,10 @@ use super::{Format, FormatError, Intake, Position, ReadOptions};
 use crate::Trace;
 
 /// How many frames of a call stack are kept.
-const MOST_FRAMES: usize = 16;
+const MOST_FRAMES: usize = 32;
+
+/// The entry of snapshots that forebay wrote.
+const OWN: &str = "forebay";
 
 /// How many bytes of a call stack are kept.
 const MOST_TEXT: usize = 1 << 10;
@@ -33,7 +41,12 @@ pub(super) fn read(
     let bytes = super::whole(input, options)?;
     let (heap, root) = pickle::load(&bytes, options.values)?;
     let snapshot = Snapshot { heap, root };
-    let device = snapshot.device(options.device)?;
+    let own = snapshot.heap.entry(root, OWN);
+    let device = match own {
+        // The only one there is, with a history or without.
+        Some(_) if options.device.is_none() => 0,
+        _ => snapshot.device(options.device)?,
+    };
     // Lists can be shared, and a small file could name one event a billion times over. A file that
     // means it has at least a byte for each.
     let options = options.events(options.events.min(bytes.len() as u64));
@@ -43,24 +56,43 @@ pub(super) fn read(
     for (&address, start) in &before {
         intake.event(start.at, |builder| builder.allocate(address, start.size, start.stream))?;
         if let Some(block) = start.block {
-            intake.builder.label(&snapshot.stack(block));
+            intake.builder.stack(&snapshot.stack(block));
         }
     }
     intake.builder.remarks().live_at_start = before.len() as u64;
+    let mut begun = None;
     for &entry in entries {
         let record = snapshot.record(entry)?;
         let Record { at, key, size, stream, .. } = record;
         match record.action {
             Action::Allocate => {
                 intake.event(at, |builder| builder.allocate(key, size, stream))?;
-                intake.builder.label(&snapshot.stack(entry));
+                intake.builder.stack(&snapshot.stack(entry));
+                intake.builder.tag(&snapshot.text(entry, "user_metadata"));
             }
             Action::Free => intake.event(at, |builder| builder.free(key, stream))?,
             Action::OutOfMemory => intake.builder.remarks().failed_allocations += 1,
             Action::Other => {}
         }
+        if let Ok(time) = snapshot.number(entry, "time_us")
+            && !intake.builder.is_empty()
+        {
+            let since = time.saturating_sub(*begun.get_or_insert(time));
+            intake.builder.time(since.saturating_mul(1000));
+        }
     }
-    Ok(intake.builder.finish())
+    let trace = match own {
+        None => intake.builder.finish(),
+        Some(own) => {
+            let number = |key| snapshot.number(own, key).unwrap_or(0);
+            intake.builder.remarks().failed_allocations = number("failed_allocations");
+            intake.builder.remarks().live_at_start = number("live_at_start");
+            let name = snapshot.text(own, "name");
+            let trace = intake.builder.finish();
+            if name.is_empty() { trace } else { trace.named(name) }
+        }
+    };
+    Ok(trace)
 }
 
 /// What an entry of the history says.
@@ -125,6 +157,13 @@ impl Snapshot<'_> {
             let found = format!("no number \"{key}\" from 0 up to 64 bits");
             self.broken(of, &found, "a dictionary that has one")
         })
+    }
+
+    /// The text under `key`, as far as it is kept; empty if there is none.
+    fn text(&self, of: ValueId, key: &str) -> String {
+        let text = self.heap.entry(of, key).and_then(|value| self.heap.text(value));
+        let text = text.unwrap_or_default();
+        String::from_utf8_lossy(text.get(..MOST_TEXT).unwrap_or(text)).into_owned()
     }
 
     /// The events of a device.
@@ -204,8 +243,13 @@ impl Snapshot<'_> {
             }
             let line = self.heap.entry(frame, "line").and_then(|line| self.heap.integer(line));
             let [name, file] = [name, file].map(String::from_utf8_lossy);
-            let end = if text.is_empty() { "" } else { "\n" };
-            text.push_str(&format!("{end}{name} {file}:{}", line.unwrap_or(0)));
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(&name);
+            if !file.is_empty() {
+                text.push_str(&format!(" {file}:{}", line.unwrap_or(0)));
+            }
         }
         text
     }

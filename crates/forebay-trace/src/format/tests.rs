@@ -1,5 +1,7 @@
 //! Every form read and written, and files that are broken on purpose.
 
+mod written;
+
 use std::io::{Cursor, Write as _};
 
 use proptest::prelude::*;
@@ -173,7 +175,7 @@ fn a_snapshot_of_our_own_is_read_as_pytorchs_are() {
 fn files_are_written_by_their_endings_and_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let trace = crate::sample::gpt2_train().unwrap();
-    for name in ["gpt2_train.csv", "gpt2_train.csv.gz", "gpt2_train.fbt"] {
+    for name in ["gpt2_train.csv", "gpt2_train.csv.gz", "gpt2_train.fbt", "gpt2_train.pickle"] {
         let path = folder.path().join(name);
         write_path(&trace, &path).unwrap();
         assert_eq!(read_path(&path, &ReadOptions::default()).unwrap(), trace, "{name}");
@@ -181,10 +183,10 @@ fn files_are_written_by_their_endings_and_read_back() {
     let size = std::fs::metadata(folder.path().join("gpt2_train.fbt")).unwrap().len();
     assert!(size < 3 * trace.len() as u64, "{size} bytes for {} events", trace.len());
     let refused = write_path(&trace, &folder.path().join("gpt2.txt")).unwrap_err().to_string();
-    assert!(refused.contains(".csv, .csv.gz or .fbt"), "{refused}");
+    assert!(refused.contains(".csv, .fbt, .pickle"), "{refused}");
     let missing = folder.path().join("no/such/folder.csv");
     assert!(matches!(write_path(&trace, &missing), Err(FormatError::Io { .. })));
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "no partial files");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4, "no partial files");
 }
 
 #[cfg(unix)]
@@ -294,7 +296,7 @@ proptest! {
     fn no_bytes_bring_a_reader_down(
         head in prop::sample::select(vec![
             &b""[..], b"op,id,bytes,stream\n", b"Thread,Time,Action,Pointer,Size,Stream\n",
-            b"forebay.trace.v1\n", b"\x80\x04", b"\x1f\x8b", b"\x80\x04}\x8c\rdevice_traces",
+            b"forebay.trace.v1\n", b"forebay.trace.v2\n", b"\x80\x04", b"\x1f\x8b", b"\x80\x04}\x8c\rdevice_traces",
         ]),
         tail in prop::collection::vec(any::<u8>(), 0..300),
     ) {

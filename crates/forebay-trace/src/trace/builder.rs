@@ -5,8 +5,7 @@ use std::collections::HashMap;
 
 use forebay_core::Bytes;
 
-use super::labels::Labels;
-use super::{BlockIndex, FREE, SourceNotes, Trace};
+use super::{BlockIndex, Details, FREE, Labels, SourceNotes, Trace, Transfer};
 
 /// A rule of recordings that an event broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +106,7 @@ impl TraceBuilder {
                 marks: Vec::new(),
                 lanes: Vec::new(),
                 remarks: SourceNotes::default(),
-                labels: Labels::default(),
+                details: Details::default(),
             },
             names: HashMap::new(),
             stream_indices: HashMap::new(),
@@ -120,7 +119,12 @@ impl TraceBuilder {
         self.trace.len()
     }
 
-    /// Whether there are none.
+    /// How many blocks were allocated so far.
+    pub(crate) fn blocks(&self) -> usize {
+        self.trace.sizes.len()
+    }
+
+    /// Whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.trace.is_empty()
     }
@@ -165,14 +169,42 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// Says who allocated the block that was allocated last: a call stack, innermost first, or a tag. At most 65,536
-    /// different labels are kept, and 1 KiB of each.
-    pub fn label(&mut self, text: &str) {
-        if let Some(block) = self.trace.sizes.len().checked_sub(1)
-            && let Ok(block) = u32::try_from(block)
-        {
-            self.trace.labels.set(BlockIndex(block), text);
+    /// Says under which tag the last block was allocated. At most 65,536 different tags are kept, and 1 KiB of each.
+    pub fn tag(&mut self, text: &str) {
+        self.label(text, |details| &mut details.tags);
+    }
+
+    /// Says by which call stack the last block was allocated: a line for each frame, the innermost first. As many are
+    /// kept as of tags.
+    pub fn stack(&mut self, text: &str) {
+        self.label(text, |details| &mut details.stacks);
+    }
+
+    fn label(&mut self, text: &str, labels: impl FnOnce(&mut Details) -> &mut Labels) {
+        let block = self.trace.sizes.len().checked_sub(1);
+        if let Some(block) = block.and_then(|block| u32::try_from(block).ok()) {
+            labels(&mut self.trace.details).set(BlockIndex(block), text);
         }
+    }
+
+    /// Says when the last event happened, in nanoseconds since the recording began; and those before it for which
+    /// this was not said.
+    pub fn time(&mut self, nanoseconds: u64) {
+        self.trace.details.times.resize(self.trace.marks.len(), nanoseconds);
+    }
+
+    /// Says which thread made the last event, and those before it for which this was not said.
+    pub fn thread(&mut self, number: u32) {
+        self.trace.details.threads.resize(self.trace.marks.len(), number);
+    }
+
+    /// Enters a transfer, which is no event.
+    pub fn transfer(&mut self, transfer: Transfer) {
+        self.trace.details.transfers.push(transfer);
+    }
+
+    pub(crate) fn details(&mut self) -> &mut Details {
+        &mut self.trace.details
     }
 
     /// Whether `key` names a live block.
@@ -186,7 +218,8 @@ impl TraceBuilder {
     }
 
     /// The recording. What is live now lives to its end.
-    pub fn finish(self) -> Trace {
+    pub fn finish(mut self) -> Trace {
+        self.trace.details.complete(self.trace.marks.len());
         self.trace
     }
 

@@ -10,32 +10,33 @@ const MOST_LABELS: usize = 1 << 16;
 /// The most bytes of a label; the rest is cut off.
 const LONGEST: usize = 1 << 10;
 
-/// Labels of blocks. Files of traces have no place for them: they compare equal, whatever they hold.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Labels {
+/// Texts of blocks: tags, or call stacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Labels {
     texts: Vec<String>,
     numbers: HashMap<String, u32>,
     /// By block, as far as any block has one: the number of its label plus one, or 0.
     of_block: Vec<u32>,
 }
 
-impl PartialEq for Labels {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Labels {}
-
 impl Labels {
-    /// The label of `block`.
-    pub(super) fn of(&self, block: BlockIndex) -> Option<&str> {
-        let number = self.of_block.get(block.0 as usize)?.checked_sub(1)?;
-        self.texts.get(number as usize).map(String::as_str)
+    /// The different texts, by number.
+    pub(crate) fn texts(&self) -> &[String] {
+        &self.texts
+    }
+
+    /// The number of the text of `block`.
+    pub(crate) fn number(&self, block: BlockIndex) -> Option<u32> {
+        self.of_block.get(block.0 as usize)?.checked_sub(1)
+    }
+
+    /// The text of `block`.
+    pub(crate) fn of(&self, block: BlockIndex) -> Option<&str> {
+        self.texts.get(self.number(block)? as usize).map(String::as_str)
     }
 
     /// Labels `block`.
-    pub(super) fn set(&mut self, block: BlockIndex, text: &str) {
+    pub(crate) fn set(&mut self, block: BlockIndex, text: &str) {
         let end = (0..=text.len().min(LONGEST)).rev().find(|&end| text.is_char_boundary(end));
         let text = text.get(..end.unwrap_or(0)).unwrap_or_default();
         let number = match self.numbers.get(text) {

@@ -4,6 +4,7 @@
 //!   events    a0  a1  f0  a2  f2 ...      one mark (block and kind) and one stream index each
 //!   sizes     0: 3145728   1: 512  ...    by block
 //!   streams   0: 0x0   1: 0x317d2c10      the handles the recorder saw, by stream index
+//!   details   owners of blocks, times and threads of events, transfers: where the source tells
 //! ```
 //!
 //! Blocks are numbered in the order they were allocated, streams in the order they appear, so both
@@ -11,17 +12,20 @@
 //! no lookup.
 
 mod builder;
+mod details;
 mod labels;
 mod statistics;
 
 pub use builder::{InvalidEvent, TraceBuilder};
+pub(crate) use details::Details;
+pub use details::{Transfer, TransferDirection};
+pub(crate) use labels::Labels;
 pub use statistics::Statistics;
 
 use core::fmt;
+use core::time::Duration;
 
 use forebay_core::Bytes;
-
-use self::labels::Labels;
 
 /// Which block of a recording, counted from 0 in the order of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -103,7 +107,7 @@ pub struct Trace {
     marks: Vec<u32>,
     lanes: Vec<u16>,
     remarks: SourceNotes,
-    labels: Labels,
+    details: Details,
 }
 
 impl Trace {
@@ -149,9 +153,38 @@ impl Trace {
         self.remarks
     }
 
-    /// Who allocated a block, where the source tells: the call stack, innermost first, or a tag.
+    /// Who allocated a block, where the source tells: the call stack, or else the tag.
     pub fn label(&self, block: BlockIndex) -> Option<&str> {
-        self.labels.of(block)
+        self.stack(block).or_else(|| self.tag(block))
+    }
+
+    /// The tag that a block was allocated under.
+    pub fn tag(&self, block: BlockIndex) -> Option<&str> {
+        self.details.tags.of(block)
+    }
+
+    /// The call stack of an allocation: a line for each frame, the innermost first.
+    pub fn stack(&self, block: BlockIndex) -> Option<&str> {
+        self.details.stacks.of(block)
+    }
+
+    /// When the event of that number happened, since the recording began.
+    pub fn time(&self, event: usize) -> Option<Duration> {
+        self.details.times.get(event).copied().map(Duration::from_nanos)
+    }
+
+    /// The number of the thread that made the event of that number.
+    pub fn thread(&self, event: usize) -> Option<u32> {
+        self.details.threads.get(event).copied()
+    }
+
+    /// Transfers between host and device, in the order of their ends.
+    pub fn transfers(&self) -> &[Transfer] {
+        &self.details.transfers
+    }
+
+    pub(crate) fn details(&self) -> &Details {
+        &self.details
     }
 
     /// What happened, in order.

@@ -8,8 +8,10 @@
 //! sharing to stand for terabytes is as small here as on disk.
 
 mod machine;
+mod writer;
 
 pub(super) use machine::load;
+pub(super) use writer::Writer;
 
 /// The first byte of every pickle since protocol 2.
 pub(super) const PROTO: u8 = 0x80;

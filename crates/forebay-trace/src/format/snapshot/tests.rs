@@ -194,5 +194,44 @@ fn stacks_are_labels_innermost_first() {
     assert_eq!(label(0), Some("inner <a>.py:7\nouter <a>.py:7"));
     assert_eq!(label(1), None);
     assert_eq!(label(2).map(|text| text.lines().count()), Some(MOST_FRAMES));
-    assert_eq!(label(3), Some(" :0\n :0"), "no text is no reason to refuse a file");
+    assert_eq!(label(3), None, "no text is no reason to refuse a file");
+}
+
+/// The keys that `torch/cuda/_memory_viz.py` and pytorch.org/memory_viz read, and one segment whose blocks fill it.
+#[test]
+fn a_snapshot_that_is_written_has_what_pytorchs_viewer_needs() {
+    let mut builder = crate::TraceBuilder::new("viewed");
+    for block in 0..3000_u64 {
+        builder.allocate(block, Bytes::new(block * 100), block % 2).unwrap();
+        builder.stack("inner a.py:7\nmain");
+        if block % 3 == 0 {
+            builder.free(block, 0).unwrap();
+        }
+    }
+    let mut bytes = Vec::new();
+    super::write(&builder.finish(), &mut bytes).unwrap();
+    let (heap, root) = pickle::load(&bytes, 1 << 20).unwrap();
+    let snapshot = Snapshot { heap, root };
+    let has =
+        |of: ValueId, keys: &[&str]| keys.iter().all(|key| snapshot.heap.entry(of, key).is_some());
+    let history = snapshot.history(0).unwrap();
+    assert_eq!(history.len(), 3000 + 2 * 1000);
+    let event = ["action", "addr", "size", "stream", "frames", "user_metadata"];
+    assert!(history.iter().all(|&entry| has(entry, &event)));
+    let [segment] = snapshot.list(root, "segments").unwrap() else { panic!("one segment") };
+    let segment = *segment;
+    let sizes = ["device", "address", "total_size", "allocated_size", "active_size", "stream"];
+    assert!(has(segment, &sizes) && has(segment, &["segment_type", "frames"]));
+    let mut end = snapshot.number(segment, "address").unwrap();
+    let whole = end + snapshot.number(segment, "total_size").unwrap();
+    for &block in snapshot.list(segment, "blocks").unwrap() {
+        assert!(has(block, &["state", "requested_size", "frames"]));
+        assert_eq!(snapshot.number(block, "address").unwrap(), end);
+        end += snapshot.number(block, "size").unwrap();
+    }
+    assert_eq!(end, whole);
+    let frames = snapshot.list(history[0], "frames").unwrap();
+    assert!(
+        frames.len() == 2 && frames.iter().all(|&frame| has(frame, &["name", "filename", "line"]))
+    );
 }

@@ -1,0 +1,71 @@
+//! What a source may tell beside the events: owners, times, threads, transfers.
+
+use core::time::Duration;
+
+use forebay_core::Bytes;
+
+use super::labels::Labels;
+
+/// Everything that some sources tell and others do not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Details {
+    /// What blocks are used for, in the program's own words.
+    pub(crate) tags: Labels,
+    /// Call stacks of allocations, the innermost frame first.
+    pub(crate) stacks: Labels,
+    /// By event: nanoseconds since the recording began. Empty if the source has no clock.
+    pub(crate) times: Vec<u64>,
+    /// By event: the number of the thread. Empty if the source does not tell.
+    pub(crate) threads: Vec<u32>,
+    /// Transfers between host and device, in the order of their ends.
+    pub(crate) transfers: Vec<Transfer>,
+}
+
+impl Details {
+    /// Whether there is anything.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Makes a list that was begun as long as there are events.
+    pub(super) fn complete(&mut self, events: usize) {
+        if let Some(&last) = self.times.last() {
+            self.times.resize(events, last);
+        }
+        if let Some(&last) = self.threads.last() {
+            self.threads.resize(events, last);
+        }
+    }
+}
+
+/// One transfer between host and device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// When it began, on the clock of the events.
+    pub begin: Duration,
+    /// When it ended.
+    pub end: Duration,
+    /// How much was copied.
+    pub bytes: Bytes,
+    /// Which way.
+    pub direction: TransferDirection,
+}
+
+/// Which way a transfer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TransferDirection {
+    /// From the host to the device.
+    Upload,
+    /// From the device to the host.
+    Download,
+}
+
+impl TransferDirection {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Upload => "upload",
+            Self::Download => "download",
+        }
+    }
+}
