@@ -26,6 +26,9 @@ const RUN: Duration = Duration::from_secs(120);
 /// The largest part of a pair that its statistics may take, in hundredths.
 const MOST_COUNTING: u64 = 10;
 
+/// How many hundredths of a pair's instructions it may take with events recorded. In time that is less than twice.
+const MOST_RECORDING: u64 = 225;
+
 /// The ways to free.
 const WAYS: [&str; 3] = ["address", "sized", "block"];
 
@@ -36,6 +39,8 @@ pub(crate) struct Counted {
     pub(crate) ways: Vec<(&'static str, u64)>,
     /// The same freed by address, without statistics.
     pub(crate) uncounted: u64,
+    /// The same freed by address, with events recorded.
+    pub(crate) recorded: u64,
     /// The same through the C edge; or why that was not measured.
     pub(crate) edge: Result<Edge, String>,
 }
@@ -45,7 +50,8 @@ impl Counted {
     pub(crate) fn holds(&self) -> bool {
         let short = !self.ways.is_empty() && self.ways.iter().all(|&(_, count)| count <= MOST);
         let edge = self.edge.as_ref().map_or(true, Edge::holds);
-        short && edge && self.counting() * 100 <= self.whole() * MOST_COUNTING
+        let recording = self.recorded * 100 <= self.whole() * MOST_RECORDING;
+        short && edge && recording && self.counting() * 100 <= self.whole() * MOST_COUNTING
     }
 
     /// A pair freed by address, as users have it.
@@ -68,6 +74,7 @@ impl core::fmt::Display for Counted {
         let share = 100.0 * self.counting() as f64 / self.whole().max(1) as f64;
         write!(f, "; statistics {} of {}, ", self.counting(), self.whole())?;
         write!(f, "{share:.1} %, at most {MOST_COUNTING} %; ")?;
+        write!(f, "with events recorded {}, at most {MOST_RECORDING} %; ", self.recorded)?;
         match &self.edge {
             Ok(edge) => edge.fmt(f),
             Err(reason) => write!(f, "through C: not measured, {reason}"),
@@ -93,8 +100,9 @@ pub(crate) fn count(place: &Workplace, run: &mut Runner<'_>) -> Result<Counted, 
         ways.push((way, per_pair(place, run, &probe, way)?.saturating_sub(around)));
     }
     let uncounted = per_pair(place, run, &probe, "uncounted")?.saturating_sub(around);
+    let recorded = per_pair(place, run, &probe, "history")?.saturating_sub(around);
     let edge = edge::count(place, run)?;
-    Ok(Counted { ways, uncounted, edge })
+    Ok(Counted { ways, uncounted, recorded, edge })
 }
 
 /// Builds the probe, and says where it is. Where it is built already this takes no time.
@@ -162,12 +170,15 @@ mod tests {
         let with = |count, uncounted| Counted {
             ways: vec![("address", 100), ("sized", count)],
             uncounted,
+            recorded: 225,
             edge: Err("there is no gcc".to_owned()),
         };
         assert!(with(MOST, 90).holds());
         assert!(!with(MOST + 1, 90).holds());
         assert!(!with(MOST, 89).holds(), "statistics take more than a tenth");
-        assert!(!Counted { ways: Vec::new(), uncounted: 0, edge: Err(String::new()) }.holds());
+        assert!(!Counted { recorded: 226, ..with(MOST, 90) }.holds(), "recording takes too much");
+        let edge = Err(String::new());
+        assert!(!Counted { ways: Vec::new(), uncounted: 0, recorded: 0, edge }.holds());
         let text = with(7, 95).to_string();
         assert!(text.contains("freed by address 100, freed by sized 7; "), "{text}");
         assert!(text.contains("statistics 5 of 100, 5.0 %, at most 10 %; "), "{text}");

@@ -1,7 +1,7 @@
 //! One hot pair again and again, for an instruction counter to look at.
 //!
 //! `hot_pair PAIRS WAY`: WAY is `address` (free by address alone), `sized`, `block`, `uncounted` (as
-//! `address`, with no statistics), `array` (a handle that frees itself), `pinned` (the same in pinned memory) or `none`
+//! `address`, with no statistics), `history` (as `address`, with events recorded), `array` (a handle that frees itself), `pinned` (the same in pinned memory) or `none`
 //! (the loop without the pair). `cargo xtask instructions` runs it under callgrind.
 #![allow(clippy::unwrap_used, reason = "a probe that cannot go on has nothing to say")]
 
@@ -28,7 +28,9 @@ fn main() {
         .build()
         .unwrap();
     let device: Arc<dyn Device> = machine.device(0).unwrap();
-    let pool = PoolOptions::new().build(&device).unwrap();
+    let history = if way == "history" { 4096 } else { 0_u64 };
+    let options = PoolOptions::new().set(|settings| settings.history(history));
+    let pool = options.build(&device).unwrap();
     // The first pool starts a thread that registers for barriers. Its instructions are counted too, so they must all
     // come before the end of every run.
     std::thread::sleep(SETTLED);
@@ -38,7 +40,7 @@ fn main() {
         pool.free(block.address(), STREAM).unwrap();
     }
     match way.as_str() {
-        "address" => by_address(&pool, pairs),
+        "address" | "history" => by_address(&pool, pairs),
         "sized" => by_size(&pool, pairs),
         "block" => by_block(&pool, pairs),
         "uncounted" => uncounted(&pool, pairs),

@@ -135,7 +135,7 @@ pub use objects::{ArrayPool, ObjectPool};
 pub use pinned::{PinnedArray, PinnedPool};
 pub use pool::{Pool, PoolOptions, Snapshot, Statistics};
 pub use pool_id::PoolId;
-pub use tag::Tag;
+pub use tag::{Tag, tag};
 #[cfg(feature = "host")]
 pub use transfer::TransferEngine;
 

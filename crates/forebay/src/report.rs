@@ -198,4 +198,6 @@ pub struct PoolEvent {
     pub stream: StreamHandle,
     /// The tag that the block was allocated under.
     pub tag: Tag,
+    /// A small number of the calling thread. A thread that begins after another ended may have its number.
+    pub thread: u32,
 }

@@ -96,12 +96,31 @@ impl Tag {
         Self::numbered(usize::from(block.tag())).unwrap_or(Self::NONE)
     }
 
+    /// The same, without a look whether there is such a tag: the pool wrote the number itself.
+    #[inline(always)]
+    pub(crate) fn of_known(block: BlockState) -> Self {
+        Self(block.tag())
+    }
+
     pub(crate) fn numbered(number: usize) -> Option<Self> {
         u8::try_from(number).ok().filter(|_| number < names().len()).map(Self)
     }
 }
 
-/// Makes a thread allocate under a tag until it is dropped. Made by [`Tag::enter`].
+/// Makes this thread allocate under the tag of that name until the scope is dropped. With 255 other names there already,
+/// the thread stays under the tag that it has.
+///
+/// ```
+/// let scope = forebay::tag("optimizer");
+/// assert_eq!(forebay::Tag::current().name(), "optimizer");
+/// drop(scope);
+/// assert_eq!(forebay::Tag::current(), forebay::Tag::NONE);
+/// ```
+pub fn tag(name: &str) -> TagScope {
+    Tag::named(name).unwrap_or(Tag::current()).enter()
+}
+
+/// Makes a thread allocate under a tag until it is dropped. Made by [`Tag::enter`] and [`tag`].
 #[derive(Debug)]
 #[must_use = "the tag is left when the scope is dropped"]
 pub struct TagScope {

@@ -9,6 +9,7 @@ use super::error::ConfigError;
 use super::fraction::Fraction;
 use super::key::Key;
 use super::preset::Preset;
+use super::report_path::ReportPath;
 use super::settings::Settings;
 use super::source::{Held, Source};
 use super::table::for_each_key;

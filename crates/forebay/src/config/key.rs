@@ -9,6 +9,7 @@ use super::choice::{Counting, Rounding, Zeroing};
 use super::fraction::Fraction;
 use super::kind::{Bounds, Kind, page_of};
 use super::preset::Preset;
+use super::report_path::ReportPath;
 use super::table::for_each_key;
 
 /// Sixteen million events are a gigabyte or so of memory: beyond that a number is a slip of the pen.

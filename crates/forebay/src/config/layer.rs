@@ -10,6 +10,7 @@ use super::fraction::Fraction;
 use super::key::{Key, bounds, default};
 use super::kind::{Bounds, Kind};
 use super::preset::Preset;
+use super::report_path::ReportPath;
 use super::settings::Entry;
 use super::source::{Held, Source};
 use super::table::for_each_key;

@@ -11,6 +11,7 @@ use super::fraction::Fraction;
 use super::key::{Key, default};
 use super::layer::Layer;
 use super::preset::Preset;
+use super::report_path::ReportPath;
 use super::source::Source;
 use super::table::for_each_key;
 

@@ -68,6 +68,8 @@ macro_rules! for_each_key {
             LeakStacks leak_stacks: bool = false, AtStart, Any;
             /// Whether a thread of the process answers `forebay monitor` of the same user.
             Monitor monitor: bool = true, AtStart, Any;
+            /// Where the last refusal for want of memory is described: the figures as text, and the pool's snapshot in a file beside it with .json behind its name.
+            OomReport oom_report: ReportPath = ReportPath::NONE, AnyTime, Any;
         }
     };
 }

@@ -292,10 +292,19 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// The heap path, then the slow path. Plain arguments instead of a `Request`: they are in registers already.
+/// What the fast path does not serve. Plain arguments instead of a `Request`: they are in registers already.
 #[cold]
 #[inline(never)]
 fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
+    match shared.allocate_recorded(size, stream) {
+        Some(block) => Ok(block),
+        None => allocate_past_caches(shared, size, stream),
+    }
+}
+
+/// The heap path, then the slow path. Apart from the above, which saves no registers for it.
+#[inline(never)]
+fn allocate_past_caches(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
     shared.birth.check()?;
     let stream = stream.resolved();
     match shared.allocate_from_heap(size, stream) {
@@ -319,6 +328,19 @@ fn allocate_slowly_for(
 #[cold]
 #[inline(never)]
 fn free_slowly(
+    shared: &Shared,
+    address: Address,
+    stream: StreamHandle,
+    claimed: ClaimedAs,
+) -> Result<()> {
+    if shared.free_recorded(address, stream, claimed) {
+        return Ok(());
+    }
+    free_past_caches(shared, address, stream, claimed)
+}
+
+#[inline(never)]
+fn free_past_caches(
     shared: &Shared,
     address: Address,
     stream: StreamHandle,

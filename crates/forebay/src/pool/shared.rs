@@ -62,6 +62,8 @@ pub(in crate::pool) struct Parts {
     pub(in crate::pool) exact: bool,
     /// The number by which threads cache their gate of this pool, or the sentinel.
     pub(in crate::pool) fast_epoch: AtomicU64,
+    /// The same for the fast path that records, which exists while the pool records events and checks nothing.
+    pub(in crate::pool) record_epoch: AtomicU64,
     /// The most a magazine holds, in units of 512 B.
     pub(in crate::pool) magazine: AtomicU64,
     /// The current bound: lower under pressure.
@@ -139,6 +141,7 @@ impl Shared {
             classes: rounding.classes().unwrap_or(SizeClasses::exact()),
             exact: rounding == Rounding::Exact,
             fast_epoch: AtomicU64::new(SLOW_PATH),
+            record_epoch: AtomicU64::new(SLOW_PATH),
             history: History::new(
                 usize::try_from(settings.history()).unwrap_or(usize::MAX),
                 options.observers.clone(),
@@ -181,6 +184,10 @@ impl Shared {
     pub(in crate::pool) fn update_fast_epoch(&self, settings: &Settings) {
         // A new epoch each time: what threads cached before is stale.
         let epoch = if self.is_checked(settings) { SLOW_PATH } else { PoolId::next().0 };
+        let only_records =
+            settings.history() > 0 && !self.history.is_observed() && !debug::checks_calls(settings);
+        let record_epoch = if only_records { PoolId::next().0 } else { SLOW_PATH };
+        self.record_epoch.store(record_epoch, Ordering::Relaxed);
         self.fast_epoch.store(epoch, Ordering::Relaxed);
     }
 
@@ -238,7 +245,14 @@ impl Shared {
 
     /// The recorded events.
     pub(in crate::pool) fn history(&self) -> Vec<PoolEvent> {
-        if self.is_inherited() { Vec::new() } else { self.history.all() }
+        if self.is_inherited() {
+            return Vec::new();
+        }
+        self.history.all(|| {
+            let mut of_threads = Vec::new();
+            self.thread_caches.each(|caches| of_threads.push(caches.events.clone()));
+            of_threads
+        })
     }
 
     /// The live block at `address`, and its requested size.

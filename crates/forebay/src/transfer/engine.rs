@@ -12,7 +12,7 @@ use forebay_hal::{
 };
 
 use super::compressed::Decoder;
-use super::figures::TransferFigures;
+use super::figures::{TransferEvent, TransferFigures};
 use super::job::{Direction, JobId};
 use super::monitored::{self, Shown};
 use super::options::TransferOptions;
@@ -99,7 +99,7 @@ impl TransferOptions {
         let stream = |_| Ok(Stream::new(&device, Priority::Normal)?);
         let streams = || (0..STREAMS).map(stream).collect::<Result<Vec<_>>>();
         let streams = [streams()?, streams()?];
-        let state = Mutex::new(State::new(self.at_once, self.slots_in_use()));
+        let state = Mutex::new(State::new(self.at_once, self.slots_in_use(), self.history));
         let engine = Engine {
             device,
             options: self,
@@ -129,6 +129,15 @@ impl TransferEngine {
     /// The options.
     pub fn options(&self) -> &TransferOptions {
         &self.engine.options
+    }
+
+    /// The last transfers that are over, the oldest first, as many as [`TransferOptions::history`] keeps. None in a forked
+    /// child.
+    pub fn history(&self) -> Vec<TransferEvent> {
+        if self.engine.device.descriptor().is_inherited() {
+            return Vec::new();
+        }
+        self.engine.state().history.iter().copied().collect()
     }
 
     /// What the engine has done. Nothing in a forked child.

@@ -1,6 +1,7 @@
 //! What an engine has done.
 
 use core::time::Duration;
+use std::time::Instant;
 
 use forebay_core::Bytes;
 
@@ -44,6 +45,22 @@ pub struct TransferFigures {
     pub under_way: u64,
     /// Pinned memory in slots.
     pub pinned: Bytes,
+}
+
+/// A transfer that is over, as [`TransferEngine::history`](super::TransferEngine::history) lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransferEvent {
+    /// When it was handed to the engine.
+    pub begun: Instant,
+    /// How long it took, up to the last piece being handed over.
+    pub took: Duration,
+    /// How much was to be copied.
+    pub bytes: Bytes,
+    /// Whether it went to the device; else from it.
+    pub is_upload: bool,
+    /// Whether it failed or was cancelled.
+    pub failed: bool,
 }
 
 /// How far a transfer is.

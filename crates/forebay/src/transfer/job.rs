@@ -4,6 +4,7 @@ use core::task::Waker;
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use forebay_core::Bytes;
 use forebay_core::transfer::{Item, Load, Packing, Piece, Pieces};
@@ -158,6 +159,8 @@ pub(super) struct Job {
     pub(super) concluding: bool,
     pub(super) signal: Arc<Signal>,
     pub(super) observer: Option<Observer>,
+    /// When it was entered, if the engine keeps a history.
+    pub(super) begun: Option<Instant>,
 }
 
 impl Job {
@@ -180,6 +183,7 @@ impl Job {
             concluding: false,
             signal: Arc::default(),
             observer,
+            begun: None,
         }
     }
 

@@ -82,7 +82,7 @@ pub use calibration::Calibration;
 pub use compressed::{Compressed, Decoder};
 pub use decode::{CompressedTicket, CompressedUpload, DecoderTimes};
 pub use engine::TransferEngine;
-pub use figures::{DirectionFigures, Progress, TransferFigures};
+pub use figures::{DirectionFigures, Progress, TransferEvent, TransferFigures};
 pub use forebay_core::transfer::{Backoff, BlockStatus, CompressedError};
 pub use host_end::{HostSink, HostSource};
 pub use options::TransferOptions;

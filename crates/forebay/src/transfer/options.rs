@@ -37,6 +37,7 @@ pub struct TransferOptions {
     pub(super) backoff: Backoff,
     pub(super) fill_zeros: bool,
     pub(super) past_caches: Option<bool>,
+    pub(super) history: usize,
     /// How long a thread waits for work before it ends.
     pub(super) linger: Duration,
     /// How a retry waits. Tests count instead.
@@ -55,6 +56,7 @@ impl Default for TransferOptions {
             backoff: Backoff::default(),
             fill_zeros: true,
             past_caches: None,
+            history: 0,
             linger: Duration::from_millis(200),
             sleep: std::thread::sleep,
         }
@@ -113,6 +115,12 @@ impl TransferOptions {
     /// the device is best read from the caches.
     pub fn past_caches(mut self, past_caches: bool) -> Self {
         self.past_caches = Some(past_caches);
+        self
+    }
+
+    /// How many transfers the engine remembers, for a time line. None by default.
+    pub fn history(mut self, transfers: usize) -> Self {
+        self.history = transfers;
         self
     }
 

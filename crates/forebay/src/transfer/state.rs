@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use forebay_core::Random;
 use forebay_core::transfer::TransferQueue;
+use forebay_core::{Bytes, Random};
 use forebay_hal::{Priority, StreamHandle};
 
-use super::figures::DirectionFigures;
+use super::figures::{DirectionFigures, TransferEvent};
 use super::job::{Direction, HostEnd, Job, JobId, Part};
 use crate::pinned::PinnedArray;
 
@@ -148,10 +148,13 @@ pub(super) struct State {
     /// The direction that is looked at first.
     turn: Direction,
     pub(super) random: Random,
+    /// The last transfers, the oldest first, and how many are kept.
+    pub(super) history: VecDeque<TransferEvent>,
+    most_history: usize,
 }
 
 impl State {
-    pub(super) fn new(at_once: usize, slots: usize) -> Self {
+    pub(super) fn new(at_once: usize, slots: usize, most_history: usize) -> Self {
         Self {
             up: Lane::new(true, at_once, slots),
             down: Lane::new(false, at_once, slots),
@@ -164,6 +167,8 @@ impl State {
             waiting: 0,
             turn: Direction::Up,
             random: Random::new(0),
+            history: VecDeque::new(),
+            most_history,
         }
     }
 
@@ -181,7 +186,8 @@ impl State {
     }
 
     /// Enters a transfer. It takes part in turns if it has parts.
-    pub(super) fn enter(&mut self, id: JobId, job: Job) {
+    pub(super) fn enter(&mut self, id: JobId, mut job: Job) {
+        job.begun = (self.most_history > 0).then(Instant::now);
         let (direction, priority, has_parts) = (job.direction, job.priority, job.has_next());
         self.jobs.insert(id, job);
         let slots = self.slots;
@@ -194,6 +200,21 @@ impl State {
         if has_parts {
             lane.queue.push(priority, id);
         }
+    }
+
+    /// Counts the end of a transfer, and keeps it if there is a history.
+    pub(super) fn end(&mut self, id: JobId, succeeded: bool) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let direction = job.direction;
+        if let Some(begun) = job.begun {
+            if self.history.len() >= self.most_history {
+                self.history.pop_front();
+            }
+            let (took, bytes) = (begun.elapsed(), Bytes::new(job.total));
+            let (is_upload, failed) = (direction == Direction::Up, !succeeded);
+            self.history.push_back(TransferEvent { begun, took, bytes, is_upload, failed });
+        }
+        self.lane(direction).end(succeeded);
     }
 
     /// The next step of a thread of the engine, which is counted until it [ends](Self::end_step) the step. In each

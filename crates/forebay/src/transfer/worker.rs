@@ -331,10 +331,10 @@ fn ordered(engine: &Engine, direction: Direction, stream: StreamHandle) -> Phase
 fn end(engine: &Arc<Engine>, id: JobId, phase: Phase) {
     let mut state = engine.state();
     let Some(job) = state.jobs.get_mut(&id) else { return };
-    let (direction, succeeded) = (job.direction, !matches!(phase, Phase::Failed(_)));
+    let succeeded = !matches!(phase, Phase::Failed(_));
     job.phase = phase;
     let signal = Arc::clone(&job.signal);
-    state.lane(direction).end(succeeded);
+    state.end(id, succeeded);
     wake(engine, state);
     let _ = engine.callbacks.call(|| signal.wake());
 }

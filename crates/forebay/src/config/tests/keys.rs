@@ -11,7 +11,7 @@ use crate::config::{
 /// A key, values that it takes with how they are written back, and values that it refuses.
 type Case = (Key, &'static [(&'static str, &'static str)], &'static [&'static str]);
 
-const CASES: [Case; 30] = [
+const CASES: [Case; 31] = [
     (
         Key::Preset,
         &[("default", "default"), ("HIGH_FREQUENCY", "high_frequency"), ("debug", "debug")],
@@ -106,6 +106,7 @@ const CASES: [Case; 30] = [
     (Key::LeakReport, &[("on", "on"), ("0", "off")], &["exit", ""]),
     (Key::LeakStacks, &[("true", "on"), ("off", "off")], &["8", ""]),
     (Key::Monitor, &[("on", "on"), ("0", "off")], &["127.0.0.1", ""]),
+    (Key::OomReport, &[("None", "none"), (" /tmp/a b.txt", "/tmp/a b.txt")], &["", "a,b", "a\nb"]),
 ];
 
 #[test]

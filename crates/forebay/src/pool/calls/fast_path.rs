@@ -19,7 +19,7 @@ use crate::{Block, Tag};
 impl Shared {
     /// Rounds a request in a few instructions.
     #[inline(always)]
-    fn round_fast(&self, requested: Bytes) -> Option<Bytes> {
+    pub(in crate::pool) fn round_fast(&self, requested: Bytes) -> Option<Bytes> {
         if !self.exact {
             return self.round_by_class(requested);
         }
@@ -36,8 +36,14 @@ impl Shared {
     /// This thread's gate of this pool, if it is one of the two that the thread cached last.
     #[inline(always)]
     fn remembered_gate(&self) -> Option<&Gate<ThreadCaches>> {
-        let place = thread_slot::cached_pool(self.fast_epoch.load(Ordering::Relaxed))?;
-        // SAFETY: the thread cached the address under this pool's epoch, which no other pool ever has, so it is a gate
+        self.remembered_as(self.fast_epoch.load(Ordering::Relaxed))
+    }
+
+    /// The same, cached under `epoch`.
+    #[inline(always)]
+    pub(in crate::pool) fn remembered_as(&self, epoch: u64) -> Option<&Gate<ThreadCaches>> {
+        let place = thread_slot::cached_pool(epoch)?;
+        // SAFETY: the thread cached the address under an epoch of this pool, which no other pool ever has, so it is a gate
         // of this pool. `Gates` never moves a gate while the pool lives.
         Some(unsafe { place.cast::<Gate<ThreadCaches>>().as_ref() })
     }
@@ -45,17 +51,21 @@ impl Shared {
     /// This thread's gate, created if it has none; `None` if no thread slots are left.
     #[inline]
     pub(in crate::pool) fn own_gate(&self) -> Option<OwnGate<'_>> {
-        let gate = match self.remembered_gate() {
+        let epoch = self.fast_epoch.load(Ordering::Relaxed);
+        let gate = match self.remembered_as(epoch) {
             Some(gate) => gate,
-            None => self.find_gate()?,
+            None => self.find_gate(epoch)?,
         };
         Some(OwnGate { gate, shared: self })
     }
 
-    fn find_gate(&self) -> Option<&Gate<ThreadCaches>> {
+    /// This thread's gate, created if it has none. The thread caches it under `epoch`, which is the fast epoch or the
+    /// record epoch.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::pool) fn find_gate(&self, epoch: u64) -> Option<&Gate<ThreadCaches>> {
         let gate: &Gate<ThreadCaches> =
             self.thread_caches.get_or_make(thread_slot::current()?, ThreadCaches::default)?;
-        let epoch = self.fast_epoch.load(Ordering::Relaxed);
         if epoch != SLOW_PATH {
             thread_slot::cache_pool(epoch, NonNull::from(gate).cast());
         }
@@ -246,7 +256,7 @@ impl Shared {
 
     /// Without `LARGE` the block is known to be small.
     #[inline(always)]
-    fn keep_cached<const COUNTED: bool, const LARGE: bool>(
+    pub(in crate::pool) fn keep_cached<const COUNTED: bool, const LARGE: bool>(
         &self,
         cache: &mut ThreadCache,
         slot: &Slot,

@@ -24,6 +24,7 @@ impl Observation {
         // Under the settings lock, like every other change of the fast epoch.
         let settings = shared.settings();
         shared.fast_epoch.store(SLOW_PATH, Ordering::Relaxed);
+        shared.record_epoch.store(SLOW_PATH, Ordering::Relaxed);
         // Waits for threads that are on the fast path.
         shared.thread_caches.each(|_| ());
         shared.history.attach(&observer, || {

@@ -90,7 +90,9 @@ impl Shared {
     /// Releases free memory until the pool holds `keep` bytes. Returns how much was released. Waits.
     pub(in crate::pool) fn trim(&self, keep: Bytes) -> Result<Bytes> {
         self.birth.check()?;
+        let begun = self.begin_told();
         let trimmed = self.trim_inner(keep);
+        self.tell_release(&begun, &trimmed);
         self.read_pressure();
         trimmed
     }

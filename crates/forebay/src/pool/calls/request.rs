@@ -12,6 +12,7 @@ use crate::pool::backing::deferred::Task;
 use crate::pool::calls::registry;
 use crate::pool::calls::slow_path::Source;
 use crate::pool::calls::thread_end;
+use crate::pool::common::event::RawEvent;
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::wait::WaitBudget;
 use crate::pool::front::cached_block::CachedBlock;
@@ -31,17 +32,21 @@ impl Shared {
     #[inline(never)]
     pub(in crate::pool) fn allocate(&self, request: Request) -> Result<Block> {
         self.birth.check()?;
+        let begun = self.begin_told();
         let got = self.allocate_block(request);
         if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH && !request.size.is_zero() {
-            let (action, address) = match &got {
+            let (action, address, generation) = match &got {
                 Ok(block) => {
                     self.debug.add_live(block.size);
-                    (EventAction::Allocate, block.address)
+                    (EventAction::Allocate, block.address, block.generation)
                 }
-                Err(_) => (EventAction::Refuse, Address::NULL),
+                Err(_) => (EventAction::Refuse, Address::NULL, 0),
             };
-            self.history.note(action, address, request.size, request.stream, Tag::current());
+            let Request { size: requested, stream, .. } = request;
+            let tag = Tag::current();
+            self.note(RawEvent { action, address, generation, requested, stream, tag });
         }
+        self.tell_request(&begun, request, &got);
         got
     }
 
@@ -265,7 +270,8 @@ impl Shared {
         if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
             self.debug.subtract_live(known.size());
             let requested = Bytes::new(known.requested());
-            self.history.note(EventAction::Free, address, requested, stream, Tag::of(known));
+            let (action, generation, tag) = (EventAction::Free, known.generation(), Tag::of(known));
+            self.note(RawEvent { action, address, generation, requested, stream, tag });
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
+use crate::pool::common::event::RawEvent;
 use crate::pool::debug;
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::Heap;
@@ -211,7 +212,10 @@ impl Shared {
         }
         for &&KeptBlock { address, size, requested, tag, stream } in missing {
             self.debug.add_live(size);
-            self.history.note(EventAction::Allocate, address, requested, stream, tag);
+            let known = self.map.slot(address).and_then(|slot| slot.state_at(address));
+            let generation = known.map_or(0, |known| known.generation());
+            let action = EventAction::Allocate;
+            self.note(RawEvent { action, address, generation, requested, stream, tag });
         }
     }
 }

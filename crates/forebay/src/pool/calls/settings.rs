@@ -2,8 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::config::Key;
 use crate::pool::calls::{registry, upkeep};
 use crate::pool::common::capture::Capture;
+use crate::pool::common::event::ThreadEvents;
 use crate::pool::debug;
 use crate::pool::shared::{Shared, growth_of, magazine_units};
 use crate::{Error, Result};
@@ -24,6 +26,9 @@ impl Shared {
         *settings = changed;
         self.update_fast_epoch(&settings);
         self.history.set_most(usize::try_from(settings.history()).unwrap_or(usize::MAX));
+        if key == Key::History.name() && settings.history() == 0 {
+            self.thread_caches.each(|caches| caches.events = ThreadEvents::default());
+        }
         registry::set_upkeep(self.id, settings.upkeep());
         if settings.upkeep() {
             upkeep::start();

@@ -19,7 +19,7 @@ use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::{thread, tracked};
 
 impl Shared {
-    fn upkeep(&self) -> tracked::Guard<'_, Upkeep> {
+    pub(in crate::pool) fn upkeep(&self) -> tracked::Guard<'_, Upkeep> {
         tracked::lock(&self.upkeep)
     }
 
@@ -74,7 +74,9 @@ impl Shared {
     /// released.
     pub(in crate::pool) fn collect(&self, age: Duration) -> Result<Bytes> {
         self.birth.check()?;
+        let begun = self.begin_told();
         let collected = self.collect_inner(age);
+        self.tell_release(&begun, &collected);
         self.read_pressure();
         collected
     }

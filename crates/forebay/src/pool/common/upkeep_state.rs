@@ -16,6 +16,8 @@ pub(in crate::pool) struct Upkeep {
     pub(in crate::pool) under_pressure: bool,
     /// The stream for which a request made the pool grow last, and its serial, if the thread is to grow it further.
     pub(in crate::pool) grown_for: Option<(StreamHandle, u64)>,
+    /// When a refusal was last described in a file.
+    pub(in crate::pool) last_report: Option<Instant>,
 }
 
 impl Upkeep {
@@ -26,6 +28,7 @@ impl Upkeep {
             gauge: Gauge::default(),
             under_pressure: false,
             grown_for: None,
+            last_report: None,
         }
     }
 }

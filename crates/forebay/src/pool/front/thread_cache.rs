@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use forebay_core::{Bytes, Magazine, Tally};
 use forebay_hal::StreamHandle;
 
+use crate::pool::common::event::ThreadEvents;
 use crate::pool::front::cached_block::{CachedBlock, FreedBlock};
 use crate::sync::map::{SMALL, SMALL_UNITS, Side, UNIT_SHIFT};
 
@@ -345,6 +346,8 @@ pub(in crate::pool) struct ThreadCaches {
     oldest: Vec<(u64, StreamHandle)>,
     /// An evicted cache. It stays here until its blocks and counts are in the heap.
     evicted: Option<Box<ThreadCache>>,
+    /// Events that are recorded on the fast path.
+    pub(in crate::pool) events: ThreadEvents,
 }
 
 impl ThreadCaches {

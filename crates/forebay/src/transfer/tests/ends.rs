@@ -322,3 +322,18 @@ fn arrays_copy_through_the_engine_of_their_device() {
     assert_eq!(machine.finding_count(), 0);
     bench.nothing_was_found();
 }
+
+#[test]
+fn the_last_transfers_are_remembered() {
+    let bench = Bench::with(own_memory(), small().history(3));
+    for length in [100, 200] {
+        let ticket = bench.engine.upload(data(length, 1), bench.array(length)).submit().unwrap();
+        let (from, array) = ticket.wait().unwrap();
+        drop(bench.engine.download(array, from).submit().unwrap().wait().unwrap());
+    }
+    let told: Vec<_> =
+        bench.engine.history().iter().map(|one| (one.is_upload, one.bytes.get())).collect();
+    assert_eq!(told, [(false, 100), (true, 200), (false, 200)]);
+    assert!(bench.engine.history().is_sorted_by_key(|one| one.begun + one.took));
+    assert!(Bench::new().engine.history().is_empty(), "none by default");
+}
