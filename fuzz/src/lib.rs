@@ -16,7 +16,10 @@ mod trial;
 
 use std::io::Cursor;
 
-use forebay_trace::format::{read, write_binary, write_csv};
+use forebay::Settings;
+use forebay_cli::report::page_of;
+use forebay_core::Bytes;
+use forebay_trace::format::{read, write};
 use forebay_trace::{Event, ReadOptions, Trace};
 
 use self::trial::{Program, Setting, try_on_sim};
@@ -25,11 +28,13 @@ use self::trial::{Program, Setting, try_on_sim};
 const MOST_OPERATIONS: usize = 400;
 
 /// What each kind of file begins with, so that every reader gets to see every input.
-const BEGINNINGS: [&[u8]; 5] = [
+const BEGINNINGS: [&[u8]; 7] = [
     b"",
     b"op,id,bytes,stream\n",
     b"Thread,Time,Action,Pointer,Size,Stream\n",
     b"forebay.trace.v1",
+    b"forebay.trace.v2",
+    b"{\"schema\":\"forebay.pool.v1\",",
     b"\x80\x02",
 ];
 
@@ -62,15 +67,53 @@ pub fn trace_files(input: &[u8]) -> usize {
         let Some(trace) = read_limited(&file) else { continue };
         taken += 1;
         look_at(&trace);
-        let (mut csv, mut binary) = (Vec::new(), Vec::new());
-        write_csv(&trace, &mut csv).expect("a recording that can be written");
-        write_binary(&trace, &mut binary).expect("a recording that can be written");
-        for written in [csv, binary] {
-            let again = read_limited(&written).expect("what was written can be read");
-            assert_eq!(summary(&again), summary(&trace), "another recording came back");
+        for ending in [".csv", ".fbt", ".pickle", ".log"] {
+            let mut written = Vec::new();
+            match write(&trace, ending, &mut written) {
+                Ok(()) => {}
+                // Forms that name blocks by addresses have no place for more than there are.
+                Err(error) if [".pickle", ".log"].contains(&ending) => {
+                    assert!(error.to_string().contains("of addresses"), "{error}");
+                    continue;
+                }
+                Err(error) => panic!("{ending}: {error}"),
+            }
+            // What is written may be larger than what was read.
+            let options = ReadOptions::default().events(1 << 16);
+            let again = read(Cursor::new(&written), "fuzzed", &options).expect("what was written");
+            assert_eq!(
+                summary(&again),
+                summary(&trace),
+                "another recording came back from {ending}"
+            );
+            if ending == ".fbt" {
+                assert_eq!(again.named(trace.name()), trace, "details were lost");
+            }
         }
     }
     taken
+}
+
+/// The most events and bytes of a run that a report is made of: it is replayed a dozen times.
+const MOST_REPORTED: (usize, Bytes) = (64, Bytes::mib(256));
+
+/// Any bytes as the input of a report and of Perfetto's file: a page in which nothing of the input is read as HTML. Gives
+/// how many readers took it.
+pub fn reports(input: &[u8]) -> usize {
+    let files = BEGINNINGS.iter().map(|beginning| [beginning, input].concat());
+    let mut made = 0;
+    for trace in files.filter_map(|file| read_limited(&file)) {
+        if trace.len() > MOST_REPORTED.0 || trace.statistics().peak_requested > MOST_REPORTED.1 {
+            continue;
+        }
+        let page = page_of(&trace, &Settings::default(), None, false).expect("a report");
+        assert_eq!(page.matches("<script").count(), 2, "the data, and the program");
+        let mut json = Vec::new();
+        write(&trace, ".json", &mut json).expect("a file for Perfetto");
+        serde_json::from_slice::<serde_json::Value>(&json).expect("JSON");
+        made += 1;
+    }
+    made
 }
 
 /// Reads with limits that keep one input from taking all time and memory there is.

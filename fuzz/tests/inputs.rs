@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use forebay_core::Random;
-use forebay_fuzz::{operations, trace_files};
+use forebay_fuzz::{operations, reports, trace_files};
 
 /// The inputs kept for a target, by name.
 fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
@@ -93,4 +93,15 @@ fn files_that_are_drawn() {
     }
     // Half of them broken and half of them whole: both ways of a reader are tried.
     assert!((400..3600).contains(&taken), "{taken} of 4000 files could be read");
+}
+
+#[test]
+fn files_that_are_reported() {
+    let (mut random, seeds) = (Random::new(3), seeds("trace_files"));
+    let mut made: usize = seeds.iter().map(|(_, input)| reports(input)).sum();
+    assert!(made >= 5, "only {made} reports of the files that are kept");
+    for _ in 0..60 {
+        made += reports(&mutated(&mut random, &seeds));
+    }
+    assert!(made >= 20, "only {made} reports");
 }

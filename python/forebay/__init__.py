@@ -45,6 +45,7 @@ from ._forebay import (
     tag,
     trace_origins,
 )
+from ._report import Report, report
 from .errors import (
     BusyError,
     CancelledError,
@@ -93,6 +94,7 @@ __all__ = [
     "PinnedPool",
     "Pool",
     "ProcessError",
+    "Report",
     "Scope",
     "SharedBuffer",
     "Stream",
@@ -114,6 +116,7 @@ __all__ = [
     "performance_context",
     "pool",
     "replay",
+    "report",
     "settings",
     "tag",
     "trace_origins",

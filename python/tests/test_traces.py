@@ -86,3 +86,25 @@ def test_a_history_is_a_recording_too(device, tmp_path):
             pool.save_trace(tmp_path / "none.fbt")
         with pytest.raises(forebay.InvalidError, match="ending|\\.csv"):
             pool.save_trace(tmp_path / "none.txt")
+
+
+def test_a_report_is_a_page_that_notebooks_show(trace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = forebay.report(trace)
+    assert str(report) == "run.report.html" and (tmp_path / "run.report.html").read_text().startswith("<!doctype html>")
+    inline = report._repr_html_()
+    assert inline.startswith("<iframe sandbox") and "forebay.report.v1" in inline and "<script" not in inline
+    assert "run.report.html" in repr(report)
+    with pytest.raises(forebay.TraceError, match="missing.csv"):
+        forebay.report("missing.csv")
+    with pytest.raises(TypeError):
+        forebay.report(7)
+
+
+@pytest.mark.parametrize("words", [{}, {"history": 100}])
+def test_a_pool_is_reported_as_it_is(tmp_path, words):
+    with forebay.Pool("host", **words) as pool, forebay.tag("<script>weights"):
+        kept = pool.allocate("3MiB")
+        page = open(forebay.report(pool, tmp_path / "pool.html")).read()
+        assert "\\u003cscript\\u003eweights" in page and '"peak_requested_bytes":3145728' in page
+        kept.free()

@@ -89,6 +89,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(live_blocks::trace_origins, module)?,
         wrap_pyfunction!(manager::live_buffers, module)?,
         wrap_pyfunction!(trace::replay, module)?,
+        wrap_pyfunction!(trace::report_page, module)?,
         wrap_pyfunction!(command::command, module)?,
         wrap_pyfunction!(command::lost_frees, module)?,
     ] {

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use forebay::bindings::effective_settings;
 use forebay::{Bytes, Error, Pool, Settings, hal};
 use forebay_cli::replay::{DeviceName, Policy, Row, open_device};
-use forebay_trace::format::{check_ending, read_path, write_path};
+use forebay_cli::report::{default_path, page_of};
+use forebay_trace::format::{FormatError, check_ending, read, read_path, write_path};
 use forebay_trace::{
     ReadOptions, Recorder, ReplayOptions, Trace, Verifier, replay as play, trace_of_history,
 };
@@ -15,6 +16,7 @@ use pyo3::types::PyList;
 
 use crate::failure::Failure;
 use crate::open_device::check_drivers;
+use crate::pool::PyPool;
 use crate::quantity::{Size, integer};
 use crate::value::to_python;
 
@@ -103,6 +105,43 @@ pub(crate) fn replay<'py>(
         list.append(to_python(py, row)?)?;
     }
     Ok(list)
+}
+
+/// The page of a report as ``forebay.report()`` writes it, and the name of its file unless one is given. ``source`` is a
+/// file or a pool.
+#[pyfunction]
+pub(crate) fn report_page(
+    py: Python<'_>,
+    source: &Bound<'_, PyAny>,
+    capacity: Option<Size>,
+    quick: bool,
+) -> Result<(String, PathBuf), Failure> {
+    let capacity = capacity.map(Size::bytes);
+    let settings = effective_settings()?;
+    let pool = source.cast::<PyPool>().ok().map(|pool| pool.get().pool()).transpose()?;
+    let path = match &pool {
+        Some(_) => PathBuf::new(),
+        None => source.extract::<PathBuf>()?,
+    };
+    py.detach(|| {
+        let trace = match pool {
+            Some(pool) => trace_of_pool(&pool),
+            None => read_path(&path, &ReadOptions::default()),
+        };
+        let trace =
+            trace.map_err(|error| Failure::Trace(format!("{}: {error}", path.display())))?;
+        let page = page_of(&trace, &settings, capacity, !quick).map_err(Failure::Trace)?;
+        Ok((page, default_path(trace.name())))
+    })
+}
+
+/// The history of a pool, or without one its blocks as they are.
+fn trace_of_pool(pool: &Pool) -> Result<Trace, FormatError> {
+    let (name, history) = (pool.id().to_string(), pool.history());
+    if history.is_empty() {
+        return read(pool.snapshot().to_json().as_bytes(), &name, &ReadOptions::default());
+    }
+    Ok(trace_of_history(name, &history))
 }
 
 fn policies_of(given: Option<&Bound<'_, PyAny>>) -> Result<Vec<Policy>, Failure> {

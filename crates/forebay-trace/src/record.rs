@@ -7,20 +7,26 @@
 //! short by a crash has no checksum and could not be read: for a program that may crash there is
 //! [`Pool::history`](forebay::Pool::history), which keeps the last events and not the first.
 //!
-//! Tags are labels of the recording in memory. The forms of files have no place for them, and they are left out there;
-//! everything else is there: sizes as asked for, streams, and on which of them each block was freed.
+//! A recording has sizes as asked for, streams, on which of them each block was freed, tags, times, threads, and with
+//! [`Recorder::with_stacks`] call stacks. `.fbt` files keep all of it.
+
+mod stacks;
 
 use core::fmt;
+use core::time::Duration;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use forebay::guard::Observation;
 use forebay::report::{EventAction, PoolEvent};
+use forebay::transfer::TransferEvent;
 use forebay::{Pool, PoolOptions, Tag};
 
-use crate::{InvalidEvent, Trace, TraceBuilder};
+use self::stacks::Stacks;
+use crate::{BlockIndex, InvalidEvent, Trace, TraceBuilder, Transfer, TransferDirection};
 
 /// The most events unless said: about 200 MB.
 const MOST_EVENTS: usize = 1 << 24;
@@ -57,6 +63,14 @@ impl Recorder {
     /// Makes a recorder that keeps the first `events`.
     pub fn at_most(name: impl Into<String>, events: usize) -> Self {
         Self { intake: Arc::new(Mutex::new(Intake::new(name, events))) }
+    }
+
+    /// The same, with the call stack of each allocation: function, file and line, as far as the program has debug
+    /// information. Capturing a stack takes some microseconds; they are resolved when the recording is finished.
+    #[must_use]
+    pub fn with_stacks(self) -> Self {
+        self.intake().stacks = Some(Stacks::default());
+        self
     }
 
     /// Records `pool` until the guard is dropped. Blocks that are live already come first, on the default stream, and
@@ -105,6 +119,22 @@ impl Recorder {
         })
     }
 
+    /// Enters transfers of an engine, such as its [history](forebay::transfer::TransferEngine::history), that began during the recording and
+    /// did not fail.
+    pub fn enter_transfers(&self, transfers: &[TransferEvent]) {
+        let mut intake = self.intake();
+        let Some(begun) = intake.begun_at else { return };
+        for transfer in transfers.iter().filter(|transfer| !transfer.failed) {
+            let Some(begin) = transfer.begun.checked_duration_since(begun) else { continue };
+            let direction = match transfer.is_upload {
+                true => TransferDirection::Upload,
+                false => TransferDirection::Download,
+            };
+            let (end, bytes) = (begin.saturating_add(transfer.took), transfer.bytes);
+            intake.builder.transfer(Transfer { begin, end, bytes, direction });
+        }
+    }
+
     /// Stops recording. Blocks that are live stay live to the end of the recording.
     pub fn stop(&self) {
         self.intake().most = None;
@@ -120,7 +150,11 @@ impl Recorder {
     pub fn finish(&self) -> Trace {
         let mut intake = self.intake();
         intake.most = None;
-        core::mem::replace(&mut intake.builder, TraceBuilder::new("")).finish()
+        let mut builder = core::mem::replace(&mut intake.builder, TraceBuilder::new(""));
+        if let Some(stacks) = intake.stacks.take() {
+            stacks.label(&mut builder.details().stacks);
+        }
+        builder.finish()
     }
 
     fn intake(&self) -> MutexGuard<'_, Intake> {
@@ -174,12 +208,14 @@ impl core::error::Error for AttachError {
 /// lack it.
 pub fn trace_of_history(name: impl Into<String>, history: &[PoolEvent]) -> Trace {
     let mut intake = Intake::new(name, usize::MAX);
+    let begun = history.first().map(|event| event.time);
     let mut seen = HashSet::new();
     for event in history {
         let first = event.action != EventAction::Refuse && seen.insert(event.address);
         if first && event.action == EventAction::Free {
             let mut before = *event;
             before.action = EventAction::Allocate;
+            before.time = begun.unwrap_or_default();
             intake.enter(&before);
             intake.builder.remarks().live_at_start += 1;
         }
@@ -199,16 +235,26 @@ struct Intake {
     left_out: u64,
     /// Whether a pool tells this recorder of its events, or did.
     is_attached: bool,
+    /// The time of the first event, on the pool's clock and on the program's.
+    begun: Option<Duration>,
+    begun_at: Option<Instant>,
+    /// Call stacks, if they are recorded.
+    stacks: Option<Stacks>,
 }
 
 impl Intake {
     fn new(name: impl Into<String>, most: usize) -> Self {
-        Self { builder: TraceBuilder::new(name), most: Some(most), left_out: 0, is_attached: false }
+        let builder = TraceBuilder::new(name);
+        let (most, left_out, is_attached) = (Some(most), 0, false);
+        Self { builder, most, left_out, is_attached, begun: None, begun_at: None, stacks: None }
     }
 
     /// Enters an event, if there is room for it; whether it is in the recording.
     fn enter(&mut self, event: &PoolEvent) -> bool {
         let Some(most) = self.most else { return false };
+        if self.begun.is_none() {
+            (self.begun, self.begun_at) = (Some(event.time), Some(Instant::now()));
+        }
         if event.action == EventAction::Refuse {
             self.builder.remarks().failed_allocations += 1;
             return false;
@@ -233,11 +279,19 @@ impl Intake {
                 if event.tag != Tag::NONE {
                     self.builder.tag(&event.tag.name());
                 }
-                Ok(())
+                if let Some(stacks) = &mut self.stacks
+                    && let Ok(block) = u32::try_from(self.builder.blocks().saturating_sub(1))
+                {
+                    stacks.note(BlockIndex(block), stacks::capture());
+                }
             }
-            EventAction::Free => self.builder.free(key, stream),
-            _ => Ok(()),
+            EventAction::Free => self.builder.free(key, stream)?,
+            _ => return Ok(()),
         }
+        let since = event.time.saturating_sub(self.begun.unwrap_or_default());
+        self.builder.time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+        self.builder.thread(event.thread);
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use super::lives::{LabelNumbers, histogram, lives, owners};
 use super::map::map;
 use super::series::{SeriesBuilder, events_per_bucket};
 use super::terms::Terms;
+use super::transfers::transfers;
 use super::trials::{self, Trials};
 use super::watch::{PoolWatch, Seen};
 use crate::replay::{DeviceName, Policy, Row, open_device};
@@ -44,7 +45,12 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
     let owners = owners(trace, &lives, run.peak_at, &mut labels);
     (terms.tell)("forebay");
     let ours = play_ours(trace, terms, run.peak_at)?;
-    let map = map(trace, &lives, &ours.seen.addresses, &ours.seen.maps, &mut labels);
+    // A snapshot of one moment says where its blocks are.
+    let recorded: Vec<_> = lives.iter().map(|life| trace.address(life.block)).collect();
+    let map = match recorded.iter().any(Option::is_some) {
+        true => map(trace, &lives, &recorded, &[], &mut labels),
+        false => map(trace, &lives, &ours.seen.addresses, &ours.seen.maps, &mut labels),
+    };
     let mut series = vec![ours.requested, ours.held];
     let row = |policy, pass: &PassReport| {
         Row::new(trace.name(), DeviceName::SIM, (policy, terms.settings), pass)
@@ -82,6 +88,7 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
         batch,
         advice: Vec::new(),
         labels: labels.into_texts(),
+        transfers: transfers(trace),
         run,
     };
     report.advice = advice::of(&report, trace, &lives, &found);

@@ -46,8 +46,10 @@ pub struct Report {
     pub batch: Option<Batch>,
     /// What to do, the most useful first.
     pub advice: Vec<Advice>,
-    /// Call stacks and tags, by number.
+    /// Call stacks, call sites and tags, by number.
     pub labels: Vec<String>,
+    /// Transfers between host and device; null if the recording has none, or no clock.
+    pub transfers: Option<Transfers>,
 }
 
 /// The recording.
@@ -223,6 +225,12 @@ pub struct HeldRanges {
 pub struct Owners {
     /// By call stack or tag, the most bytes first, at most 20. Empty if the recording has neither.
     pub by_label: Vec<Owner>,
+    /// By tag, in the same way.
+    pub by_tag: Vec<Owner>,
+    /// By call site, the innermost frame of the call stack, in the same way.
+    pub by_site: Vec<Owner>,
+    /// By thread, the most bytes first, at most 20. Empty if the recording does not tell.
+    pub by_thread: Vec<Owner>,
     /// By size, the most bytes first, at most 20.
     pub by_size: Vec<Owner>,
     /// By stream, the most bytes first, at most 20.
@@ -235,7 +243,7 @@ pub struct Owners {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Owner {
-    /// What: the number of the label plus one, the size in bytes, or the index of the stream.
+    /// What: the number of the label plus one, the number of the thread, the size in bytes, or the index of the stream.
     pub key: u64,
     /// How many blocks.
     pub blocks: u64,
@@ -259,6 +267,36 @@ pub struct OwnedBlock {
     pub freed: Option<u64>,
     /// The number of its label plus one; 0 if it has none.
     pub label: u32,
+}
+
+/// Transfers between host and device. Pairs are of those to the device, and of those from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Transfers {
+    /// How many.
+    pub counts: [u64; 2],
+    /// How many bytes.
+    pub bytes: [u64; 2],
+    /// The bytes of those under way after each event, up to the next.
+    pub under_way: [Series; 2],
+    /// The largest, at most 40.
+    pub listed: Vec<TransferRow>,
+}
+
+/// One transfer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TransferRow {
+    /// "upload" or "download".
+    pub direction: &'static str,
+    /// The last event before it began.
+    pub at: u64,
+    /// When it began, since the recording began.
+    pub begin_ns: u64,
+    /// How long it took.
+    pub took_ns: u64,
+    /// How much was copied.
+    pub bytes: u64,
 }
 
 /// One bar of a histogram: values from a power of two up to below the next.

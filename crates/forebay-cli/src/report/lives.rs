@@ -66,7 +66,11 @@ pub(super) struct LabelNumbers {
 impl LabelNumbers {
     /// The number of the label of `block` plus one; 0 if it has none, or there are too many.
     pub(super) fn of(&mut self, trace: &Trace, block: BlockIndex) -> u32 {
-        let Some(text) = trace.label(block) else { return 0 };
+        trace.label(block).map_or(0, |text| self.number(text))
+    }
+
+    /// The number of a text plus one; 0 if there are too many.
+    fn number(&mut self, text: &str) -> u32 {
         if let Some(&number) = self.numbers.get(text) {
             return number;
         }
@@ -93,24 +97,17 @@ pub(super) fn owners(
 ) -> Owners {
     let mut live: Vec<&Life> = lives.iter().filter(|life| life.is_live_after(peak_at)).collect();
     live.sort_by_key(|life| (core::cmp::Reverse(life.bytes), life.block));
-    let mut by_label = HashMap::new();
-    for life in &live {
-        if let Some(text) = trace.label(life.block) {
-            let entry: &mut (BlockIndex, u64, u64) =
-                by_label.entry(text).or_insert((life.block, 0, 0));
-            entry.1 += 1;
-            entry.2 = entry.2.saturating_add(life.bytes);
-        }
-    }
     // The groups get their numbers before single blocks do: there may be too many labels.
-    let mut groups: Vec<(BlockIndex, u64, u64)> = by_label.into_values().collect();
-    groups.sort_by_key(|&(block, _, bytes)| (core::cmp::Reverse(bytes), block));
-    groups.truncate(GROUPS);
-    let by_label = groups.into_iter().map(|(block, blocks, bytes)| {
-        let key = u64::from(labels.of(trace, block));
-        Owner { key, blocks, bytes }
-    });
-    let by_label = by_label.collect();
+    let by_label = by_text(&live, labels, |life| trace.label(life.block));
+    let by_tag = by_text(&live, labels, |life| trace.tag(life.block));
+    let by_site = by_text(&live, labels, |life| trace.stack(life.block)?.lines().next());
+    let by_thread = match trace.thread(0) {
+        Some(_) => grouped(&live, |life| {
+            let event = usize::try_from(life.born).unwrap_or(usize::MAX);
+            trace.thread(event).map_or(0, u64::from)
+        }),
+        None => Vec::new(),
+    };
     let largest = live.iter().take(BLOCKS).map(|life| OwnedBlock {
         block: life.block.0,
         bytes: life.bytes,
@@ -122,10 +119,35 @@ pub(super) fn owners(
     let largest = largest.collect();
     Owners {
         by_label,
+        by_tag,
+        by_site,
+        by_thread,
         by_size: grouped(&live, |life| life.bytes),
         by_stream: grouped(&live, |life| u64::from(life.stream.0)),
         largest,
     }
+}
+
+/// Blocks that have the same text, the most bytes first.
+fn by_text<'a>(
+    live: &[&Life],
+    labels: &mut LabelNumbers,
+    text: impl Fn(&Life) -> Option<&'a str>,
+) -> Vec<Owner> {
+    let mut groups: HashMap<&str, (BlockIndex, u64, u64)> = HashMap::new();
+    for life in live {
+        if let Some(text) = text(life) {
+            let (_, blocks, bytes) = groups.entry(text).or_insert((life.block, 0, 0));
+            *blocks += 1;
+            *bytes = bytes.saturating_add(life.bytes);
+        }
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|&(_, (block, _, bytes))| (core::cmp::Reverse(bytes), block));
+    groups.truncate(GROUPS);
+    let owner =
+        |(text, (_, blocks, bytes))| Owner { key: u64::from(labels.number(text)), blocks, bytes };
+    groups.into_iter().map(owner).collect()
 }
 
 /// Blocks that have the same key, the most bytes first.

@@ -21,6 +21,7 @@ mod series;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod transfers;
 mod trials;
 mod watch;
 
@@ -99,14 +100,23 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
     Ok(ending)
 }
 
+/// The page of a run that `settings` of forebay's pool and the capacity of a device, if any, are assumed for; `is_thorough`
+/// as without `--quick`. A model that fails is left out.
+pub fn page_of(
+    trace: &Trace,
+    settings: &Settings,
+    capacity: Option<Bytes>,
+    is_thorough: bool,
+) -> Result<String, String> {
+    let terms = Terms { settings, capacity, is_thorough, tell: &|_| {} };
+    let (report, _) = collect(trace, &terms)?;
+    page::page(&report).map_err(|error| error.to_string())
+}
+
 /// A quick report of a run at the pool's default settings on a device of that capacity, in a new file of the folder for
 /// temporary files.
 pub(crate) fn write_for_demo(trace: &Trace, capacity: Bytes) -> Result<PathBuf, String> {
-    let settings = Settings::default();
-    let terms =
-        Terms { settings: &settings, capacity: Some(capacity), is_thorough: false, tell: &|_| {} };
-    let (report, _) = collect(trace, &terms)?;
-    let page = page::page(&report).map_err(|error| error.to_string())?;
+    let page = page_of(trace, &Settings::default(), Some(capacity), false)?;
     let path = std::env::temp_dir().join(format!("forebay-demo-{}.html", std::process::id()));
     // Others may write to that folder too: what is there already, such as a link, is not followed.
     let written = File::create_new(&path).and_then(|mut file| file.write_all(page.as_bytes()));
@@ -115,7 +125,7 @@ pub(crate) fn write_for_demo(trace: &Trace, capacity: Bytes) -> Result<PathBuf, 
 }
 
 /// The run's name in the current directory, without what could lead elsewhere.
-fn default_path(name: &str) -> PathBuf {
+pub fn default_path(name: &str) -> PathBuf {
     let safe = |letter: char| {
         if letter.is_alphanumeric() || "-_.".contains(letter) { letter } else { '_' }
     };

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use forebay::Settings;
 use forebay_core::Bytes;
-use forebay_trace::{Fit, ReplayOptions, Trace, TraceBuilder, replay, sample};
+use forebay_trace::{
+    Fit, ReplayOptions, Trace, TraceBuilder, Transfer, TransferDirection, replay, sample,
+};
 use proptest::prelude::*;
 
 use super::collect::collect;
@@ -139,6 +141,69 @@ fn nothing_at_all_makes_a_report_too() {
     let report = reported(&TraceBuilder::new("").finish(), None, true);
     assert_eq!((report.run.events, report.map.end, report.sizes.len()), (0, 0, 0));
     assert!(page(&report).unwrap().contains("forebay.report.v1"));
+}
+
+/// Owners by tag, thread and site add up to the peak; transfers to what was copied.
+#[test]
+fn owners_and_transfers_add_up() {
+    let mut builder = TraceBuilder::new("owned");
+    for block in 0..12_u64 {
+        builder.allocate(block, Bytes::mib(block), block % 2).unwrap();
+        builder.tag(if block % 3 == 0 { "<script>alert(1)</script>" } else { "forward" });
+        builder.stack(if block % 2 == 0 { "inner a.rs:1\nmain" } else { "inner a.rs:1\nother" });
+        builder.thread(u32::try_from(block % 4).unwrap());
+        builder.time(block * 1000);
+    }
+    let times = [(0, 2500), (2000, 2000), (4000, 20_000), (100_000, 200_000)];
+    for (index, times) in (0_u64..).zip(times) {
+        let [begin, end] = [times.0, times.1].map(core::time::Duration::from_nanos);
+        let direction =
+            [TransferDirection::Upload, TransferDirection::Download][usize::from(index == 2)];
+        builder.transfer(Transfer { begin, end, bytes: Bytes::new(1 << index), direction });
+    }
+    let report = reported(&builder.finish(), None, false);
+    let (owners, peak) = (&report.owners, report.run.peak_requested_bytes);
+    for by in [&owners.by_label, &owners.by_tag, &owners.by_site, &owners.by_thread] {
+        assert_eq!(by.iter().map(|owner| owner.bytes).sum::<u64>(), peak);
+        assert_eq!(by.iter().map(|owner| owner.blocks).sum::<u64>(), 12);
+    }
+    assert_eq!((owners.by_tag.len(), owners.by_site.len(), owners.by_thread.len()), (2, 1, 4));
+    let names: Vec<&str> =
+        owners.by_tag.iter().map(|owner| &*report.labels[owner.key as usize - 1]).collect();
+    assert_eq!(names, ["forward", "<script>alert(1)</script>"]);
+    let page = page(&report).unwrap();
+    assert_eq!(page.matches("<script").count(), 2, "the data, and the program");
+    let told = report.transfers.unwrap();
+    assert_eq!((told.counts, told.bytes), ([3, 1], [1 + 2 + 8, 4]));
+    assert_eq!(told.under_way[0].max, [1, 1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
+    assert_eq!(told.under_way[1].max, [0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4]);
+    assert_eq!((told.listed[0].bytes, told.listed[0].at, told.listed[0].took_ns), (8, 11, 100_000));
+}
+
+/// A snapshot of a pool: its blocks where they are.
+#[test]
+fn a_snapshot_is_shown_at_its_own_addresses() {
+    let pool = forebay::Pool::new(&open_device(DeviceName::SIM, None, false).unwrap()).unwrap();
+    let _scope = forebay::tag("<script>weights");
+    let stream = forebay::StreamHandle::DEFAULT;
+    let mut blocks: Vec<_> =
+        [1, 300, 5000].map(|kib| pool.allocate(Bytes::kib(kib), stream).unwrap()).to_vec();
+    blocks.sort_by_key(|block| block.address());
+    let snapshot = pool.snapshot();
+    let text = snapshot.to_json();
+    let trace = forebay_trace::format::read(text.as_bytes(), "pool", &Default::default()).unwrap();
+    let report = reported(&trace, None, false);
+    assert_equals_replay(&trace, None, &report);
+    assert_eq!(report.run.peak_requested_bytes, snapshot.statistics.requested_bytes);
+    assert_eq!(report.owners.by_tag.len(), 1);
+    let map = &report.map.blocks;
+    assert_eq!(map.bytes.iter().sum::<u64>(), snapshot.statistics.requested_bytes);
+    for (left, right) in [(0, 1), (1, 2)] {
+        let apart = blocks[right].address().get() - blocks[left].address().get();
+        let drawn = map.offset[right] - map.offset[left];
+        // What lies between blocks of different sides is left out.
+        assert!(drawn == apart || drawn == map.bytes[left], "{map:?}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //!     3  tags        texts: count, then length and UTF-8 each; runs of blocks: 0 or number plus 1, length
 //!     4  stacks      as tags
 //!     5  transfers   a transfer each: begin since the begin before, signed; duration; bytes; 0 up or 1 down
+//!     6  addresses   a block each: its address since the one before, signed
 //! ```
 //!
 //! A reader skips sections of kinds that it does not know. Signed numbers are `2 * n`, or `-2 * n - 1` below zero.
@@ -25,15 +26,17 @@ const THREADS: u64 = 2;
 const TAGS: u64 = 3;
 const STACKS: u64 = 4;
 const TRANSFERS: u64 = 5;
+const ADDRESSES: u64 = 6;
 
 /// Writes the sections that are not empty, of a recording with so many blocks.
 pub(super) fn write(details: &Details, blocks: usize, out: &mut Vec<u8>) {
     let sections = [
-        (TIMES, times(&details.times)),
+        (TIMES, steps(&details.times)),
         (THREADS, runs(details.threads.iter().map(|&thread| u64::from(thread)))),
         (TAGS, labels(&details.tags, blocks)),
         (STACKS, labels(&details.stacks, blocks)),
         (TRANSFERS, transfers(&details.transfers)),
+        (ADDRESSES, steps(&details.addresses)),
     ];
     for (kind, content) in sections {
         if !content.is_empty() {
@@ -56,7 +59,10 @@ pub(super) fn read(
         let length = cursor.number("the length of a section")?;
         let mut content = cursor.part(length, "the content of a section")?;
         match kind {
-            TIMES => details.times = read_times(&mut content, events)?,
+            TIMES => details.times = read_steps(&mut content, events, "the time of an event")?,
+            ADDRESSES => {
+                details.addresses = read_steps(&mut content, blocks, "the address of a block")?;
+            }
             THREADS => details.threads = read_threads(&mut content, events)?,
             TAGS => details.tags = read_labels(&mut content, blocks)?,
             STACKS => details.stacks = read_labels(&mut content, blocks)?,
@@ -81,22 +87,22 @@ fn step(cursor: &mut Cursor<'_>, last: u64, what: &str) -> Result<u64, FormatErr
     Ok(last.wrapping_add(code >> 1 ^ (code & 1).wrapping_neg()))
 }
 
-fn times(times: &[u64]) -> Vec<u8> {
+fn steps(numbers: &[u64]) -> Vec<u8> {
     let (mut out, mut last) = (Vec::new(), 0);
-    for &time in times {
-        put_step(&mut out, last, time);
-        last = time;
+    for &number in numbers {
+        put_step(&mut out, last, number);
+        last = number;
     }
     out
 }
 
-fn read_times(cursor: &mut Cursor<'_>, events: usize) -> Result<Vec<u64>, FormatError> {
+fn read_steps(cursor: &mut Cursor<'_>, count: usize, what: &str) -> Result<Vec<u64>, FormatError> {
     let mut last = 0;
-    let times = (0..events).map(|_| {
-        last = step(cursor, last, "the time of an event")?;
+    let numbers = (0..count).map(|_| {
+        last = step(cursor, last, what)?;
         Ok(last)
     });
-    times.collect()
+    numbers.collect()
 }
 
 /// Equal numbers in a row as one of them and how many.

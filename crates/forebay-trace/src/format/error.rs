@@ -114,7 +114,8 @@ impl fmt::Display for FormatError {
                 f,
                 "no recording forebay knows: it begins with {found}; known are CSV \
                  (\"op,id,bytes,stream\"), RMM logs (\"Thread,Time,Action,Pointer,Size,Stream\"), \
-                 PyTorch snapshots (pickle) and forebay.trace.v1, each plain or gzip"
+                 PyTorch snapshots (pickle), snapshots of pools (forebay.pool.v1) and forebay.trace.v1 \
+                 and v2, each plain or gzip"
             ),
             Self::Malformed { format, at, found, expected } => {
                 write!(f, "{format}, {at}: found {found}; expected {expected}")

@@ -5,6 +5,7 @@
 //!   RMM log           Thread,Time,Action,...       read, written: with times and threads
 //!   PyTorch snapshot  pickle                       read, written: with times, tags and stacks
 //!   forebay.trace.v2  our own, compact             read, written: with everything
+//!   forebay.pool.v1   snapshot of a pool, JSON     read: the blocks of one moment, with tags
 //!   Chrome's JSON     for Perfetto                 written
 //! ```
 //!
@@ -21,6 +22,7 @@ mod error;
 mod lines;
 mod pickle;
 mod placement;
+mod pool_snapshot;
 mod rmm;
 mod snapshot;
 
@@ -48,6 +50,8 @@ pub enum Format {
     Rmm,
     /// A memory snapshot of PyTorch.
     Snapshot,
+    /// A snapshot of one of forebay's pools, `forebay.pool.v1`.
+    PoolSnapshot,
     /// Our own compact form, `forebay.trace.v1` or `v2`.
     Binary,
 }
@@ -58,6 +62,7 @@ impl fmt::Display for Format {
             Self::Csv => "CSV",
             Self::Rmm => "RMM log",
             Self::Snapshot => "PyTorch snapshot",
+            Self::PoolSnapshot => pool_snapshot::SCHEMA,
             Self::Binary => binary::SCHEMA,
         })
     }
@@ -201,6 +206,8 @@ fn read_unmarked(
         binary::read(input, name, options)
     } else if head.first() == Some(&pickle::PROTO) {
         snapshot::read(input, name, options)
+    } else if pool_snapshot::is_begun_by(head) {
+        pool_snapshot::read(input, name, options)
     } else if head.is_empty() {
         Err(FormatError::Unrecognised { found: "nothing: it is empty".to_owned() })
     } else {
@@ -232,7 +239,7 @@ pub fn read_path(path: &Path, options: &ReadOptions) -> Result<Trace, FormatErro
 fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let bare = name.strip_suffix(".gz").unwrap_or(&name);
-    let ended = [".csv", ".fbt", ".pickle", ".pkl", ".log", ".txt"]
+    let ended = [".csv", ".fbt", ".pickle", ".pkl", ".log", ".txt", ".json"]
         .iter()
         .find_map(|ending| bare.strip_suffix(ending));
     ended.filter(|bare| !bare.is_empty()).unwrap_or(bare).to_owned()
@@ -314,14 +321,10 @@ pub fn write_path(trace: &Trace, path: &Path) -> Result<(), FormatError> {
     })
 }
 
-/// Writes a recording as CSV.
-pub fn write_csv(trace: &Trace, out: &mut dyn Write) -> Result<(), FormatError> {
-    csv::write(trace, out).map_err(|error| FormatError::Io { at: None, error })
-}
-
-/// Writes a recording in our own form.
-pub fn write_binary(trace: &Trace, out: &mut dyn Write) -> Result<(), FormatError> {
-    binary::write(trace, out).map_err(|error| FormatError::Io { at: None, error })
+/// Writes a recording to `out` in the form that an ending names, such as ".fbt": see [`write_path`].
+pub fn write(trace: &Trace, ending: &str, out: &mut dyn Write) -> Result<(), FormatError> {
+    let written = Ending::of(Path::new(ending))?.write(trace, out);
+    written.map_err(|error| FormatError::Io { at: None, error })
 }
 
 #[cfg(test)]

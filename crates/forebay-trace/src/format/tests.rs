@@ -26,7 +26,7 @@ fn gzipped(bytes: &[u8]) -> Vec<u8> {
 
 fn binary(trace: &Trace) -> Vec<u8> {
     let mut bytes = Vec::new();
-    write_binary(trace, &mut bytes).unwrap();
+    write(trace, ".fbt", &mut bytes).unwrap();
     bytes
 }
 
@@ -83,7 +83,14 @@ fn a_broken_line_is_named_with_what_was_expected() {
 
 #[test]
 fn what_is_no_recording_is_told_what_is() {
-    for bytes in [&b""[..], b"hello\x1b[31m", b"{}", b"op;id", b"forebay.trac"] {
+    for bytes in [
+        &b""[..],
+        b"hello\x1b[31m",
+        b"{}",
+        b"{\"schema\":\"forebay.pool.v2\"}",
+        b"op;id",
+        b"forebay.trac",
+    ] {
         let said = refusal(bytes);
         assert!(said.contains("known are CSV") && !said.contains('\x1b'), "{said}");
     }
@@ -149,6 +156,27 @@ fn a_pytorch_snapshot_is_read() {
     assert_eq!(first, Some(Event::Allocate { block: BlockIndex(0), size, stream: StreamIndex(0) }));
     let other = read(SNAPSHOT, "test", &ReadOptions::default().device(3)).unwrap_err().to_string();
     assert!(other.contains("no history of device 3"), "{other}");
+}
+
+#[test]
+fn a_snapshot_of_a_pool_is_its_blocks_at_one_moment() {
+    let text = "{ \"schema\": \"forebay.pool.v1\", \"pool\": 7, \"blocks\": [\n\
+                {\"address\": 8192, \"size_bytes\": 512, \"requested_bytes\": 100, \"tag\": \"<script>\"},\n\
+                {\"address\": 4096, \"size_bytes\": 512, \"requested_bytes\": 300, \"tag\": \"untagged\"}]}";
+    let trace = parse(text.as_bytes()).unwrap();
+    let blocks = [0, 1].map(BlockIndex);
+    assert_eq!(blocks.map(|block| trace.size(block).get()), [300, 100]);
+    assert_eq!(blocks.map(|block| trace.address(block)), [Some(4096), Some(8192)]);
+    assert_eq!(blocks.map(|block| trace.tag(block)), [None, Some("<script>")]);
+    assert_eq!(parse(&binary(&trace)).unwrap(), trace);
+    let cut = refusal(&text.as_bytes()[..120]);
+    assert!(cut.contains("forebay.pool.v1, byte 119"), "{cut}");
+    let wrong = refusal(text.replace("300", "-300").as_bytes());
+    assert!(wrong.contains("byte ") && wrong.contains("-300"), "{wrong}");
+    let twice = refusal(text.replace("8192", "4096").as_bytes());
+    assert!(twice.contains("which is live"), "{twice}");
+    let deep = format!("{}{}", &text[..54], "[".repeat(100_000));
+    assert!(refusal(deep.as_bytes()).contains("byte "));
 }
 
 /// What `forebay.torch.dump_snapshot` wrote on a driver without a GPU.
@@ -286,7 +314,7 @@ proptest! {
         let back = read(&binary(&trace)[..], trace.name(), &ReadOptions::default()).unwrap();
         prop_assert_eq!(&back, &trace);
         let mut csv = Vec::new();
-        write_csv(&trace, &mut csv).unwrap();
+        write(&trace, ".csv", &mut csv).unwrap();
         let back = read(Cursor::new(csv), trace.name(), &ReadOptions::default()).unwrap();
         prop_assert!(back.events().eq(trace.events()));
         prop_assert_eq!(back.streams(), trace.streams());

@@ -256,3 +256,110 @@ fn recorders_come_and_go_while_threads_allocate() {
     });
     assert_eq!(pool.statistics().live, Bytes::ZERO);
 }
+
+#[inline(never)]
+fn allocate_for_the_optimizer(pool: &Pool) -> Block {
+    let _tag = forebay::tag("optimizer");
+    pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT).unwrap()
+}
+
+#[test]
+fn a_recording_has_owners_times_and_threads() {
+    let pool = Pool::new(&device(Bytes::gib(1))).unwrap();
+    let recorder = Recorder::new("owners").with_stacks();
+    let recording = recorder.attach(&pool).unwrap();
+    let block = allocate_for_the_optimizer(&pool);
+    let other = thread::scope(|scope| scope.spawn(|| allocate_for_the_optimizer(&pool)).join());
+    pool.free_block(block, StreamHandle::DEFAULT).unwrap();
+    pool.free_block(other.unwrap(), StreamHandle::DEFAULT).unwrap();
+    drop(recording);
+    let trace = recorder.finish();
+    for block in [0, 1].map(BlockIndex) {
+        assert_eq!(trace.tag(block), Some("optimizer"));
+        let stack = trace.stack(block).unwrap();
+        assert!(stack.contains("allocate_for_the_optimizer"), "{stack}");
+        assert!(!stack.contains("forebay_trace::record::stacks"), "{stack}");
+    }
+    let times: Vec<_> = (0..4).map(|event| trace.time(event).unwrap()).collect();
+    assert!(times.is_sorted() && times[0].is_zero(), "{times:?}");
+    assert_ne!(trace.thread(0), trace.thread(1));
+    assert_eq!(trace.thread(0), trace.thread(3));
+}
+
+/// Threads hand blocks on while the pool records on the fast path: the history is one order in which all of it could
+/// have happened.
+#[test]
+fn a_history_of_the_fast_path_is_a_whole_run() {
+    let device: Arc<dyn Device> = device(Bytes::gib(1));
+    let options = PoolOptions::new().set(|settings| settings.history(1_000_000_u64));
+    let pool = options.build(&device).unwrap();
+    let (send, receive) = std::sync::mpsc::channel::<Block>();
+    let receive = Mutex::new(receive);
+    thread::scope(|scope| {
+        for seed in 0..2 {
+            let (pool, send) = (&pool, send.clone());
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                let _tag = forebay::tag("maker");
+                for _ in 0..20_000 {
+                    let size = Bytes::new(512 << random.below(3));
+                    let block = pool.allocate(size, StreamHandle::DEFAULT).unwrap();
+                    match random.chance(1, 8) {
+                        true => send.send(block).unwrap(),
+                        false => pool.free_block(block, StreamHandle::DEFAULT).unwrap(),
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            let receive = receive.lock().unwrap();
+            while let Ok(block) = receive.recv() {
+                pool.free_block(block, StreamHandle::DEFAULT).unwrap();
+            }
+        });
+        drop(send);
+    });
+    let figures = pool.statistics();
+    assert!(figures.magazine_hits > 20_000, "{} hits", figures.magazine_hits);
+    let history = pool.history();
+    assert_eq!(history.len(), 80_000);
+    assert!(history.is_sorted_by_key(|event| event.time));
+    let trace = trace_of_history("threads", &history);
+    let sums = trace.statistics();
+    assert_eq!((sums.allocations, sums.frees), (40_000, 40_000));
+    assert_eq!((trace.remarks().live_at_start, trace.len()), (0, 80_000));
+    assert_eq!(trace.tag(BlockIndex(7)), Some("maker"));
+    pool.change("history", "0").unwrap();
+    pool.change("history", "10").unwrap();
+    assert!(pool.history().is_empty(), "what was recorded before is gone");
+    for _ in 0..10 {
+        allocate_for_the_optimizer(&pool);
+    }
+    assert_eq!(pool.history().len(), 10);
+}
+
+#[test]
+fn transfers_are_on_the_clock_of_the_events() {
+    let device = device(Bytes::gib(1));
+    let pool = Pool::new(&device).unwrap();
+    let engine = forebay::transfer::TransferOptions::new().history(2).build(&device).unwrap();
+    let recorder = Recorder::new("transfers");
+    let recording = recorder.attach(&pool).unwrap();
+    for length in [1000, 2000, 3000] {
+        let array = pool.array::<u8>(length, StreamHandle::DEFAULT).unwrap();
+        let ticket = engine.upload(vec![7_u8; length], array).submit().unwrap();
+        let (_, array) = ticket.wait().unwrap();
+        drop(engine.download(array, vec![0; length]).submit().unwrap().wait().unwrap());
+    }
+    drop(recording);
+    recorder.enter_transfers(&engine.history());
+    let trace = recorder.finish();
+    let [up, down] = trace.transfers() else { panic!("the last two: {:?}", trace.transfers()) };
+    assert_eq!(
+        (up.direction, down.direction),
+        (TransferDirection::Upload, TransferDirection::Download)
+    );
+    assert_eq!((up.bytes, down.bytes), (Bytes::new(3000), Bytes::new(3000)));
+    assert!(up.begin <= up.end && up.end <= down.begin && down.begin <= down.end);
+    assert!(trace.time(4).unwrap() <= up.begin, "the third array was allocated before");
+}

@@ -17,6 +17,8 @@ pub(crate) struct Details {
     pub(crate) times: Vec<u64>,
     /// By event: the number of the thread. Empty if the source does not tell.
     pub(crate) threads: Vec<u32>,
+    /// By block: where it lay. Empty if the source does not tell, or tells of more than one moment.
+    pub(crate) addresses: Vec<u64>,
     /// Transfers between host and device, in the order of their ends.
     pub(crate) transfers: Vec<Transfer>,
 }

@@ -183,6 +183,11 @@ impl Trace {
         &self.details.transfers
     }
 
+    /// Where the block of that number lay, if the source is a snapshot of one moment.
+    pub fn address(&self, block: BlockIndex) -> Option<u64> {
+        self.details.addresses.get(block.0 as usize).copied()
+    }
+
     pub(crate) fn details(&self) -> &Details {
         &self.details
     }

@@ -88,6 +88,7 @@ bars(byId("sizes"), "Sizes", data.sizes, from => `from ${bytes(from)}`, "Request
 bars(byId("lifetimes"), "Lifetimes", data.lifetimes, from => `from ${count(from)}`, "Blocks by the number of events from their allocation to their free, or to the end of the run.");
 fragmentChart();
 happenings();
+transfers();
 policies();
 const settings = Object.entries(forebay.settings ?? {}).map(([key, value]) => `${key}:${value}`).join(", ");
 byId("source").textContent = `${settings ? `Settings of forebay's pool that are not the defaults: ${settings}. ` : ""}forebay ${data.forebay}, ${data.schema}. Every figure comes from replaying the recording on a simulated device.`;

@@ -74,6 +74,10 @@ function owners() {
     const call = { title: "call stack or tag", value: row => label(row.key), text: row => stack(label(row.key)), stack: true };
     table(parent, "By call stack or tag", [...common, call], data.owners.by_label, { sort: 0 });
   }
+  const text = title => ({ title, value: row => label(row.key), text: row => stack(label(row.key)), stack: true });
+  if (data.owners.by_site.length) table(parent, "By call site", [...common, text("call site")], data.owners.by_site, { sort: 0 });
+  if (data.owners.by_tag.length) table(parent, "By tag", [...common, text("tag")], data.owners.by_tag, { sort: 0 });
+  if (data.owners.by_thread.length > 1) table(parent, "By thread", [named("thread"), ...common], data.owners.by_thread, { sort: 1 });
   const sizes = { ...named("size", row => bytes(row.key)), number: true };
   table(parent, "By size", [sizes, ...common], data.owners.by_size, { sort: 1 });
   if (data.run.stream_count > 1) {
@@ -106,6 +110,26 @@ function happenings() {
     number("bytes", row => row.bytes, row => row.kind === "page_moves" ? "" : bytes(row.bytes)),
     number("pages", row => row.kind === "page_moves" ? row.count : 0, row => row.kind === "page_moves" ? count(row.count) : ""),
   ], all.listed, { sort: 0, descending: false });
+}
+
+// What was on its way between host and device.
+function transfers() {
+  const all = data.transfers;
+  byId("transfers-section").hidden = !all;
+  if (!all) return;
+  const [up, down] = all.under_way, per = data.timeline.events_per_bucket;
+  const line = (text, series, index) => ({ text, range: bucketed(series, per), fill: true, shown: true, color: `s${index}`, dash: [] });
+  const lines = [line("to the device", up, 1), line("from the device", down, 2)];
+  legend(byId("transfers-legend"), new Chart(byId("transfers"), byId("transfers-readout"), lines, { say: value => bytes(Math.round(value)) }));
+  byId("transfers-note").textContent = `Bytes of the transfers under way: ${counted(all.counts[0], "transfer")} with ${bytes(all.bytes[0])} to the device, ${count(all.counts[1])} with ${bytes(all.bytes[1])} from it. The largest are listed.`;
+  table(byId("transfers-table"), "Largest transfers", [
+    { title: "way", value: row => row.direction },
+    number("bytes", row => row.bytes, row => bytes(row.bytes)),
+    number("after event", row => row.at, row => count(row.at)),
+    number("begin", row => row.begin_ns, row => nanos(row.begin_ns)),
+    number("time", row => row.took_ns, row => nanos(row.took_ns)),
+    number("a second", row => row.bytes / Math.max(row.took_ns, 1), row => bytes(Math.round(row.bytes / Math.max(row.took_ns, 1) * 1e9))),
+  ], all.listed, { sort: 1 });
 }
 
 function policies() {
