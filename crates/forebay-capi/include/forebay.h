@@ -2045,8 +2045,8 @@ void *forebay_torch_alloc(ptrdiff_t size, int device, void *stream);
 void forebay_torch_free(void *block, ptrdiff_t _size, int device, void *stream);
 
 /**
- * Begins to record what a pool is asked: the last `events` of it, 16,777,216 at most. Every call of
- * the pool takes the long way until the recording ends.
+ * Begins to record what a pool is asked: the last `events` of it, 16,777,216 at most. Until
+ * the recording ends, allocating and freeing take up to twice as long.
  */
 forebay_status forebay_trace_start(forebay_pool pool, uint64_t events);
 

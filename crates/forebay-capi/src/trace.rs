@@ -15,8 +15,8 @@ use crate::status::{Failure, forebay_status};
 use crate::table;
 use crate::text::{self, write_optional};
 
-/// Begins to record what a pool is asked: the last `events` of it, 16,777,216 at most. Every call of
-/// the pool takes the long way until the recording ends.
+/// Begins to record what a pool is asked: the last `events` of it, 16,777,216 at most. Until
+/// the recording ends, allocating and freeing take up to twice as long.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> forebay_status {
     status_of(|| {

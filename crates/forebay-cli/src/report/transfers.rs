@@ -31,8 +31,7 @@ pub(super) fn transfers(trace: &Trace) -> Option<Transfers> {
     Some(Transfers {
         counts: directions.map(|direction| of(direction).len() as u64),
         bytes: directions.map(|direction| {
-            let bytes = of(direction).iter().map(|transfer| transfer.bytes.get());
-            bytes.fold(0, u64::saturating_add)
+            of(direction).iter().map(|transfer| transfer.bytes.get()).fold(0, u64::saturating_add)
         }),
         under_way: directions.map(|direction| under_way(trace, direction, &of(direction))),
         listed: listed.collect(),

@@ -392,8 +392,9 @@ impl Pool {
         Scope::new(&self.shared)
     }
 
-    /// The last events, oldest first, as many as the setting `history` keeps. Empty in a forked child, for the parent's
-    /// pool.
+    /// The last events, oldest first, as many as the setting `history` keeps. Events of one thread are in order, and so are
+    /// those of one block; on the fast path up to sixteen events of a thread share a time. Empty in a forked child, for the
+    /// parent's pool.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, PoolOptions, StreamHandle};

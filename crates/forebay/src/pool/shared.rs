@@ -250,7 +250,7 @@ impl Shared {
         }
         self.history.all(|| {
             let mut of_threads = Vec::new();
-            self.thread_caches.each(|caches| of_threads.push(caches.events.clone()));
+            self.thread_caches.each(|caches| of_threads.extend(caches.events.as_deref().cloned()));
             of_threads
         })
     }

@@ -41,17 +41,17 @@ impl Shared {
         // SAFETY: the gate belongs to this thread by its thread slot, and nothing up to `leave` enters a gate.
         let mut passed = unsafe { gate.pass() }?;
         let caches = passed.data();
-        if !caches.events.has_room() {
+        if !caches.events.as_mut().is_some_and(|events| events.has_room()) {
             passed.leave();
             self.hand_over_events();
             return None;
         }
         let cache = caches.front(stream);
         let block = cache.and_then(|cache| self.take_cached::<true>(cache, requested, size));
-        if let Some(block) = block {
+        if let (Some(block), Some(events)) = (block, &mut caches.events) {
             let (action, tag) = (EventAction::Allocate, Tag::current());
             let Block { address, generation, .. } = block;
-            caches.events.push(RawEvent { action, address, generation, requested, stream, tag });
+            events.push(RawEvent { action, address, generation, requested, stream, tag });
         }
         passed.leave();
         block
@@ -62,7 +62,8 @@ impl Shared {
     #[cold]
     #[inline(never)]
     fn hand_over_events(&self) {
-        if let Some(events) = self.with_own_caches(|caches| caches.events.begin_batch()) {
+        let begin = |caches: &mut ThreadCaches| caches.events.get_or_insert_default().begin_batch();
+        if let Some(events) = self.with_own_caches(begin) {
             self.history.add(events);
         }
     }
@@ -109,7 +110,7 @@ impl Shared {
         // SAFETY: the gate belongs to this thread by its thread slot, and nothing up to `leave` enters a gate.
         let Some(mut passed) = (unsafe { gate.pass() }) else { return false };
         let caches = passed.data();
-        if !caches.events.has_room() {
+        if !caches.events.as_mut().is_some_and(|events| events.has_room()) {
             passed.leave();
             self.hand_over_events();
             return false;
@@ -118,11 +119,11 @@ impl Shared {
             Some(cache) => self.keep_cached::<true, LARGE>(cache, slot, known, address, claimed),
             None => false,
         };
-        if is_kept {
+        if is_kept && let Some(events) = &mut caches.events {
             let requested = if LARGE { known.requested() } else { known.requested_small() };
             let (requested, tag) = (Bytes::new(requested), Tag::of_known(known));
             let (action, generation) = (EventAction::Free, known.generation());
-            caches.events.push(RawEvent { action, address, generation, requested, stream, tag });
+            events.push(RawEvent { action, address, generation, requested, stream, tag });
         }
         passed.leave();
         is_kept
@@ -130,6 +131,8 @@ impl Shared {
 
     /// Records an event of the slow path, and calls the observers.
     pub(in crate::pool) fn note(&self, event: RawEvent) {
-        self.history.note(event, |push| self.with_own_caches(|caches| push(&mut caches.events)));
+        self.history.note(event, |push| {
+            self.with_own_caches(|caches| push(caches.events.get_or_insert_default()))
+        });
     }
 }

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use crate::config::Key;
 use crate::pool::calls::{registry, upkeep};
 use crate::pool::common::capture::Capture;
-use crate::pool::common::event::ThreadEvents;
 use crate::pool::debug;
 use crate::pool::shared::{Shared, growth_of, magazine_units};
 use crate::{Error, Result};
@@ -27,7 +26,7 @@ impl Shared {
         self.update_fast_epoch(&settings);
         self.history.set_most(usize::try_from(settings.history()).unwrap_or(usize::MAX));
         if key == Key::History.name() && settings.history() == 0 {
-            self.thread_caches.each(|caches| caches.events = ThreadEvents::default());
+            self.thread_caches.each(|caches| caches.events = None);
         }
         registry::set_upkeep(self.id, settings.upkeep());
         if settings.upkeep() {

@@ -52,17 +52,17 @@ impl Shared {
         #[cfg(feature = "tracing")]
         {
             let (pool, requested) = (self.id.0, request.size.get());
-            let (held, took_ns) = (self.held.get(), begun.at.elapsed().as_nanos() as u64);
+            let (held, took) = (self.held.get(), begun.at.elapsed());
             match got {
                 Err(error) => {
-                    tracing::warn!(target: "forebay", pool, requested, took_ns, %error, "refused");
+                    tracing::warn!(target: "forebay", pool, requested, ?took, %error, "refused");
                 }
                 Ok(_) if held != begun.held => {
                     let (from, to) = (begun.held.get(), held.get());
-                    tracing::debug!(target: "forebay", pool, requested, from, to, took_ns, "held memory changed");
+                    tracing::debug!(target: "forebay", pool, requested, from, to, ?took, "held memory changed");
                 }
                 Ok(_) => {
-                    tracing::trace!(target: "forebay", pool, requested, took_ns, "slow request");
+                    tracing::trace!(target: "forebay", pool, requested, ?took, "slow request");
                 }
             }
         }
@@ -74,14 +74,14 @@ impl Shared {
     pub(in crate::pool) fn tell_release(&self, begun: &Begun, released: &Result<Bytes>) {
         #[cfg(feature = "tracing")]
         {
-            let (pool, took_ns) = (self.id.0, begun.at.elapsed().as_nanos() as u64);
+            let (pool, took) = (self.id.0, begun.at.elapsed());
             match released {
                 Ok(bytes) => {
                     let bytes = bytes.get();
-                    tracing::debug!(target: "forebay", pool, bytes, took_ns, "released");
+                    tracing::debug!(target: "forebay", pool, bytes, ?took, "released");
                 }
                 Err(error) => {
-                    tracing::warn!(target: "forebay", pool, took_ns, %error, "not released");
+                    tracing::warn!(target: "forebay", pool, ?took, %error, "not released");
                 }
             }
         }
