@@ -2060,7 +2060,9 @@ forebay_status forebay_trace_start(forebay_pool pool, uint64_t events);
  * * `path` is null, or a text that ends with a zero byte.
  * * `events` is null, or a number can be written there.
  */
-forebay_status forebay_trace_stop(forebay_pool pool, const char *path, uint64_t *events);
+forebay_status forebay_trace_stop(forebay_pool pool,
+                                  const char *path,
+                                  uint64_t *events);
 
 /**
  * Enqueues a copy of `size` bytes from the host to the device.
