@@ -168,8 +168,11 @@ fn owners_and_transfers_add_up() {
         assert_eq!(by.iter().map(|owner| owner.blocks).sum::<u64>(), 12);
     }
     assert_eq!((owners.by_tag.len(), owners.by_site.len(), owners.by_thread.len()), (2, 1, 4));
-    let label = |key: u64| &*report.labels[usize::try_from(key).unwrap() - 1];
-    let names: Vec<&str> = owners.by_tag.iter().map(|owner| label(owner.key)).collect();
+    let names: Vec<&str> = owners
+        .by_tag
+        .iter()
+        .map(|owner| &*report.labels[usize::try_from(owner.key).unwrap() - 1])
+        .collect();
     assert_eq!(names, ["forward", "<script>alert(1)</script>"]);
     let page = page(&report).unwrap();
     assert_eq!(page.matches("<script").count(), 2, "the data, and the program");

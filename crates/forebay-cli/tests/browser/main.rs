@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use forebay_core::Bytes;
+use forebay_trace::{TraceBuilder, Transfer, TransferDirection};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::{Value, json};
 
@@ -73,6 +74,27 @@ fn expect(fact: bool, what: &str) -> Result<(), Fault> {
     if fact { Ok(()) } else { Err(what.to_owned()) }
 }
 
+/// A recording with transfers, threads, and a tag that is no HTML.
+fn with_transfers(folder: &Path) -> PathBuf {
+    let mut builder = TraceBuilder::new("transfers");
+    for block in 0..50 {
+        builder.allocate(block, Bytes::mib(block + 1), block % 3).unwrap();
+        builder.tag("<script>document.title='owned'</script>");
+        builder.stack("inner a.rs:1\nouter b.rs:2");
+        builder.thread(u32::from(block % 2 == 0));
+        builder.time(block * 1000);
+        let [begin, end] = [block * 1000, block * 1500].map(Duration::from_nanos);
+        let direction = match block % 2 {
+            0 => TransferDirection::Upload,
+            _ => TransferDirection::Download,
+        };
+        builder.transfer(Transfer { begin, end, bytes: Bytes::mib(1), direction });
+    }
+    let path = folder.join("transfers.fbt");
+    forebay_trace::format::write_path(&builder.finish(), &path).unwrap();
+    path
+}
+
 /// Part of time that a chart shows, in events.
 fn shown(browser: &mut Chromium) -> Result<(f64, f64), Fault> {
     let range = browser
@@ -81,23 +103,25 @@ fn shown(browser: &mut Chromium) -> Result<(f64, f64), Fault> {
 }
 
 fn opens(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
-    for name in
-        ["data/gpt2_train.csv.gz", "tests/data/rmm_log.csv", "tests/data/torch_snapshot.pickle"]
-    {
-        let took = browser.open(&written(folder, &data(name)))?;
+    let names =
+        ["data/gpt2_train.csv.gz", "tests/data/rmm_log.csv", "tests/data/torch_snapshot.pickle"];
+    let files = names.map(|name| (data(name), 3)).into_iter();
+    for (file, canvases) in files.chain([(with_transfers(folder), 4)]) {
+        let name = file.display();
+        let took = browser.open(&written(folder, &file))?;
         // Two seconds, and a machine that is busy with other tests.
         expect(took < Duration::from_secs(10), &format!("{name} took {took:?} to open"))?;
         let figures = browser.value("document.querySelectorAll('#figures dd').length")?;
         expect(figures.as_u64() >= Some(5), &format!("{name}: {figures} figures"))?;
         // Something other than the background is drawn on every canvas.
         let drawn = browser.value(
-            "[...document.querySelectorAll('canvas')].map(c => new Set(new Uint32Array(c.getContext('2d')\
+            "[...document.querySelectorAll('section:not([hidden]) canvas')].map(c => new Set(new Uint32Array(c.getContext('2d')\
              .getImageData(0, 0, c.width, c.height).data.buffer)).size)",
         )?;
         let colors: Vec<u64> =
             drawn.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
         expect(
-            colors.len() == 3 && colors.iter().all(|&count| count > 3),
+            colors.len() == canvases && colors.iter().all(|&count| count > 3),
             &format!("{name}: {drawn}"),
         )?;
         let hungry = browser.value("performance.getEntriesByType('resource').length")?;
@@ -246,9 +270,20 @@ fn hostile(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
         heading.as_str().is_some_and(|text| text.starts_with("<img src=x")),
         &format!("{heading}"),
     )?;
-    let found =
-        browser.value("document.querySelectorAll('img').length + document.scripts.length")?;
-    expect(found == 2, &format!("{found} scripts and images"))?;
-    let title = browser.value("document.title")?;
-    expect(title != "owned", "a script of the data ran")
+    for page in [None, Some(written(folder, &with_transfers(folder)))] {
+        if let Some(page) = page {
+            browser.open(&page)?;
+            let shown = browser.value("document.getElementById('owners').textContent")?;
+            let shown = shown.as_str().unwrap_or_default();
+            for part in ["By tag", "By thread", "By call site", "<script>document.title"] {
+                expect(shown.contains(part), &format!("{part} is not in {shown}"))?;
+            }
+        }
+        let found =
+            browser.value("document.querySelectorAll('img').length + document.scripts.length")?;
+        expect(found == 2, &format!("{found} scripts and images"))?;
+        let title = browser.value("document.title")?;
+        expect(title != "owned", "a script of the data ran")?;
+    }
+    Ok(())
 }

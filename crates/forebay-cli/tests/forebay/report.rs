@@ -14,6 +14,7 @@ fn a_page_is_written_from_each_kind_of_file() {
         "tests/data/rmm_log.csv",
         "tests/data/torch_snapshot.pickle",
         "tests/data/forebay_snapshot.pickle",
+        "../../fuzz/seeds/trace_files/pool.json",
     ] {
         let page = folder.path().join("page.html");
         let run = forebay(&[
