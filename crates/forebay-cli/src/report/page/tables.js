@@ -76,7 +76,7 @@ function owners() {
   }
   const text = title => ({ title, value: row => label(row.key), text: row => stack(label(row.key)), stack: true });
   if (data.owners.by_site.length) table(parent, "By call site", [...common, text("call site")], data.owners.by_site, { sort: 0 });
-  if (data.owners.by_tag.length) table(parent, "By tag", [...common, text("tag")], data.owners.by_tag, { sort: 0 });
+  if (data.owners.by_tag.length && data.owners.by_site.length) table(parent, "By tag", [...common, text("tag")], data.owners.by_tag, { sort: 0 });
   if (data.owners.by_thread.length > 1) table(parent, "By thread", [named("thread"), ...common], data.owners.by_thread, { sort: 1 });
   const sizes = { ...named("size", row => bytes(row.key)), number: true };
   table(parent, "By size", [sizes, ...common], data.owners.by_size, { sort: 1 });
