@@ -114,8 +114,8 @@ pub enum Command {
     ///
     /// Attaches to every process of this user that has made a pool, or to one, without restarting it. Shows a live view
     /// in a terminal, and a table each second elsewhere. --serve gives the same as a web page, and /metrics for
-    /// Prometheus. The program loses a few microseconds a second. Exits with 1 if a process was named that cannot be
-    /// read, or with --once if there is none.
+    /// Prometheus. Each look takes a thread of the program some hundred microseconds. Exits with 1 if a process was named
+    /// that cannot be read, or with --once if there is none.
     Monitor(MonitorOptions),
     /// Convert a recording to another format.
     ///

@@ -18,7 +18,7 @@
 //!   left behind. They have no permissions either, so each side checks the user of the other.
 //! * The thread reads nothing from its peer. It waits for a peer that does not read for a quarter of a second at most,
 //!   and holds no lock meanwhile.
-//! * A snapshot is made at most twenty times a second, whoever asks how often; others get the last one.
+//! * A snapshot is made at most twenty times a second, for all readers together; others get the last one.
 //! * A snapshot lists at most [64 pools](ProcessSnapshot::MOST_POOLS), with the top streams and tags of each, and no
 //!   environment, arguments or paths.
 //!

@@ -27,7 +27,7 @@ const MOST_COPIES: u32 = 8;
 /// How long a peer may take to read its answer.
 const LONGEST_ANSWER: Duration = Duration::from_millis(250);
 
-/// How long a snapshot serves whoever asks.
+/// How long a snapshot serves all readers.
 const SHORTEST_AGE: Duration = Duration::from_millis(50);
 
 /// The pause after a peer of another user, and after a failure of the system.
