@@ -84,6 +84,25 @@ fn a_table_has_the_figures_and_steers_no_terminal() {
 }
 
 #[test]
+fn a_process_without_pools_is_named() {
+    let process = json!({"schema": "forebay.process.v1", "pid": 42, "process": "trainer"});
+    let process: ProcessSnapshot = serde_json::from_value(process).unwrap();
+    let mut watch = Watch::new(None);
+    let sample = watch.sample_of(vec![(Endpoint::of(42), Ok(process))], Vec::new(), None);
+    let mut out = Vec::new();
+    text::write(&sample, Width::new(80), &mut out).unwrap();
+    let mut view = View::new(watch, sample, Duration::from_secs(1));
+    let mut terminal = Terminal::new(TestBackend::new(80, 20)).unwrap();
+    terminal.draw(|frame| view.draw(frame)).unwrap();
+    let table = String::from_utf8(out).unwrap();
+    let table = anstream::adapter::strip_str(&table).to_string();
+    for shown in [table, terminal.backend().to_string()] {
+        assert!(shown.contains("process 42 trainer has no pool now"), "{shown}");
+        assert!(!shown.contains("no process of this user"), "{shown}");
+    }
+}
+
+#[test]
 fn metrics_are_of_their_format() {
     let (_, sample) = watched();
     let text = metrics::write(&sample, Format::Prometheus);

@@ -29,6 +29,9 @@ pub(super) fn write(sample: &Sample, width: Width, out: &mut dyn Write) -> io::R
     } else {
         pools(&sample.processes, width, out)?;
     }
+    for line in without_pools(sample) {
+        paragraph(NOTE, &line, 0, width, out)?;
+    }
     for unreadable in &sample.unreadable {
         paragraph(NOTE, &unreadable.reason, 0, width, out)?;
     }
@@ -36,6 +39,18 @@ pub(super) fn write(sample: &Sample, width: Width, out: &mut dyn Write) -> io::R
         paragraph(BAD, &format!("warning: {warning}"), 0, width, out)?;
     }
     writeln!(out)
+}
+
+/// Processes that answer and have no pool any more, a line for each.
+pub(super) fn without_pools(sample: &Sample) -> impl Iterator<Item = String> {
+    let without = sample.processes.iter().filter(|process| process.snapshot.pools.is_empty());
+    without.map(|process| {
+        format!(
+            "process {} {} has no pool now",
+            process.snapshot.pid,
+            plain(&process.snapshot.process)
+        )
+    })
 }
 
 fn pools(processes: &[Process], width: Width, out: &mut dyn Write) -> io::Result<()> {

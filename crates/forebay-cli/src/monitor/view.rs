@@ -20,7 +20,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table, TableState, Wrap};
 
 use super::sample::{PoolKey, Process, Rates, Sample, Watch, is_tight, part, waste};
-use super::text::{device, others, owners, rate};
+use super::text::{device, others, owners, rate, without_pools};
 use super::{NOBODY, plain};
 use crate::Ending;
 
@@ -116,7 +116,11 @@ impl View {
         .areas(frame.area());
         frame.render_widget(Paragraph::new(head), top);
         if count == 0 {
-            let nobody = Paragraph::new(NOBODY).wrap(Wrap { trim: true });
+            let mut lines: Vec<Line<'_>> = without_pools(&self.sample).map(Line::from).collect();
+            if lines.is_empty() {
+                lines.push(Line::from(NOBODY));
+            }
+            let nobody = Paragraph::new(lines).wrap(Wrap { trim: true });
             frame.render_widget(nobody, middle.union(bottom));
         } else {
             // Pools come and go.
