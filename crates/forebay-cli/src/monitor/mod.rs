@@ -26,6 +26,7 @@ use crate::{Ending, layout};
 
 use sample::{Sample, Watch};
 
+pub(crate) use nvml::VARIABLE as NVML_VARIABLE;
 pub use serve::Address;
 
 /// What is said where nothing can be watched.

@@ -11,10 +11,11 @@ use forebay::opencl::LIBRARY_VARIABLE;
 use forebay_cuda::DRIVER_VARIABLE;
 
 use crate::doctor::report::{Owner, Setting};
+use crate::monitor::NVML_VARIABLE;
 
 /// Every variable that this command reads, and what it does. The first six are read where output is written,
 /// the others where driver libraries are looked for and devices chosen.
-const READ: [(&str, &str); 11] = [
+const READ: [(&str, &str); 12] = [
     ("NO_COLOR", "not empty: no colours"),
     ("CLICOLOR_FORCE", "not empty: colours in files too"),
     ("CLICOLOR", "0: no colours"),
@@ -25,6 +26,7 @@ const READ: [(&str, &str); 11] = [
     (DRIVER_VARIABLE, "the CUDA driver's library by name"),
     (HIP_DRIVER_VARIABLE, "HIP's library by name"),
     (LIBRARY_VARIABLE, "OpenCL's library by name"),
+    (NVML_VARIABLE, "NVIDIA's management library by name, for the monitor"),
     (VARIABLE, "the device of commands that name none, and of programs that ask for the best"),
 ];
 
