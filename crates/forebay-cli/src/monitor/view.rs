@@ -89,7 +89,10 @@ impl View {
             KeyCode::Up | KeyCode::Char('k') => self.table.select(Some(at.saturating_sub(1))),
             KeyCode::Char('p') | KeyCode::Char(' ') => self.paused = !self.paused,
             KeyCode::Char('+') => self.interval = (self.interval / 2).max(INTERVALS.0),
-            KeyCode::Char('-') => self.interval = (self.interval * 2).min(INTERVALS.1),
+            // --interval may be longer than the keys go.
+            KeyCode::Char('-') if self.interval < INTERVALS.1 => {
+                self.interval = (self.interval * 2).min(INTERVALS.1);
+            }
             _ => {}
         }
         false
