@@ -229,23 +229,43 @@ impl<T: Default + Send> Default for PerProcess<T> {
 /// goes on without exec has them all: a listening socket or a file lock would then outlive the process it belongs to.
 ///
 /// A child made by a bare `clone` call, past `fork`, does keep it.
+///
+/// A program may close descriptors that it does not know, and open its own under their numbers. So nothing is closed here
+/// that is not the file it was.
 #[cfg(unix)]
 #[derive(Debug)]
 pub struct ProcessFd {
     descriptor: ManuallyDrop<OwnedFd>,
+    file: File,
     birth: Birth,
+}
+
+/// What tells one file from another, whatever number it has; `None` where the system does not say.
+#[cfg(unix)]
+type File = Option<(libc::dev_t, libc::ino_t)>;
+
+/// The file that has a number now.
+#[cfg(unix)]
+fn file(raw: RawFd) -> File {
+    if cfg!(miri) {
+        return None;
+    }
+    let mut about = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: any number may be asked about, and the answer is written to a place of our own.
+    let answered = unsafe { libc::fstat(raw, about.as_mut_ptr()) } == 0;
+    // SAFETY: the call has filled it where it succeeded.
+    answered.then(|| unsafe { about.assume_init() }).map(|about| (about.st_dev, about.st_ino))
 }
 
 /// The descriptors that a forked child closes.
 #[cfg(unix)]
-static CLOSED_IN_CHILD: ForkSafeMutex<Vec<RawFd>> = ForkSafeMutex::new(Vec::new());
+static CLOSED_IN_CHILD: ForkSafeMutex<Vec<(RawFd, File)>> = ForkSafeMutex::new(Vec::new());
 
 #[cfg(unix)]
 impl ProcessFd {
     /// Binds `descriptor` to this process.
     pub fn new(descriptor: OwnedFd) -> Self {
-        CLOSED_IN_CHILD.lock().push(descriptor.as_raw_fd());
-        Self { descriptor: ManuallyDrop::new(descriptor), birth: Birth::here() }
+        Self::make(|bound| bound(descriptor))
     }
 
     /// Makes descriptors while no thread forks, so that no child gets one that is not yet bound to this process. `make`
@@ -254,8 +274,10 @@ impl ProcessFd {
         let birth = Birth::here();
         let mut all = CLOSED_IN_CHILD.lock();
         make(&mut |descriptor| {
-            all.push(descriptor.as_raw_fd());
-            Self { descriptor: ManuallyDrop::new(descriptor), birth }
+            let raw = descriptor.as_raw_fd();
+            let file = file(raw);
+            all.push((raw, file));
+            Self { descriptor: ManuallyDrop::new(descriptor), file, birth }
         })
     }
 
@@ -275,11 +297,13 @@ impl Drop for ProcessFd {
         let raw = self.descriptor.as_raw_fd();
         // Closed under the lock, so that no child closes what has this number next.
         let mut all = CLOSED_IN_CHILD.lock();
-        if let Some(at) = all.iter().position(|&one| one == raw) {
+        if let Some(at) = all.iter().position(|&one| one == (raw, self.file)) {
             all.swap_remove(at);
         }
-        // SAFETY: the descriptor is initialised and open, and nothing uses it after this drop.
-        unsafe { ManuallyDrop::drop(&mut self.descriptor) };
+        if file(raw) == self.file {
+            // SAFETY: the descriptor is initialised and open, and nothing uses it after this drop.
+            unsafe { ManuallyDrop::drop(&mut self.descriptor) };
+        }
     }
 }
 
@@ -346,7 +370,9 @@ extern "C" fn in_child() {
     let _ = LOCKED_FOR_FORK.try_with(RefCell::take);
     // Free, since the forking thread held it; unless that thread was ending, and then the descriptors stay open.
     if let Some(mut all) = try_lock(&CLOSED_IN_CHILD.value) {
-        for raw in core::mem::take(&mut *all) {
+        for (raw, _) in
+            core::mem::take(&mut *all).into_iter().filter(|&(raw, own)| file(raw) == own)
+        {
             // SAFETY: the child's copy of a descriptor that a `ProcessFd` owns, which does not use it in the child.
             drop(unsafe { OwnedFd::from_raw_fd(raw) });
         }
@@ -431,5 +457,31 @@ mod tests {
         // SAFETY: as above.
         unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, &raw mut status, 0)) };
         assert_eq!(rest.unwrap(), "");
+    }
+
+    #[test]
+    #[cfg(all(unix, not(miri)))]
+    fn a_number_that_is_another_file_by_now_is_left_alone() {
+        let (_reader, writer) = std::io::pipe().unwrap();
+        let bound = ProcessFd::new(writer.into());
+        let raw = bound.get().unwrap().as_raw_fd();
+        // As a program does that closes descriptors it does not know, and opens its own.
+        let other = std::fs::File::open("/").unwrap();
+        // SAFETY: the descriptor is this test's, and replaced by another.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), raw) }, raw);
+        // SAFETY: the child makes one system call, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe { libc::_exit(libc::fcntl(raw, libc::F_GETFD)) };
+        }
+        let mut status = -1;
+        // SAFETY: the child is this test's own.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "a child closed the program's file");
+        drop(bound);
+        assert_eq!(file(raw), file(other.as_raw_fd()), "the drop closed the program's file");
+        // SAFETY: it is this test's, and nothing else uses it.
+        drop(unsafe { OwnedFd::from_raw_fd(raw) });
     }
 }

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Instant;
@@ -77,12 +77,16 @@ fn serve(listener: &ProcessFd, name: &str) {
         }
         match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(peer) if user::at_other_end(&peer) == Ok(user::own()) => {
+                // Closed only if it is still the peer then, and in no forked child left open.
+                let peer = ProcessFd::new(peer);
                 let fresh = last.take().filter(|(taken, _)| taken.elapsed() < SHORTEST_AGE);
                 let (_, text) = last.insert(fresh.unwrap_or_else(|| {
                     let taken = Instant::now();
                     (taken, snapshot().to_json() + "\n")
                 }));
-                answer(&peer, text.as_bytes());
+                if let Ok(peer) = peer.get() {
+                    answer(peer, text.as_bytes());
+                }
             }
             Err(Errno::INTR | Errno::CONNABORTED) => {}
             Ok(_) | Err(_) => std::thread::sleep(PAUSE),
@@ -97,7 +101,7 @@ fn is_named(listener: BorrowedFd<'_>, name: &str) -> bool {
 }
 
 /// Sends the text, as far as the peer takes it in time. The line's end tells the peer that it has all of it.
-pub(super) fn answer(peer: &OwnedFd, mut text: &[u8]) {
+pub(super) fn answer(peer: BorrowedFd<'_>, mut text: &[u8]) {
     let begun = Instant::now();
     while let Some(rest) = LONGEST_ANSWER.checked_sub(begun.elapsed()).filter(|_| !text.is_empty())
     {
