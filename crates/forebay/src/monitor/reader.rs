@@ -29,7 +29,9 @@ pub struct Endpoint {
 
 /// All of this user in this network namespace, by process.
 pub fn endpoints() -> Vec<Endpoint> {
-    let listed = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    // Others' sockets may have names of any bytes.
+    let listed = fs::read("/proc/net/unix").unwrap_or_default();
+    let listed = String::from_utf8_lossy(&listed);
     let prefix = format!("@{PREFIX}{}/", user::own());
     let named = |line: &str| {
         let (_, name) = line.split_once(&prefix)?;
