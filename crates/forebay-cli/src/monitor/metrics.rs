@@ -73,7 +73,8 @@ pub(super) fn write(sample: &Sample, format: Format) -> String {
         page.value("forebay_process_up", &of_process(process), 1);
     }
     for unreadable in &sample.unreadable {
-        page.value("forebay_process_up", &labels(&[("pid", &unreadable.pid.to_string())]), 0);
+        let (pid, copy) = (unreadable.pid.to_string(), unreadable.copy.to_string());
+        page.value("forebay_process_up", &labels(of_copy(&[("pid", &pid), ("copy", &copy)])), 0);
     }
     for (name, kind, help, figure) in POOLS {
         let name = format!("forebay_pool_{name}");
@@ -99,7 +100,7 @@ fn latencies(page: &mut Page, processes: &[Process]) {
     for (labels, pool) in pools(processes) {
         let mut sum = 0;
         for bucket in &pool.driver_latency {
-            sum += bucket.count;
+            sum = bucket.count.saturating_add(sum);
             let bound = match bucket.at_most_ns {
                 u64::MAX => "+Inf".to_owned(),
                 bound => seconds(bound),
@@ -244,9 +245,15 @@ fn pools(processes: &[Process]) -> impl Iterator<Item = (String, &ProcessPool)> 
 fn of_process(process: &Process) -> String {
     let of = &process.snapshot;
     let (pid, copy) = (of.pid.to_string(), process.copy.to_string());
-    let all = [("pid", pid.as_str()), ("process", of.process.as_str()), ("copy", copy.as_str())];
-    // A second copy of forebay in one process is rare.
-    labels(if process.copy == 0 { all.get(..2).unwrap_or_default() } else { &all })
+    labels(of_copy(&[("pid", &pid), ("process", &of.process), ("copy", &copy)]))
+}
+
+/// The labels, of which the last is the copy, without that of the first copy: a second one in a process is rare.
+fn of_copy<'a, 'b>(all: &'a [(&'b str, &'b str)]) -> &'a [(&'b str, &'b str)] {
+    match all {
+        [rest @ .., (_, "0")] => rest,
+        all => all,
+    }
 }
 
 /// Labels with their values escaped.

@@ -65,8 +65,10 @@ pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::R
         if options.once || ended(&sample, options.pid) {
             return Ok(Ending::Well);
         }
-        next += options.interval;
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        // Looks that were missed, while the program was stopped or its reader was slow, are not made up for.
+        let now = Instant::now();
+        next = (next + options.interval).max(now);
+        std::thread::sleep(next.saturating_duration_since(now));
         sample = watch.sample();
     }
 }

@@ -2,19 +2,25 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::monitor::{Endpoint, MonitorError, ProcessPool, ProcessSnapshot, endpoints};
-use forebay_core::Bytes;
+use forebay_core::{Bytes, counted};
 use serde::Serialize;
 
 use super::nvml::{Gpu, Nvml};
+use super::plain;
 
 /// How long a process may take to answer. A process at work takes a millisecond; one that is stopped takes all of it.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// The most processes that are read, so that a machine with very many is not held up by being watched.
+/// The most processes that are read, so that a machine with very many is not held up by being watched; and how many are
+/// read at once.
 const MOST_PROCESSES: usize = 64;
+
+/// How long they may take all together, however many names others have taken.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 /// How many moments of a pool are remembered for its picture.
 const MOST_MOMENTS: usize = 240;
@@ -51,6 +57,7 @@ pub(super) struct Process {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Unreadable {
     pub(super) pid: u32,
+    pub(super) copy: u32,
     pub(super) reason: String,
     #[serde(skip)]
     pub(super) is_gone: bool,
@@ -92,17 +99,7 @@ impl Watch {
                 targets.push(Endpoint::of(pid));
             }
         }
-        targets.truncate(MOST_PROCESSES);
-        // All at once: those that are stopped do not add up.
-        let read = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                targets.iter().map(|&target| (target, scope.spawn(move || read(target)))).collect();
-            let joined = threads.into_iter().map(|(target, thread)| {
-                let failed = || Err(("reading it failed".to_owned(), false));
-                (target, thread.join().unwrap_or_else(|_| failed()))
-            });
-            joined.collect::<Vec<_>>()
-        });
+        let (read, left_out) = read_all(&targets, self.pid.is_none());
         let (devices, devices_missing) = match &self.nvml {
             Ok(nvml) => match nvml.gpus() {
                 Ok(devices) => (devices, None),
@@ -110,7 +107,11 @@ impl Watch {
             },
             Err(reason) => (Vec::new(), Some(reason.clone())),
         };
-        self.sample_of(read, devices, devices_missing)
+        let mut sample = self.sample_of(read, devices, devices_missing);
+        if left_out > 0 {
+            sample.warnings.push(format!("{} not read", counted(left_out as u64, "more process")));
+        }
+        sample
     }
 
     /// A sample of what was read.
@@ -125,7 +126,10 @@ impl Watch {
         let mut now = BTreeMap::new();
         for (endpoint, read) in read {
             match read {
-                Ok(snapshot) => {
+                Ok(mut snapshot) => {
+                    // Whatever it says of itself.
+                    snapshot.pid = u64::from(endpoint.pid);
+                    snapshot.pools.truncate(ProcessSnapshot::MOST_POOLS);
                     let taken = snapshot.taken_unix_ms;
                     let rates = snapshot.pools.iter().map(|pool| {
                         let key = (endpoint, pool.pool);
@@ -142,7 +146,8 @@ impl Watch {
                     processes.push(Process { snapshot, copy: endpoint.copy, rates });
                 }
                 Err((reason, is_gone)) => {
-                    unreadable.push(Unreadable { pid: endpoint.pid, reason, is_gone });
+                    let Endpoint { pid, copy, .. } = endpoint;
+                    unreadable.push(Unreadable { pid, copy, reason: plain(&reason), is_gone });
                 }
             }
         }
@@ -169,8 +174,38 @@ impl Watch {
 /// A snapshot, or why there is none and whether the process is gone.
 pub(super) type Read = Result<ProcessSnapshot, (String, bool)>;
 
-fn read(target: Endpoint) -> Read {
-    let text = target.read(PATIENCE);
+/// Reads them, and counts those that it does not come to. Anybody can take a name: with `own_only` those that others took
+/// are passed over, and take nobody's place.
+pub(super) fn read_all(targets: &[Endpoint], own_only: bool) -> (Vec<(Endpoint, Read)>, usize) {
+    let begun = Instant::now();
+    let (mut all, mut left_out) = (Vec::new(), targets.len());
+    // Many at once: those that are stopped do not add up.
+    for some in targets.chunks(MOST_PROCESSES) {
+        if all.len() >= MOST_PROCESSES || begun.elapsed() >= LONGEST_LOOK {
+            break;
+        }
+        left_out -= some.len();
+        std::thread::scope(|scope| {
+            let begin = |&target: &Endpoint| {
+                let thread = std::thread::Builder::new();
+                (target, thread.spawn_scoped(scope, move || target.read(PATIENCE)))
+            };
+            let threads: Vec<_> = some.iter().map(begin).collect();
+            for (target, thread) in threads {
+                let text = match thread.map(ScopedJoinHandle::join) {
+                    Ok(Ok(Err(MonitorError::OtherUser { .. }))) if own_only => continue,
+                    Ok(Ok(text)) => parse(target, text),
+                    Ok(Err(_)) => Err(("reading it failed".to_owned(), false)),
+                    Err(error) => Err((format!("no thread to read it: {error}"), false)),
+                };
+                all.push((target, text));
+            }
+        });
+    }
+    (all, left_out)
+}
+
+fn parse(target: Endpoint, text: Result<String, MonitorError>) -> Read {
     let text =
         text.map_err(|error| (error.to_string(), matches!(error, MonitorError::NotFound { .. })))?;
     let snapshot: Result<ProcessSnapshot, _> = serde_json::from_str(&text);

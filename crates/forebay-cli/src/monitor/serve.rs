@@ -111,22 +111,36 @@ pub(super) fn run(
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             };
-            if server.connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
-                server.connections.fetch_sub(1, Ordering::Relaxed);
+            let place = Place::take(&server.connections);
+            if server.connections.load(Ordering::Relaxed) > MOST_CONNECTIONS {
                 continue;
             }
             let server = &server;
-            let begun = std::thread::Builder::new().spawn_scoped(scope, move || {
+            // Where no thread can be had, the client is left without an answer.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, move || {
+                let _place = place;
                 // A client that goes away has its reasons.
                 let _ = server.answer(stream);
-                server.connections.fetch_sub(1, Ordering::Relaxed);
             });
-            if begun.is_err() {
-                server.connections.fetch_sub(1, Ordering::Relaxed);
-            }
         }
     });
     Ok(Ending::Well)
+}
+
+/// A connection among those that are counted, until it is dropped, however its thread ends.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(connections: &'a AtomicUsize) -> Self {
+        connections.fetch_add(1, Ordering::Relaxed);
+        Self(connections)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A status line, and a content with its type.
@@ -136,7 +150,6 @@ const TEXT: &str = "text/plain; charset=utf-8";
 
 impl Server {
     fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
-        stream.set_write_timeout(Some(PATIENCE))?;
         let (status, kind, content) = match request(&mut stream)? {
             Some(head) => self.content(&head)?,
             None => ("431 Request Header Fields Too Large", TEXT, "too long\n".to_owned()),
@@ -149,7 +162,7 @@ impl Server {
              frame-ancestors 'none'; base-uri 'none'\r\n\r\n",
             content.len()
         );
-        stream.write_all((head + &content).as_bytes())
+        send(&mut stream, (head + &content).as_bytes())
     }
 
     /// What a request gets.
@@ -220,6 +233,20 @@ fn request(stream: &mut TcpStream) -> io::Result<Option<String>> {
             return Err(io::ErrorKind::TimedOut.into());
         }
     }
+}
+
+/// Sends an answer, for as long as a client may take.
+fn send(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
+    let begun = Instant::now();
+    while !answer.is_empty() {
+        let rest = PATIENCE.checked_sub(begun.elapsed()).filter(|rest| !rest.is_zero());
+        stream.set_write_timeout(Some(rest.ok_or(io::ErrorKind::TimedOut)?))?;
+        match stream.write(answer)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            sent => answer = answer.get(sent..).unwrap_or_default(),
+        }
+    }
+    Ok(())
 }
 
 /// Whether a `Host` header names this machine as only programs on it do.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::metrics::{self, Format};
 use super::nvml::Gpu;
-use super::sample::{Sample, Watch};
+use super::sample::{Sample, Watch, read_all};
 use super::view::{View, bar};
 use super::*;
 
@@ -139,6 +139,43 @@ fn metrics_are_of_their_format() {
         open.ends_with("# EOF\n") && open.contains("# TYPE forebay_pool_allocations counter\n")
     );
     assert_eq!(Format::accepted("application/openmetrics-text;version=1.0.0"), Format::OpenMetrics);
+}
+
+/// A process of the user may say anything; and two copies of forebay in one that is stopped are two.
+#[test]
+fn figures_that_nobody_has_break_nothing() {
+    let (most, mut watch) = (u64::MAX, Watch::new(None));
+    let bucket = json!({"at_most_ns": most, "count": most});
+    let liar = json!({
+        "pid": 1, "pools": vec![json!({"driver_latency": [bucket, bucket]}); 1000],
+        "buffers": [{"created": most, "shared": most}],
+    });
+    let mut second = Endpoint::of(43);
+    second.copy = 1;
+    let silent = || Err(("\u{1b}[31m".to_owned(), false));
+    let read = vec![
+        (Endpoint::of(42), Ok(serde_json::from_value(liar).unwrap())),
+        (Endpoint::of(43), silent()),
+        (second, silent()),
+    ];
+    let sample = watch.sample_of(read, Vec::new(), None);
+    assert_eq!(sample.processes[0].snapshot.pid, 42, "it says that it is another");
+    assert_eq!(sample.processes[0].snapshot.pools.len(), ProcessSnapshot::MOST_POOLS);
+    assert!(!sample.unreadable[0].reason.contains('\u{1b}'), "{:?}", sample.unreadable);
+    text::write(&sample, Width::new(160), &mut Vec::new()).unwrap();
+    let text = metrics::write(&sample, Format::Prometheus);
+    let silent: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("forebay_process_up{pid=\"43")).collect();
+    let expected =
+        [r#"forebay_process_up{pid="43"} 0"#, r#"forebay_process_up{pid="43",copy="1"} 0"#];
+    assert_eq!(silent, expected);
+}
+
+#[test]
+fn processes_beyond_the_most_are_counted() {
+    let nobody: Vec<Endpoint> = (0..70).map(|at| Endpoint::of(u32::MAX - at)).collect();
+    let (read, left_out) = read_all(&nobody, true);
+    assert_eq!((read.len(), left_out), (64, 6));
 }
 
 #[test]

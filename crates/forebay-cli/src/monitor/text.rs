@@ -146,7 +146,7 @@ pub(super) fn others(process: &Process) -> Vec<String> {
             engine.kind, engine.ordinal
         )
     });
-    let buffers = of.buffers.iter().filter(|manager| manager.created + manager.shared > 0);
+    let buffers = of.buffers.iter().filter(|manager| manager.created.max(manager.shared) > 0);
     let buffers = buffers.map(|of| {
         let [host, device, shared] = [of.host_bytes, of.device_bytes, of.shared_bytes].map(Bytes::new);
         let [up, down] = [of.to_device.bytes, of.to_host.bytes].map(Bytes::new);

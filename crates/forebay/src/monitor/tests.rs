@@ -59,6 +59,7 @@ fn a_process_that_does_not_listen_is_not_found() {
 #[cfg(all(target_os = "linux", not(miri)))]
 fn a_peer_that_does_not_read_is_left_in_time() {
     use std::io::Read;
+    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
     use std::time::Instant;
 
@@ -66,7 +67,7 @@ fn a_peer_that_does_not_read_is_left_in_time() {
     let text = vec![b'x'; 16 << 20];
     let (silent, ours) = UnixStream::pair().unwrap();
     let begun = Instant::now();
-    service::answer(&ours.into(), &text);
+    service::answer(ours.as_fd(), &text);
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(10), "{took:?}");
     drop(silent);
@@ -74,9 +75,9 @@ fn a_peer_that_does_not_read_is_left_in_time() {
     // One that goes away raises no signal, and one that reads gets all of it.
     let (gone, ours) = UnixStream::pair().unwrap();
     drop(gone);
-    service::answer(&ours.into(), &text);
+    service::answer(ours.as_fd(), &text);
     let (mut reader, ours) = UnixStream::pair().unwrap();
-    let thread = std::thread::spawn(move || service::answer(&ours.into(), &[b'y'; 64 << 10]));
+    let thread = std::thread::spawn(move || service::answer(ours.as_fd(), &[b'y'; 64 << 10]));
     let mut read = Vec::new();
     reader.read_to_end(&mut read).unwrap();
     thread.join().unwrap();
