@@ -135,18 +135,15 @@ impl CudaDevice {
         let side = || {
             let end = event()?;
             let core = context.sides.take(context)?;
-            if begin.hold_back(core.raw).is_err() {
+            // One without a staging buffer is no use: where little memory can be pinned, there are fewer.
+            let staged = self.stage(MOST, &core, &mut lock(&core.lane()));
+            if staged.is_err() || begin.hold_back(core.raw).is_err() {
                 context.sides.put_back([core]);
                 return None;
             }
             Some(Side { core, end })
         };
-        let sides: Vec<Side> = core::iter::from_fn(side).take(at_once).collect();
-        if sides.len() < 2 {
-            context.sides.put_back(sides.into_iter().map(|side| side.core));
-            return Vec::new();
-        }
-        sides
+        core::iter::from_fn(side).take(at_once).collect()
     }
 
     /// Makes later work of `core` wait for the side streams.

@@ -143,6 +143,28 @@ fn a_spread_copy_does_without_calls_that_are_refused() {
     unsafe { device.free(memory) }.unwrap();
 }
 
+/// A copy needs one staging buffer, and takes more only where there are more.
+#[test]
+fn a_spread_copy_does_with_the_memory_that_can_be_pinned() {
+    let (size, _) = SIZES[1];
+    for stages in 0..3 {
+        let fake = FakeDriver::load(&format!("pinned-{stages}")).unwrap();
+        let device = CudaDevice::open_with(fake.driver, 0).unwrap();
+        let stream = device.create_stream(Priority::Normal).unwrap();
+        let memory = device.allocate(Bytes::new(size as u64), Alignment::BLOCK).unwrap();
+        // The stream's own buffer, and the words of all streams.
+        copy(&device, Way::Up, memory, &mut vec![BEFORE; SIZES[0].0], stream);
+        for _ in 0..100 {
+            fake.fail(Some("cuMemHostAlloc"), stages, Code::ERROR_OUT_OF_MEMORY);
+        }
+        copy(&device, Way::Up, memory, &mut vec![0x5a; size], stream);
+        let mut down = vec![0; size];
+        copy(&device, Way::Down, memory, &mut down, stream);
+        assert!(down.iter().all(|&byte| byte == 0x5a), "{stages} more buffers");
+        fake.clear();
+    }
+}
+
 #[test]
 fn a_failed_copy_of_ordinary_memory_leaves_it_alone() {
     let fake = FakeDriver::load("staged").unwrap();
