@@ -11,7 +11,8 @@
 //! ```
 //!
 //! The side streams begin where the stream is when the copy is enqueued, and later work of the stream waits for them: all of
-//! it on the device, so the copy has its place in the stream's order, and the caller waits for nothing.
+//! it on the device, so the copy has its place in the stream's order, and the caller waits for nothing. Side streams keep
+//! their staging buffers: 16 MiB of pinned memory where one copy is under way at a time, 64 MiB at most.
 
 use std::sync::{Mutex, OnceLock};
 

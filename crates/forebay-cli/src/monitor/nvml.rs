@@ -100,12 +100,16 @@ impl Nvml {
         Err(format!("GPUs are not shown: {call}: {}", words.to_string_lossy()))
     }
 
-    /// Every GPU now.
+    /// Every GPU now that can be read; the reason where none can.
     pub(super) fn gpus(&self) -> Result<Vec<Gpu>, String> {
         let mut count = 0;
         // SAFETY: the number is written to a place of our own.
         self.check("nvmlDeviceGetCount_v2", unsafe { (self.count)(&raw mut count) })?;
-        (0..count.min(MOST_GPUS)).map(|index| self.gpu(index)).collect()
+        let mut failed = None;
+        let read = (0..count.min(MOST_GPUS)).map(|index| self.gpu(index));
+        let read: Vec<Gpu> =
+            read.filter_map(|gpu| gpu.map_err(|one| failed = Some(one)).ok()).collect();
+        failed.filter(|_| read.is_empty()).map_or(Ok(read), Err)
     }
 
     fn gpu(&self, index: c_uint) -> Result<Gpu, String> {
