@@ -203,7 +203,12 @@ impl Analysis {
 
     /// What follows from the figures, in sentences that name them. Nothing where nothing does.
     pub fn advice(&self) -> Vec<String> {
-        advice::of(self)
+        advice::of(self).map(|(_, text)| text).collect()
+    }
+
+    /// The same, each with a title.
+    pub fn titled_advice(&self) -> Vec<(&'static str, String)> {
+        advice::of(self).collect()
     }
 }
 

@@ -26,12 +26,12 @@ pub(super) fn of(report: &Report, trace: &Trace, lives: &[Life], found: &Analysi
     all.extend(streams(report));
     all.extend(leaks(trace, lives));
     all.extend(odd_lifetimes(lives));
-    let patterns = found.advice().into_iter();
-    all.extend(patterns.map(|text| {
+    let patterns = found.titled_advice().into_iter();
+    all.extend(patterns.map(|(title, text)| {
         let mut letters = text.chars();
         let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
         let text = format!("{first}{}.", letters.as_str());
-        Advice { title: "Pattern".to_owned(), text, gain: None }
+        Advice { title: title.to_owned(), text, gain: None }
     }));
     all
 }

@@ -12,10 +12,20 @@ const FEW: u64 = 100;
 /// How many sizes a sentence names.
 const SAID: usize = 4;
 
-/// All that follows, the most useful first.
-pub(super) fn of(run: &Analysis) -> Vec<String> {
-    let rules = [warm_up, classes, lasting, sharp_peak, small, elsewhere];
-    rules.iter().filter_map(|rule| rule(run)).collect()
+/// What makes a sentence of a run, if it says something of it.
+type Rule = fn(&Analysis) -> Option<String>;
+
+/// All that follows, the most useful first, each below a title.
+pub(super) fn of(run: &Analysis) -> impl Iterator<Item = (&'static str, String)> {
+    let rules: [(&str, Rule); 6] = [
+        ("A few sizes", warm_up),
+        ("Sizes that nearly repeat", classes),
+        ("Blocks that last", lasting),
+        ("A short peak", sharp_peak),
+        ("Many small requests", small),
+        ("Frees on other streams", elsewhere),
+    ];
+    rules.into_iter().filter_map(|(title, rule)| Some((title, rule(run)?)))
 }
 
 /// One number in hundredths of another; nothing where that is nothing.
