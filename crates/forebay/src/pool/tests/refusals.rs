@@ -163,3 +163,54 @@ fn a_refusal_is_described_in_a_file() {
     pool.change("oom_report", "/no/such/folder/oom.txt").unwrap();
     assert!(matches!(pool.allocate(Bytes::mib(50), DEFAULT), Err(Error::OutOfMemory(_))));
 }
+
+/// The feature `tracing`: growth, releases and refusals are told, and whoever listens may use the pool.
+#[cfg(feature = "tracing")]
+#[test]
+fn slow_calls_are_told_and_the_listener_may_use_the_pool() {
+    use std::sync::Mutex;
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    struct Listener(Pool, Arc<Mutex<Vec<String>>>);
+    struct Message<'a>(&'a Mutex<Vec<String>>);
+
+    impl Visit for Message<'_> {
+        fn record_debug(&mut self, field: &Field, value: &dyn core::fmt::Debug) {
+            if field.name() == "message" {
+                self.0.lock().unwrap().push(format!("{value:?}"));
+            }
+        }
+    }
+
+    impl Subscriber for Listener {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "forebay"
+        }
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut Message(&self.1));
+            // With any lock held, this would never return.
+            self.0.statistics();
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    let machine = SimMachine::builder().capacity(Bytes::mib(64)).build().unwrap();
+    let pool = Pool::new(&machine.device(0).unwrap()).unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    tracing::subscriber::with_default(Listener(pool.clone(), Arc::clone(&told)), || {
+        drop(pool.owned(Bytes::mib(40), DEFAULT).unwrap());
+        let hit = pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
+        pool.free_block(hit, DEFAULT).unwrap();
+        assert!(pool.allocate(Bytes::mib(100), DEFAULT).is_err());
+        pool.trim(Bytes::ZERO).unwrap();
+    });
+    assert_eq!(*told.lock().unwrap(), ["held memory changed", "refused", "released"]);
+}
