@@ -131,20 +131,29 @@ impl Event {
         let _ = set_user_event_status(self.raw(), CL_COMPLETE);
     }
 
+    /// Its command's status: below zero where it failed, zero where it is done, above where it is to come.
+    fn status(&self) -> Outcome<i32> {
+        let told = get_event_info(self.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS);
+        told.of("clGetEventInfo").map(|told| match told {
+            InfoType::Int(status) => status,
+            _ => CL_COMPLETE,
+        })
+    }
+
     /// Whether it was reached; a refusal where its command failed.
     pub(crate) fn progress(&self) -> Outcome<Progress> {
-        match get_event_info(self.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).of("clGetEventInfo")? {
-            InfoType::Int(failed) if failed < 0 => {
+        match self.status()? {
+            CL_COMPLETE => Ok(Progress::Done),
+            failed @ ..0 => {
                 Err(Refusal { function: "a command on the device", code: Code(failed) })
             }
-            InfoType::Int(waiting) if waiting != CL_COMPLETE => Ok(Progress::Pending),
-            _ => Ok(Progress::Done),
+            _ => Ok(Progress::Pending),
         }
     }
 
-    /// Whether nothing is to come any more, well or not.
+    /// Whether nothing is to come any more, well or not. What cannot be asked about may be to come.
     pub(crate) fn is_over(&self) -> bool {
-        !matches!(self.progress(), Ok(Progress::Pending))
+        self.status().is_ok_and(|status| status <= CL_COMPLETE)
     }
 
     /// Waits until it was reached.

@@ -15,6 +15,8 @@ use core::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use forebay_core::Bytes;
 use forebay_hal::{Device, Error, PinnedFlags, PinnedMemory, Priority, Streams};
@@ -54,6 +56,15 @@ impl Shim {
         unsafe {
             type Align = unsafe extern "C" fn(i64);
             self.0.get::<Align>(c"forebay_align").unwrap()(bits);
+        }
+    }
+
+    /// Has events say nothing about themselves, or the truth again.
+    fn hush(&self, hushed: bool) {
+        // SAFETY: the function takes a number.
+        unsafe {
+            type Hush = unsafe extern "C" fn(i32);
+            self.0.get::<Hush>(c"forebay_hush").unwrap()(i32::from(hushed));
         }
     }
 
@@ -192,6 +203,30 @@ fn an_object_that_is_not_there_is_an_error(shim: &Shim) {
     }
 }
 
+/// An event that cannot be asked about may still be to come.
+fn work_is_not_over_because_nobody_says_so(shim: &Shim) {
+    let device = OpenClDevice::open(0).unwrap();
+    let ((open, gate), (ran, runs)) = (channel::<()>(), channel());
+    let stream = device.create_stream(Priority::Normal).unwrap();
+    let waits = move || {
+        let _ = gate.recv();
+    };
+    let tells = move || {
+        let _ = ran.send(());
+    };
+    device.enqueue_host(Box::new(waits), stream).unwrap();
+    shim.hush(true);
+    let enqueued = device.enqueue_host(Box::new(tells), stream);
+    shim.hush(false);
+    enqueued.unwrap();
+    let early = runs.recv_timeout(Duration::from_millis(50));
+    assert_eq!(early, Err(RecvTimeoutError::Timeout), "a task ran before its turn");
+    drop(open);
+    device.synchronize_stream(stream).unwrap();
+    assert_eq!(runs.recv(), Ok(()));
+    device.destroy_stream(stream).unwrap();
+}
+
 /// A device whose buffers are aligned to nothing, or to more than it has.
 fn an_alignment_that_cannot_be_meant_is_told(shim: &Shim) {
     for bits in [0, 7, 1000, 1 << 30, i64::from(u32::MAX)] {
@@ -245,7 +280,8 @@ fn main() -> ExitCode {
             }));
         }
     }
-    let others: [Test; 5] = [
+    let others: [Test; 6] = [
+        ("work_is_not_over_because_nobody_says_so", work_is_not_over_because_nobody_says_so),
         ("an_object_that_is_not_there_is_an_error", an_object_that_is_not_there_is_an_error),
         ("an_alignment_that_cannot_be_meant_is_told", an_alignment_that_cannot_be_meant_is_told),
         ("no_memory_from_a_map_is_refused", no_memory_from_a_map_is_refused),
