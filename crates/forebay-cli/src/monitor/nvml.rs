@@ -10,7 +10,7 @@ use serde::Serialize;
 /// Its name under Linux.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Names another library instead.
-pub(crate) const VARIABLE: &str = "FOREBAY_NVML";
+const VARIABLE: &str = "FOREBAY_NVML";
 
 /// More GPUs than a machine has.
 const MOST_GPUS: c_uint = 64;
@@ -84,10 +84,11 @@ impl Nvml {
             (start, loaded)
         };
         // SAFETY: it may be called at any time.
-        loaded.check("nvmlInit_v2", unsafe { start() })?;
-        Ok(loaded)
+        let started = loaded.check("nvmlInit_v2", unsafe { start() });
+        started.map(|()| loaded).map_err(|reason| format!("GPUs are not shown: {reason}"))
     }
 
+    /// Why a call failed, if it did.
     fn check(&self, call: &str, status: Status) -> Result<(), String> {
         if status == 0 {
             return Ok(());
@@ -97,19 +98,22 @@ impl Nvml {
             let text = (self.error)(status);
             if text.is_null() { c"unknown" } else { CStr::from_ptr(text) }
         };
-        Err(format!("GPUs are not shown: {call}: {}", words.to_string_lossy()))
+        Err(format!("{call}: {}", words.to_string_lossy()))
     }
 
-    /// Every GPU now that can be read; the reason where none can.
-    pub(super) fn gpus(&self) -> Result<Vec<Gpu>, String> {
-        let mut count = 0;
+    /// Every GPU now, and why one is missing. One that is lost takes no other with it.
+    pub(super) fn gpus(&self) -> (Vec<Gpu>, Option<String>) {
+        let (mut count, mut gpus) = (0, Vec::new());
         // SAFETY: the number is written to a place of our own.
-        self.check("nvmlDeviceGetCount_v2", unsafe { (self.count)(&raw mut count) })?;
-        let mut failed = None;
-        let read = (0..count.min(MOST_GPUS)).map(|index| self.gpu(index));
-        let read: Vec<Gpu> =
-            read.filter_map(|gpu| gpu.map_err(|one| failed = Some(one)).ok()).collect();
-        failed.filter(|_| read.is_empty()).map_or(Ok(read), Err)
+        let counted = self.check("nvmlDeviceGetCount_v2", unsafe { (self.count)(&raw mut count) });
+        let mut missing = counted.err().map(|reason| format!("GPUs are not shown: {reason}"));
+        for index in 0..count.min(MOST_GPUS) {
+            match self.gpu(index) {
+                Ok(gpu) => gpus.push(gpu),
+                Err(reason) => missing = Some(format!("GPU {index} is not shown: {reason}")),
+            }
+        }
+        (gpus, missing)
     }
 
     fn gpu(&self, index: c_uint) -> Result<Gpu, String> {

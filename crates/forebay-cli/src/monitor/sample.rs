@@ -36,7 +36,7 @@ pub(super) struct Sample {
     pub(super) processes: Vec<Process>,
     pub(super) unreadable: Vec<Unreadable>,
     pub(super) devices: Vec<Gpu>,
-    /// Why no device is listed.
+    /// Why a device is not listed, or none.
     pub(super) devices_missing: Option<String>,
     pub(super) warnings: Vec<String>,
 }
@@ -101,10 +101,7 @@ impl Watch {
         }
         let (read, left_out) = read_all(&targets, self.pid.is_none());
         let (devices, devices_missing) = match &self.nvml {
-            Ok(nvml) => match nvml.gpus() {
-                Ok(devices) => (devices, None),
-                Err(reason) => (Vec::new(), Some(reason)),
-            },
+            Ok(nvml) => nvml.gpus(),
             Err(reason) => (Vec::new(), Some(reason.clone())),
         };
         let mut sample = self.sample_of(read, devices, devices_missing);

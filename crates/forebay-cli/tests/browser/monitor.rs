@@ -386,11 +386,11 @@ fn refusals() -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
-/// The functions of NVIDIA's management library that are called, with one GPU.
+/// The functions of NVIDIA's management library that are called, with one GPU and one that is lost.
 const LIBRARY: &str = r#"
 #include <string.h>
 int nvmlInit_v2(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)0x1234; return index != 0; }
 int nvmlDeviceGetName(void *device, char *name, unsigned length) {
     strncpy(name, "Fake GPU", length);
@@ -425,6 +425,8 @@ fn gpus() -> Result<Completion, Failed> {
         "index": 0, "name": "Fake GPU", "total_bytes": 1000, "used_bytes": 950, "busy_percent": null,
     }]);
     ensure(sample["devices"] == expected, sample.to_string())?;
+    let missing = "GPU 1 is not shown: nvmlDeviceGetHandleByIndex_v2: some error";
+    ensure(sample["devices_missing"] == missing, sample.to_string())?;
     ensure(sample["warnings"][0] == "GPU 0: 95 % of 1000 B is in use", sample.to_string())?;
     Ok(Completion::Completed)
 }
