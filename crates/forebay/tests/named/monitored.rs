@@ -31,7 +31,8 @@ pub(crate) fn life(device: &str) -> Step {
     let pid = partner.child.id();
     let endpoint = Endpoint::of(pid);
     // Another program's socket may have a name that is no text.
-    let _odd = UnixListener::bind_addr(&SocketAddr::from_abstract_name(b"forebay-test-\xff")?)?;
+    let odd = [b"forebay-test-\xff".as_slice(), pid.to_string().as_bytes()].concat();
+    let _odd = UnixListener::bind_addr(&SocketAddr::from_abstract_name(odd)?)?;
     ensure!(endpoints().contains(&endpoint), "{pid} is not listed: {:?}", endpoints());
     let text = endpoint.read(PATIENCE)?;
     for part in [
