@@ -10,7 +10,7 @@ use serde::Serialize;
 /// Its name under Linux.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Names another library instead.
-const VARIABLE: &str = "FOREBAY_NVML";
+pub(crate) const VARIABLE: &str = "FOREBAY_NVML";
 
 /// More GPUs than a machine has.
 const MOST_GPUS: c_uint = 64;
