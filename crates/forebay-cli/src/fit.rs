@@ -12,12 +12,14 @@ use std::io::{self, Write};
 
 use forebay::Settings;
 use forebay_core::Bytes;
-use forebay_trace::{Fit, PassReport, ReadOptions, Trace, replay};
+use forebay_trace::{Analysis, Fit, PassReport, ReadOptions, Trace, replay};
 use serde::Serialize;
 
 use crate::Ending;
 use crate::command::FitOptions;
-use crate::layout::{BAD, Cell, Column, GOOD, QUIET, Table, WhenNarrow, paragraph};
+use crate::layout::{
+    BAD, Cell, Column, GOOD, QUIET, TITLE, Table, WhenNarrow, paragraph, write_hanging,
+};
 use crate::output::{Width, complain};
 use crate::progress::Progress;
 use crate::replay::{DeviceName, Policy, heading, no_room_for, open_device, read_trace, time};
@@ -64,6 +66,8 @@ pub struct Row {
     /// The pool's settings that are not the defaults. Absent where there are none, and of models.
     #[serde(skip_serializing_if = "Named::is_empty")]
     pub settings: Named,
+    /// What follows from the run's patterns, as `forebay replay --analyse` says it.
+    pub advice: Vec<String>,
 }
 
 /// The driver's work on a device that is larger than the smallest.
@@ -103,7 +107,9 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
             ending = Ending::Fault;
             continue;
         };
-        let (rows, found) = rows(&trace, options, &settings);
+        let (mut rows, found) = rows(&trace, options, &settings);
+        let advice = Analysis::of(&trace).advice();
+        rows.iter_mut().for_each(|row| row.advice.clone_from(&advice));
         ending = ending.max(found);
         let mut text = Vec::new();
         if options.json {
@@ -117,6 +123,10 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
             }
             heading(&trace, &settings, width, &mut text)?;
             left_out.extend(table(&rows, width, &mut text)?);
+            for advice in rows.first().map_or(&[][..], |row| &row.advice) {
+                let advice = Cell::from(advice.clone());
+                write_hanging(&[Cell::styled("*", TITLE), advice], (2, 4), width, &mut text)?;
+            }
             tables += 1;
         }
         out.write_all(&text)?;
@@ -200,6 +210,7 @@ fn row(
             Policy::Forebay => changed(settings),
             Policy::Model(_) => Named::new(),
         },
+        advice: Vec::new(),
     }))
 }
 

@@ -21,6 +21,8 @@ fn a_run_fits_hardly_more_than_it_asks_for() {
     }
     assert_eq!(ours["smallest_bytes"].as_u64().unwrap() % (2 << 20), 0);
     assert_eq!(ours["maps"].as_array().unwrap().len(), 3, "one figure a pass");
+    assert_eq!(ours["advice"], others[0]["advice"], "of the run, whichever allocator");
+    assert!(!ours["advice"].as_array().unwrap().is_empty(), "{ours}");
     let larger = ours["larger"].as_array().unwrap();
     let maps = |larger: &Value, pass: usize| larger["maps"][pass].as_u64().unwrap();
     // A few pages find their last place in the second pass.

@@ -5,6 +5,7 @@
 
 use core::ffi::c_void;
 use std::collections::HashMap;
+use std::path::Path;
 
 use crate::BlockIndex;
 use crate::trace::Labels;
@@ -76,6 +77,27 @@ impl Stacks {
     }
 }
 
+/// The same by the file, where debug information names functions without their modules. Folders of crates are named
+/// after them, and from a registry also after their version.
+fn is_own_file(file: &Path) -> bool {
+    let is_recorder = file.ends_with("src/record.rs") || file.ends_with("src/record/stacks.rs");
+    let parts: Vec<_> = file.iter().map(|part| part.to_string_lossy()).collect();
+    let of_crate = parts.windows(2).filter(|pair| pair.get(1).is_some_and(|part| part == "src"));
+    file.starts_with("/rustc")
+        || of_crate.filter_map(|pair| pair.first()).any(|folder| {
+            let version = folder.rfind('-').filter(|&dash| {
+                folder
+                    .get(dash + 1..)
+                    .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+            });
+            match folder.get(..version.unwrap_or(folder.len())) {
+                Some("forebay" | "forebay-capi" | "forebay-py" | "backtrace") => true,
+                Some("forebay-trace") => is_recorder,
+                _ => false,
+            }
+        })
+}
+
 /// A line for each frame: "function file:line", as far as that is known.
 fn resolved(stack: &[usize]) -> String {
     let mut lines: Vec<String> = Vec::new();
@@ -83,8 +105,9 @@ fn resolved(stack: &[usize]) -> String {
         backtrace::resolve(address as *mut c_void, |symbol| {
             let name = symbol.name().map(|name| format!("{name:#}")).unwrap_or_default();
             let own = name.trim_start_matches('<');
-            let is_own = lines.is_empty() && OWN.iter().any(|begin| own.starts_with(begin));
-            if is_own || lines.len() >= MOST_FRAMES {
+            let is_own = OWN.iter().any(|begin| own.starts_with(begin))
+                || symbol.filename().is_some_and(is_own_file);
+            if lines.is_empty() && is_own || lines.len() >= MOST_FRAMES {
                 return;
             }
             let place = symbol
@@ -94,4 +117,30 @@ fn resolved(stack: &[usize]) -> String {
         });
     }
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_the_library_are_told_from_the_programs() {
+        for own in [
+            "/home/a/.cargo/registry/src/index-1/backtrace-0.3.77/src/backtrace/mod.rs",
+            "/home/a/.cargo/registry/src/index-1/forebay-0.1.0/src/pool/api.rs",
+            "/rustc/59807616/library/core/src/ops/function.rs",
+            "/home/a/forebay/crates/forebay/src/pool/api.rs",
+            "crates/forebay-trace/src/record.rs",
+        ] {
+            assert!(is_own_file(Path::new(own)), "{own}");
+        }
+        for others in [
+            "/home/a/.cargo/registry/src/index-1/burn-0.1.0/src/lib.rs",
+            "/home/a/forebay/crates/forebay-trace/src/record/tests.rs",
+            "/home/a/forebay-users/src/main.rs",
+            "src/main.rs",
+        ] {
+            assert!(!is_own_file(Path::new(others)), "{others}");
+        }
+    }
 }

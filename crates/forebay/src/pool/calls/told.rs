@@ -1,5 +1,5 @@
-//! What a pool tells of slow calls: a report of a refusal in a file, and events for `tracing`. Both only after the call,
-//! with no lock held: whoever is told may use the pool.
+//! What a pool tells of slow calls: a report of a refusal in a file, events for `tracing`, and figures for `metrics`. All
+//! only after the call, with no lock held: whoever is told may use the pool.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -22,9 +22,9 @@ const LISTED: usize = 20;
 
 /// What a slow call began with.
 pub(in crate::pool) struct Begun {
-    #[cfg(feature = "tracing")]
+    #[cfg(any(feature = "tracing", feature = "metrics"))]
     held: Bytes,
-    #[cfg(feature = "tracing")]
+    #[cfg(any(feature = "tracing", feature = "metrics"))]
     at: Instant,
 }
 
@@ -32,9 +32,9 @@ impl Shared {
     /// Before a slow call.
     pub(in crate::pool) fn begin_told(&self) -> Begun {
         Begun {
-            #[cfg(feature = "tracing")]
+            #[cfg(any(feature = "tracing", feature = "metrics"))]
             held: self.held.get(),
-            #[cfg(feature = "tracing")]
+            #[cfg(any(feature = "tracing", feature = "metrics"))]
             at: Instant::now(),
         }
     }
@@ -66,7 +66,20 @@ impl Shared {
                 }
             }
         }
-        #[cfg(not(feature = "tracing"))]
+        #[cfg(feature = "metrics")]
+        if got.is_err() || self.held.get() != begun.held {
+            let pool = self.id.0.to_string();
+            let took = begun.at.elapsed().as_secs_f64();
+            if got.is_err() {
+                metrics::counter!("forebay_pool_refusals_total", "pool" => pool.clone())
+                    .increment(1);
+            } else {
+                metrics::histogram!("forebay_pool_growth_seconds", "pool" => pool.clone())
+                    .record(took);
+            }
+            metrics::gauge!("forebay_pool_held_bytes", "pool" => pool)
+                .set(self.held.get().get() as f64);
+        }
         let _ = (begun, request);
     }
 
@@ -85,7 +98,15 @@ impl Shared {
                 }
             }
         }
-        #[cfg(not(feature = "tracing"))]
+        #[cfg(feature = "metrics")]
+        if let Ok(bytes) = released {
+            let pool = self.id.0.to_string();
+            let counter =
+                metrics::counter!("forebay_pool_released_bytes_total", "pool" => pool.clone());
+            counter.increment(bytes.get());
+            metrics::gauge!("forebay_pool_held_bytes", "pool" => pool)
+                .set(self.held.get().get() as f64);
+        }
         let _ = (begun, released);
     }
 

@@ -214,3 +214,82 @@ fn slow_calls_are_told_and_the_listener_may_use_the_pool() {
     });
     assert_eq!(*told.lock().unwrap(), ["held memory changed", "refused", "released"]);
 }
+
+/// The feature `metrics`: what a pool holds, refuses and releases, for whatever exporter the program has.
+#[cfg(feature = "metrics")]
+#[test]
+fn slow_calls_are_counted_for_exporters() {
+    use metrics::{
+        Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata,
+        Recorder, SharedString, Unit,
+    };
+    use std::sync::Mutex;
+
+    type Told = Arc<Mutex<Vec<String>>>;
+    struct Exporter(Told);
+    struct Figure(Told, String);
+
+    impl Figure {
+        fn tell(&self, value: impl core::fmt::Display) {
+            self.0.lock().unwrap().push(format!("{} {value}", self.1));
+        }
+    }
+    impl CounterFn for Figure {
+        fn increment(&self, value: u64) {
+            self.tell(value);
+        }
+        fn absolute(&self, _: u64) {}
+    }
+    impl GaugeFn for Figure {
+        fn increment(&self, _: f64) {}
+        fn decrement(&self, _: f64) {}
+        fn set(&self, value: f64) {
+            self.tell(value);
+        }
+    }
+    impl HistogramFn for Figure {
+        fn record(&self, value: f64) {
+            self.tell(value >= 0.0);
+        }
+    }
+    impl Exporter {
+        fn figure(&self, key: &Key) -> Arc<Figure> {
+            assert_eq!(key.labels().map(|label| label.key()).collect::<Vec<_>>(), ["pool"]);
+            Arc::new(Figure(Arc::clone(&self.0), key.name().to_owned()))
+        }
+    }
+    impl Recorder for Exporter {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.figure(key))
+        }
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(self.figure(key))
+        }
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(self.figure(key))
+        }
+    }
+
+    let machine = SimMachine::builder().capacity(Bytes::mib(64)).build().unwrap();
+    let pool = Pool::new(&machine.device(0).unwrap()).unwrap();
+    let told = Told::default();
+    metrics::with_local_recorder(&Exporter(Arc::clone(&told)), || {
+        drop(pool.owned(Bytes::mib(40), DEFAULT).unwrap());
+        drop(pool.owned(Bytes::mib(40), DEFAULT).unwrap());
+        assert!(pool.allocate(Bytes::mib(100), DEFAULT).is_err());
+        pool.trim(Bytes::ZERO).unwrap();
+    });
+    let held = Bytes::mib(40).get();
+    let expected = [
+        "forebay_pool_growth_seconds true".to_owned(),
+        format!("forebay_pool_held_bytes {held}"),
+        "forebay_pool_refusals_total 1".to_owned(),
+        format!("forebay_pool_held_bytes {held}"),
+        format!("forebay_pool_released_bytes_total {held}"),
+        "forebay_pool_held_bytes 0".to_owned(),
+    ];
+    assert_eq!(*told.lock().unwrap(), expected);
+}
