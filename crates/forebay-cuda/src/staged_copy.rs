@@ -2,7 +2,7 @@
 //!
 //! A piece of such a copy is a host task, which copies between the caller's memory and a staging buffer, and a copy of the
 //! driver's between that and the device. On one stream they take turns. So a large copy is spread over side streams, each
-//! with a staging buffer of its own: while one thread fills a buffer others fill more, and the wire is never idle.
+//! with a staging buffer of its own: while one is filled by a thread, others are filled or sent.
 //!
 //! ```text
 //!   stream    ... work ]──┬───────────────────────────────────────────────┬─[ work ...
@@ -91,7 +91,7 @@ impl SideStreams {
 }
 
 /// A side stream of one copy, and the event by which the copy's stream will wait for it.
-struct Side {
+struct SideStream {
     core: StreamCore,
     end: EventCore,
 }
@@ -124,7 +124,7 @@ impl CudaDevice {
     }
 
     /// Side streams for a copy on `core`, which begin where it is now. None where it cannot be spread.
-    fn fork(&self, core: &StreamCore) -> Vec<Side> {
+    fn fork(&self, core: &StreamCore) -> Vec<SideStream> {
         let context = self.context;
         let at_once = context.sides.at_once();
         if at_once < 2 || !context.has_tasks() || self.may_be_captured(core) {
@@ -142,15 +142,15 @@ impl CudaDevice {
                 context.sides.put_back([core]);
                 return None;
             }
-            Some(Side { core, end })
+            Some(SideStream { core, end })
         };
         core::iter::from_fn(side).take(at_once).collect()
     }
 
     /// Makes later work of `core` wait for the side streams.
-    fn join(&self, core: &StreamCore, sides: Vec<Side>) -> Result<()> {
+    fn join(&self, core: &StreamCore, sides: Vec<SideStream>) -> Result<()> {
         let mut outcome = Ok(());
-        for Side { core: side, end } in sides {
+        for SideStream { core: side, end } in sides {
             let join = || end.record(side.raw).and_then(|()| end.hold_back(core.raw));
             let mut joined = join();
             for _ in 1..WAITS {

@@ -206,16 +206,6 @@ fn slice(transfer: &Transfer, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// A text of JSON.
-fn json(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => quoted.extend(['\\', letter]),
-            letter if letter < ' ' => quoted.push_str(&format!("\\u{:04x}", u32::from(letter))),
-            letter => quoted.push(letter),
-        }
-    }
-    quoted.push('"');
-    quoted
+fn json(text: &str) -> serde_json::Value {
+    serde_json::Value::from(text)
 }

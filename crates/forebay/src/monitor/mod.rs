@@ -47,18 +47,35 @@ use core::time::Duration;
 use crate::sync::fork::ForkSafeMutex;
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) use elsewhere::start;
+pub use elsewhere::endpoints;
 #[cfg(not(target_os = "linux"))]
-pub use elsewhere::{Endpoint, endpoints};
+pub(crate) use elsewhere::start;
 pub(crate) use figures::shown_name;
 pub use figures::{
     BufferCopies, BufferManager, DirectionTotals, LatencyBucket, ProcessEngine, ProcessPool,
     ProcessSnapshot, StreamTotals, TagTotals,
 };
 #[cfg(target_os = "linux")]
-pub use reader::{Endpoint, endpoints};
+pub use reader::endpoints;
 #[cfg(target_os = "linux")]
 pub(crate) use service::start;
+
+/// A copy of forebay in a process of this user that can be read. A process has one, unless forebay is in it twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct Endpoint {
+    /// The process.
+    pub pid: u32,
+    /// Which copy of forebay in it, from 0 on.
+    pub copy: u32,
+}
+
+impl Endpoint {
+    /// The first copy of forebay in a process, whether it is there or not.
+    pub fn of(pid: u32) -> Self {
+        Self { pid, copy: 0 }
+    }
+}
 
 /// Who provides a part of the snapshot. The modules that do are above this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

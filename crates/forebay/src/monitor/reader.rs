@@ -10,22 +10,12 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::MonitorError;
 use super::service::PREFIX;
+use super::{Endpoint, MonitorError};
 use crate::user;
 
 /// The longest answer that is read; forebay's own are a tenth of it.
 const LONGEST: usize = 2 << 20;
-
-/// A copy of forebay in a process of this user that can be read. A process has one, unless forebay is in it twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub struct Endpoint {
-    /// The process.
-    pub pid: u32,
-    /// Which copy of forebay in it, from 0 on.
-    pub copy: u32,
-}
 
 /// All of this user in this network namespace, by process.
 pub fn endpoints() -> Vec<Endpoint> {
@@ -46,11 +36,6 @@ pub fn endpoints() -> Vec<Endpoint> {
 }
 
 impl Endpoint {
-    /// The first copy of forebay in a process, whether it is there or not.
-    pub fn of(pid: u32) -> Self {
-        Self { pid, copy: 0 }
-    }
-
     /// Reads the process as one line of JSON with "schema": "forebay.process.v1". Waits for `patience` at most.
     ///
     /// ```

@@ -392,8 +392,9 @@ impl Pool {
         Scope::new(&self.shared)
     }
 
-    /// The last events, oldest first, as many as the setting `history` keeps. Events of one thread are in order, and so are
-    /// those of one block; on the fast path up to sixteen events of a thread share a time. Empty in a forked child, for the
+    /// The last events, oldest first, as many as the setting `history` keeps. Events of one block are
+    /// in order, and so are those of one thread, but for events that go behind another thread's of the same address. On the
+    /// fast path up to sixteen events of a thread share a time. Empty in a forked child, for the
     /// parent's pool.
     ///
     /// ```

@@ -1,9 +1,8 @@
 //! What a pool tells of slow calls: a report of a refusal in a file, events for `tracing`, and figures for `metrics`. All
-//! only after the call, with no lock held: whoever is told may use the pool.
+//! only after the call, with no lock held, so that the listener may use the pool.
 
 use core::fmt::Write as _;
 use core::time::Duration;
-use std::path::Path;
 use std::time::Instant;
 
 use forebay_core::Bytes;
@@ -69,16 +68,13 @@ impl Shared {
         #[cfg(feature = "metrics")]
         if got.is_err() || self.held.get() != begun.held {
             let pool = self.id.0.to_string();
-            let took = begun.at.elapsed().as_secs_f64();
             if got.is_err() {
-                metrics::counter!("forebay_pool_refusals_total", "pool" => pool.clone())
-                    .increment(1);
+                metrics::counter!("forebay_pool_refusals_total", "pool" => pool).increment(1);
             } else {
-                metrics::histogram!("forebay_pool_growth_seconds", "pool" => pool.clone())
-                    .record(took);
+                let took = begun.at.elapsed().as_secs_f64();
+                metrics::histogram!("forebay_pool_growth_seconds", "pool" => pool).record(took);
             }
-            metrics::gauge!("forebay_pool_held_bytes", "pool" => pool)
-                .set(self.held.get().get() as f64);
+            self.export_held();
         }
         let _ = (begun, request);
     }
@@ -101,13 +97,18 @@ impl Shared {
         #[cfg(feature = "metrics")]
         if let Ok(bytes) = released {
             let pool = self.id.0.to_string();
-            let counter =
-                metrics::counter!("forebay_pool_released_bytes_total", "pool" => pool.clone());
-            counter.increment(bytes.get());
-            metrics::gauge!("forebay_pool_held_bytes", "pool" => pool)
-                .set(self.held.get().get() as f64);
+            metrics::counter!("forebay_pool_released_bytes_total", "pool" => pool)
+                .increment(bytes.get());
+            self.export_held();
         }
         let _ = (begun, released);
+    }
+
+    /// Gives exporters what the pool holds now.
+    #[cfg(feature = "metrics")]
+    fn export_held(&self) {
+        metrics::gauge!("forebay_pool_held_bytes", "pool" => self.id.0.to_string())
+            .set(self.held.get().get() as f64);
     }
 
     /// Writes the report of a refusal, if the setting `oom_report` says where. One that cannot be written is left out:
@@ -138,8 +139,8 @@ impl Shared {
 }
 
 /// The file of the snapshot that belongs to a report.
-#[cfg_attr(not(feature = "serde"), allow(dead_code))]
-fn beside(path: &Path) -> std::path::PathBuf {
+#[cfg(feature = "serde")]
+fn beside(path: &std::path::Path) -> std::path::PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".json");
     path.with_file_name(name)

@@ -6,9 +6,9 @@
 //!   observers      called with each event; then every call takes the slow path
 //! ```
 //!
-//! Reading the clock takes longer than all else on the fast path, so only every sixteenth event there does. Each thread's
-//! events stay in order. Between threads, the generations of blocks put right what the stamps leave open: no block is
-//! freed before it was allocated.
+//! Reading the clock takes longer than all else on the fast path, so only every sixteenth event there does. Between
+//! threads, the generations of blocks put right what the stamps leave open: no block is freed before it was allocated. All
+//! other events of a thread stay in order.
 
 use core::time::Duration;
 use std::collections::VecDeque;

@@ -164,7 +164,7 @@ fn a_refusal_is_described_in_a_file() {
     assert!(matches!(pool.allocate(Bytes::mib(50), DEFAULT), Err(Error::OutOfMemory(_))));
 }
 
-/// The feature `tracing`: growth, releases and refusals are told, and whoever listens may use the pool.
+/// The feature `tracing`: growth, releases and refusals are told, and the listener may use the pool.
 #[cfg(feature = "tracing")]
 #[test]
 fn slow_calls_are_told_and_the_listener_may_use_the_pool() {
