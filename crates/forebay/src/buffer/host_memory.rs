@@ -16,8 +16,9 @@ pub(super) const SMALLEST_ALIGNMENT: usize = 64;
 
 /// Whose the memory is.
 enum Owner {
-    /// Forebay's, from the host's heap. Large memory comes from the system page by page, when it is first touched.
-    Heap(Layout),
+    /// Forebay's, from the host's heap, which gave this. Large memory comes from the system page by page, when it is
+    /// first touched.
+    Heap(NonNull<u8>, Layout),
     /// The program's. Calling it releases the memory; `None` once it was called.
     Program(Option<Release>),
 }
@@ -52,14 +53,15 @@ impl HostMemory {
             let (given, allowed) = (format!("{size} B"), "less than the host's free memory");
             Error::Device(invalid(Call::Allocate, "size", given, allowed))
         };
-        let layout = Layout::from_size_align(size, align).map_err(|_| refused())?;
-        let start = if size == 0 {
-            NonNull::without_provenance(align_of_layout(layout))
-        } else {
-            // SAFETY: the size is not zero.
-            NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?
-        };
-        Ok(Self { start, size, owner: Owner::Heap(layout), permission: Permission::ReadWrite })
+        // Aligned here: asked for an alignment of its own, the heap writes the zeros itself, which touches every page.
+        let room = size.checked_add(align - 1).ok_or_else(refused)?;
+        let layout = Layout::from_size_align(room, 1).map_err(|_| refused())?;
+        // SAFETY: the size is not zero, because the alignment is 64 at least.
+        let heap = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        // SAFETY: the offset is less than the alignment, so `size` bytes of the allocation follow it.
+        let start = unsafe { heap.add(heap.addr().get().wrapping_neg() & (align - 1)) };
+        let (owner, permission) = (Owner::Heap(heap, layout), Permission::ReadWrite);
+        Ok(Self { start, size, owner, permission })
     }
 
     /// Memory of the program, which `release` releases. It is called once, when this is dropped; a panic ends there.
@@ -117,10 +119,6 @@ impl HostMemory {
     }
 }
 
-fn align_of_layout(layout: Layout) -> core::num::NonZero<usize> {
-    core::num::NonZero::new(layout.align()).unwrap_or(core::num::NonZero::<usize>::MIN)
-}
-
 impl fmt::Debug for HostMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let external = self.is_external();
@@ -136,11 +134,8 @@ impl fmt::Debug for HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         match &mut self.owner {
-            Owner::Heap(layout) if layout.size() != 0 => {
-                // SAFETY: allocated by `zeroed` with this layout.
-                unsafe { dealloc(self.start.as_ptr(), *layout) }
-            }
-            Owner::Heap(_) => {}
+            // SAFETY: allocated by `zeroed` with this layout.
+            Owner::Heap(heap, layout) => unsafe { dealloc(heap.as_ptr(), *layout) },
             Owner::Program(release) => {
                 // A panic has reached the panic hook; nobody else is left to report it to.
                 let _ = release.take().and_then(|release| Callbacks::default().call(release));

@@ -352,7 +352,15 @@ fn large_buffers_and_counts_that_overflow() {
     let (_machine, _, memory) = open(options);
     let mut buffer = memory.buffer::<f64>(6 << 27).unwrap();
     assert_eq!(buffer.size(), Bytes::gib(6));
+    // In pages of 4 KiB, or more: second of the figures.
+    let resident = || {
+        let figures = std::fs::read_to_string("/proc/self/statm").ok()?;
+        figures.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let before = resident();
     buffer.slice(..10).unwrap().host_mut().unwrap().fill(1.0);
+    let touched = resident().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
+    assert!(touched < Bytes::gib(1).get() / 4096, "{touched} pages for ten elements");
     let _ = buffer.on_device_mut(DEFAULT).unwrap();
     assert_eq!(buffer.figures().to_device.bytes, 80);
     for length in [usize::MAX, usize::MAX / 8 + 2, 1 << 60] {

@@ -167,7 +167,7 @@ impl Probe {
         }
         let right = repeated(four);
         for piece in buffer[..size].chunks_mut(PIECE) {
-            piece.copy_from_slice(&right[..piece.len()]);
+            piece.copy_from_slice(&right.as_flattened()[..piece.len()]);
         }
         let to = Place::Host(Address::of_pointer(buffer.as_mut_ptr()));
         let copy = Copy::linear(to, Place::Device(span.start()), span.size())?;
@@ -193,20 +193,17 @@ impl Probe {
 const PIECE: usize = 4096;
 
 /// A piece filled with four repeating bytes.
-fn repeated(four: [u8; 4]) -> [u8; PIECE] {
-    let mut piece = [0; PIECE];
-    for bytes in piece.chunks_exact_mut(4) {
-        bytes.copy_from_slice(&four);
-    }
-    piece
+const fn repeated(four: [u8; 4]) -> [[u8; 4]; PIECE / 4] {
+    [four; PIECE / 4]
 }
 
 /// The first byte that differs from four repeating bytes: its offset, its value, and the expected value.
 fn first_difference(bytes: &[u8], four: [u8; 4]) -> Option<(u64, u8, u8)> {
     let right = repeated(four);
+    let right = right.as_flattened();
     let mut pieces = (0_u64..).step_by(PIECE).zip(bytes.chunks(PIECE));
     let (start, piece) = pieces.find(|(_, piece)| **piece != right[..piece.len()])?;
-    let mut pairs = (start..).zip(piece.iter().copied().zip(right));
+    let mut pairs = (start..).zip(piece.iter().copied().zip(right.iter().copied()));
     let (at, (found, expected)) = pairs.find(|(_, (found, expected))| found != expected)?;
     Some((at, found, expected))
 }
