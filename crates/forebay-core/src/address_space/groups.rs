@@ -11,11 +11,13 @@
 //! instead of every hole, and a request examines only the groups whose set contains its stream.
 //!
 //! Allocations and frees name one stream by its number. The groups that a stream may use are indexed by
-//! that number, as a bit mask for the first groups, so that neither builds nor compares sets.
+//! that number, as bits, so that neither builds nor compares sets.
 
 use std::collections::BTreeMap;
+#[cfg(test)]
+use std::collections::BTreeSet;
 
-use super::streams::Streams;
+use super::streams::{Streams, ones};
 use super::tree::Tree;
 
 /// The number of a group. It is reused once the group has no holes.
@@ -38,9 +40,51 @@ impl GroupId {
     }
 }
 
-/// How many groups have a bit in a mask. Numbers are reused, so a program needs more only while its
+/// How many groups have their bits in the first word. Numbers are reused, so a program needs more only while its
 /// holes have more than this many different sets.
 const FIRST: usize = 64;
+
+/// Groups, a bit each.
+#[derive(Clone, Debug, Default)]
+struct GroupBits {
+    /// The bits of the first groups.
+    first: u64,
+    /// Those of the others, a word for 64.
+    rest: Vec<u64>,
+}
+
+impl GroupBits {
+    #[inline]
+    fn change(&mut self, id: GroupId, is_in: bool) {
+        let word = match (id.slot() / FIRST).checked_sub(1) {
+            None => &mut self.first,
+            Some(word) => {
+                if is_in && self.rest.len() <= word {
+                    self.rest.resize(word.saturating_add(1), 0);
+                }
+                let Some(word) = self.rest.get_mut(word) else { return };
+                word
+            }
+        };
+        let bit = 1 << (id.slot() % FIRST);
+        *word = if is_in { *word | bit } else { *word & !bit };
+    }
+
+    /// The groups, the lowest number first.
+    fn each(&self) -> impl Iterator<Item = GroupId> {
+        Self::each_of(0, self.first).chain(self.each_of_rest())
+    }
+
+    /// Those beyond the first.
+    fn each_of_rest(&self) -> impl Iterator<Item = GroupId> {
+        let words = (1..).zip(&self.rest);
+        words.flat_map(|(number, &word)| Self::each_of(number, word))
+    }
+
+    fn each_of(number: u32, word: u64) -> impl Iterator<Item = GroupId> {
+        ones(word).map(move |bit| GroupId(number * FIRST as u32 + bit))
+    }
+}
 
 /// How many empty groups are kept: they are likely to be used again.
 const MOST_SPARE: usize = 16;
@@ -103,16 +147,14 @@ impl Group {
 /// The groups that one stream may use, except the one that every stream may use.
 #[derive(Clone, Debug)]
 struct StreamGroups {
-    ids: Vec<GroupId>,
-    /// The bits of those that have one.
-    first: u64,
+    all: GroupBits,
     /// The group of this stream alone, or none.
     single: GroupId,
 }
 
 impl StreamGroups {
     fn empty() -> Self {
-        Self { ids: Vec::new(), first: 0, single: GroupId::NONE }
+        Self { all: GroupBits::default(), single: GroupId::NONE }
     }
 }
 
@@ -128,10 +170,10 @@ pub(super) struct Groups {
     any_stream: GroupId,
     any_stream_bit: u64,
     no_stream: GroupId,
-    /// How many groups have holes, and the mask of those among the first groups.
+    /// How many groups have holes, and which.
     live: usize,
-    live_first: u64,
-    /// How many groups beyond the mask have holes.
+    live_bits: GroupBits,
+    /// How many of them are not among the first.
     live_rest: usize,
     /// Groups that were empty when they were pushed here.
     spare: Vec<GroupId>,
@@ -150,7 +192,7 @@ impl Default for Groups {
             any_stream_bit: 0,
             no_stream: GroupId::NONE,
             live: 0,
-            live_first: 0,
+            live_bits: GroupBits::default(),
             live_rest: 0,
             spare: Vec::new(),
             recent: GroupId::NONE,
@@ -179,22 +221,20 @@ impl UsableGroups<'_> {
     /// Whether it contains every group that has holes.
     #[inline]
     pub(super) fn has_all(&self) -> bool {
-        self.groups.live_first & !self.first == 0 && self.all_of_rest(|has| has)
+        self.groups.live_bits.first & !self.first == 0 && self.all_of_rest(|has| has)
     }
 
     /// Whether it contains no group that has holes.
     #[inline]
     pub(super) fn has_none(&self) -> bool {
-        self.groups.live_first & self.first == 0 && self.all_of_rest(|has| !has)
+        self.groups.live_bits.first & self.first == 0 && self.all_of_rest(|has| !has)
     }
 
-    /// Whether `is_so` holds for every group beyond the mask that has holes.
+    /// Whether `is_so` holds for every group that has holes and is not among the first.
     #[inline]
     fn all_of_rest(&self, is_so: impl Fn(bool) -> bool) -> bool {
-        let rest = self.groups.slots.get(FIRST..).unwrap_or(&[]);
-        rest.iter()
-            .filter(|group| group.count > 0)
-            .all(|group| is_so(self.taker.may_have(&group.set)))
+        let mut rest = self.groups.live_bits.each_of_rest();
+        self.groups.live_rest == 0 || rest.all(|id| is_so(self.taker.may_have(self.groups.set(id))))
     }
 }
 
@@ -262,8 +302,9 @@ impl Groups {
     /// The groups whose set contains all of `some`, except the one that every stream may use.
     pub(super) fn containing(&self, some: &Streams) -> impl Iterator<Item = GroupId> {
         let groups = some.lowest().and_then(|lowest| self.of_stream(lowest));
-        let groups = groups.map_or(&[][..], |entry| &entry.ids);
-        groups.iter().copied().filter(move |&id| self.set(id).has(some))
+        let groups = groups.into_iter().flat_map(|entry| entry.all.each());
+        let is_one = some.is_single();
+        groups.filter(move |&id| is_one || self.set(id).has(some))
     }
 
     /// The groups that `taker` may use.
@@ -273,18 +314,17 @@ impl Groups {
             StreamsRef::Many(streams) => streams.lowest(),
         };
         let groups = number.and_then(|number| self.of_stream(number));
-        let groups = groups.map_or(&[][..], |entry| &entry.ids);
+        let groups = groups.into_iter().flat_map(|entry| entry.all.each());
         let is_one = matches!(taker, StreamsRef::One(_));
-        let groups = groups.iter().filter(move |&&id| is_one || taker.may_have(self.set(id)));
-        let all = Some(self.any_stream).filter(|&id| id != GroupId::NONE);
-        groups.copied().chain(all)
+        let groups = groups.filter(move |&id| is_one || taker.may_have(self.set(id)));
+        groups.chain(Some(self.any_stream).filter(|&id| id != GroupId::NONE))
     }
 
     /// The same as a set, to test one group after another.
     #[inline]
     pub(super) fn usable_set<'a>(&'a self, taker: StreamsRef<'a>) -> UsableGroups<'a> {
         let first = match taker {
-            StreamsRef::One(number) => self.of_stream(number).map_or(0, |entry| entry.first),
+            StreamsRef::One(number) => self.of_stream(number).map_or(0, |entry| entry.all.first),
             StreamsRef::Many(_) => self.usable_by(taker).fold(0, |bits, id| bits | id.bit()),
         };
         UsableGroups { groups: self, taker, first: first | self.any_stream_bit }
@@ -294,8 +334,8 @@ impl Groups {
     #[inline(always)]
     pub(super) fn all_usable_by(&self, taker: StreamsRef<'_>) -> bool {
         let StreamsRef::One(number) = taker else { return false };
-        let first = self.of_stream(number).map_or(0, |entry| entry.first);
-        self.live_first & !(first | self.any_stream_bit) == 0 && self.live_rest == 0
+        let first = self.of_stream(number).map_or(0, |entry| entry.all.first);
+        self.live_bits.first & !(first | self.any_stream_bit) == 0 && self.live_rest == 0
     }
 
     /// The group of a referenced set, created if there is none.
@@ -344,14 +384,13 @@ impl Groups {
 
     /// Records that a group has become empty or has ceased to be.
     fn set_live(&mut self, id: GroupId, is_live: bool) {
-        let (bit, rest) = (id.bit(), usize::from(id.slot() >= FIRST));
+        let rest = usize::from(id.slot() >= FIRST);
+        self.live_bits.change(id, is_live);
         if is_live {
             self.live += 1;
-            self.live_first |= bit;
             self.live_rest += rest;
         } else {
             self.live -= 1;
-            self.live_first &= !bit;
             self.live_rest -= rest;
         }
     }
@@ -418,10 +457,7 @@ impl Groups {
         }
         for number in set.numbers() {
             let Some(entry) = self.by_stream.get_mut(number as usize) else { continue };
-            if let Some(index) = entry.ids.iter().position(|&other| other == id) {
-                entry.ids.swap_remove(index);
-            }
-            entry.first &= !id.bit();
+            entry.all.change(id, false);
             if entry.single == id {
                 entry.single = GroupId::NONE;
             }
@@ -448,8 +484,7 @@ impl Groups {
                 self.by_stream.resize_with(number.saturating_add(1), StreamGroups::empty);
             }
             if let Some(entry) = self.by_stream.get_mut(number) {
-                entry.ids.push(id);
-                entry.first |= id.bit();
+                entry.all.change(id, true);
                 if is_single {
                     entry.single = id;
                 }
@@ -463,6 +498,6 @@ impl Groups {
         let ids: Vec<GroupId> = self.each().map(|(id, _)| id).filter(live).collect();
         assert_eq!(self.live, ids.len());
         assert_eq!(self.live_rest, ids.iter().filter(|id| id.slot() >= FIRST).count());
-        assert_eq!(self.live_first, ids.iter().fold(0, |bits, id| bits | id.bit()));
+        assert!(self.live_bits.each().eq(ids.into_iter().collect::<BTreeSet<_>>()));
     }
 }

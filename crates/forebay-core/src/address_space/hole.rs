@@ -45,7 +45,7 @@ impl Default for Holes {
     }
 }
 
-/// The addresses where two unmerged holes touch, by their groups.
+/// The addresses where two unmerged holes touch, by their groups, in both orders.
 ///
 /// When a stream waits, only holes whose groups change can merge, so only their seams are examined.
 #[derive(Clone, Debug, Default)]
@@ -57,30 +57,33 @@ impl Seams {
         self.0.is_empty()
     }
 
-    fn key(one: GroupId, two: GroupId, at: u64) -> (GroupId, GroupId, u64) {
-        (one.min(two), one.max(two), at)
-    }
-
     pub(super) fn insert(&mut self, one: GroupId, two: GroupId, at: u64) {
-        self.0.insert(Self::key(one, two, at));
+        self.0.insert((one, two, at));
+        self.0.insert((two, one, at));
     }
 
     pub(super) fn remove(&mut self, one: GroupId, two: GroupId, at: u64) -> bool {
-        self.0.remove(&Self::key(one, two, at))
+        let was_there = self.0.remove(&(one, two, at));
+        self.0.remove(&(two, one, at));
+        was_there
     }
 
     /// Gives the seams of one group to another.
     pub(super) fn rename(&mut self, old: GroupId, new: GroupId) {
         let renamed = |id: GroupId| if id == old { new } else { id };
         let seams = core::mem::take(&mut self.0).into_iter();
-        let seams = seams.map(|(one, two, at)| Self::key(renamed(one), renamed(two), at));
-        self.0 = seams.collect();
+        self.0 = seams.map(|(one, two, at)| (renamed(one), renamed(two), at)).collect();
     }
 
     /// Where holes of these two groups touch.
     pub(super) fn between(&self, one: GroupId, two: GroupId) -> impl Iterator<Item = u64> {
-        let range = Self::key(one, two, 0)..=Self::key(one, two, u64::MAX);
-        self.0.range(range).map(|seam| seam.2)
+        self.0.range((one, two, 0)..=(one, two, u64::MAX)).map(|seam| seam.2)
+    }
+
+    /// The lowest group from `from` on that has a hole which touches one of group `id`.
+    pub(super) fn neighbour(&self, id: GroupId, from: GroupId) -> Option<GroupId> {
+        let mut seams = self.0.range((id, from, 0)..=(id, GroupId::NONE, u64::MAX));
+        seams.next().map(|seam| seam.1)
     }
 
     #[cfg(test)]

@@ -280,17 +280,30 @@ impl Holes {
         let groups = &self.groups;
         // A changed group can only merge with groups that contain the added streams, and a group that
         // has become empty of streams only with the other such group.
-        let partners: Vec<GroupId> = if more.is_single() {
+        let mut partners: Vec<GroupId> = if more.is_single() {
             let others = [groups.find(&Streams::ALL), groups.find(&Streams::NONE)];
             groups.containing(more).chain(others.into_iter().flatten()).collect()
         } else {
             groups.each().map(|(id, _)| id).collect()
         };
+        partners.sort_unstable();
         let mut found = Vec::new();
         for &id in changed {
-            let joins = |other: &&GroupId| joins(groups.set(id), groups.set(**other));
-            for &other in partners.iter().filter(joins) {
-                found.extend(seams.between(id, other));
+            // From partner to neighbour and back: as many steps as the fewer of them.
+            let mut rest = partners.iter().as_slice();
+            while let Some(&partner) = rest.first()
+                && let Some(neighbour) = seams.neighbour(id, partner)
+            {
+                let below = rest.partition_point(|&other| other < neighbour);
+                rest = rest.get(below..).unwrap_or(&[]);
+                if let Some((&other, others)) = rest.split_first()
+                    && other == neighbour
+                {
+                    rest = others;
+                    if joins(groups.set(id), groups.set(other)) {
+                        found.extend(seams.between(id, other));
+                    }
+                }
             }
         }
         // From the low end, as where several holes touch each joins the one below.

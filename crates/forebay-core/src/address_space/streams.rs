@@ -69,8 +69,8 @@ impl Streams {
     /// Whether the two have a stream in common.
     #[inline]
     pub(super) fn meets(&self, other: &Self) -> bool {
-        let mut common = ones(self.summary & other.summary);
-        common.any(|word| self.word(word) & other.word(word) != 0)
+        let common = self.summary & other.summary;
+        ones(common.into()).any(|word| self.word(word as usize) & other.word(word as usize) != 0)
     }
 
     /// Whether the stream with this number is in it.
@@ -94,30 +94,37 @@ impl Streams {
     /// The intersection.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        Self::of(self.rest && other.rest, |word| self.word(word) & other.word(word))
+        let mut both = Self { rest: self.rest && other.rest, ..Self::NONE };
+        for word in ones(u64::from(self.summary & other.summary)) {
+            both.set_word(word as usize, self.word(word as usize) & other.word(word as usize));
+        }
+        both
     }
 
     /// The union.
     #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        Self::of(self.rest || other.rest, |word| self.word(word) | other.word(word))
+    pub fn or(mut self, other: Self) -> Self {
+        self.rest |= other.rest;
+        for word in other.filled() {
+            self.set_word(word, self.word(word) | other.word(word));
+        }
+        self
     }
 
     /// The difference: the streams in `self` but not in `other`.
     #[must_use]
-    pub fn without(self, other: Self) -> Self {
-        Self::of(self.rest && !other.rest, |word| self.word(word) & !other.word(word))
+    pub fn without(mut self, other: Self) -> Self {
+        self.rest &= !other.rest;
+        for word in other.filled() {
+            self.set_word(word, self.word(word) & !other.word(word));
+        }
+        self
     }
 
     /// The numbers of its streams, the lowest first.
     pub fn numbers(self) -> impl Iterator<Item = u32> {
-        (0_u32..).zip(self.words).flat_map(|(word, mut bits)| {
-            core::iter::from_fn(move || {
-                let lowest = (bits != 0).then(|| bits.trailing_zeros())?;
-                bits &= bits - 1;
-                Some(word * 64 + lowest)
-            })
-        })
+        let words = ones(self.summary.into()).map(move |word| (word, self.word(word as usize)));
+        words.flat_map(|(word, bits)| ones(bits).map(move |bit| word * 64 + bit))
     }
 
     /// Whether it has one stream.
@@ -134,13 +141,11 @@ impl Streams {
         Some(word * 64 + self.word(word as usize).trailing_zeros())
     }
 
-    fn of(rest: bool, word: impl Fn(usize) -> u64) -> Self {
-        let mut set = Self { rest, ..Self::NONE };
-        for (number, into) in set.words.iter_mut().enumerate() {
-            *into = word(number);
-            set.summary |= u32::from(*into != 0) << number;
-        }
-        set
+    #[inline]
+    fn set_word(&mut self, number: usize, word: u64) {
+        let Some(into) = self.words.get_mut(number) else { return };
+        *into = word;
+        self.summary = self.summary & !(1 << number) | u32::from(word != 0) << number;
     }
 
     #[inline]
@@ -151,15 +156,15 @@ impl Streams {
     /// The words that are not zero.
     #[inline]
     fn filled(&self) -> impl Iterator<Item = usize> {
-        ones(self.summary)
+        ones(self.summary.into()).map(|word| word as usize)
     }
 }
 
 /// The numbers of the bits that are set.
 #[inline]
-fn ones(mut bits: u32) -> impl Iterator<Item = usize> {
+pub(super) fn ones(mut bits: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
-        let lowest = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        let lowest = (bits != 0).then(|| bits.trailing_zeros())?;
         bits &= bits - 1;
         Some(lowest)
     })

@@ -18,7 +18,7 @@ impl Holes {
             let apart = space.runs.around(low.start, high.end).is_none();
             if low.end == high.start && !apart {
                 assert!(!joins(self.set(&low), self.set(&high)), "{low:?} and {high:?} are one");
-                seams.insert((low.group.min(high.group), low.group.max(high.group), low.end));
+                seams.extend([(low.group, high.group, low.end), (high.group, low.group, low.end)]);
             }
         }
         if let Some(kept) = &self.seams {
