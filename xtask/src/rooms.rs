@@ -36,6 +36,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("class", "classes of memory"),
     ("tag", "names that blocks are counted under"),
     ("pool_id", "the numbers of pools"),
+    ("stack", "call stacks, each kept once; a lock"),
     ("retry", "calls that are made once more"),
     ("report", "what a refusal, a leak and a late write look like"),
     ("named::name", "which names shared buffers can have"),

@@ -1,7 +1,8 @@
 //! One hot pair again and again, for an instruction counter to look at.
 //!
 //! `hot_pair PAIRS WAY`: WAY is `address` (free by address alone), `sized`, `block`, `uncounted` (as
-//! `address`, with no statistics), `history` (as `address`, with events recorded), `array` (a handle that frees itself), `pinned` (the same in pinned memory) or `none`
+//! `address`, with no statistics), `history` (as `address`, with events recorded), `stacks` (with events and call stacks
+//! recorded, at the end of 16 calls), `array` (a handle that frees itself), `pinned` (the same in pinned memory) or `none`
 //! (the loop without the pair). `cargo xtask instructions` runs it under callgrind.
 #![allow(clippy::unwrap_used, reason = "a probe that cannot go on has nothing to say")]
 
@@ -28,8 +29,9 @@ fn main() {
         .build()
         .unwrap();
     let device: Arc<dyn Device> = machine.device(0).unwrap();
-    let history = if way == "history" { 4096 } else { 0_u64 };
-    let options = PoolOptions::new().set(|settings| settings.history(history));
+    let stacks = way == "stacks";
+    let history = if stacks || way == "history" { 4096 } else { 0_u64 };
+    let options = PoolOptions::new().set(|settings| settings.history(history).stacks(stacks));
     let pool = options.build(&device).unwrap();
     // The first pool starts a thread that registers for barriers. Its instructions are counted too, so they must all
     // come before the end of every run.
@@ -43,6 +45,7 @@ fn main() {
         "address" | "history" => by_address(&pool, pairs),
         "sized" => by_size(&pool, pairs),
         "block" => by_block(&pool, pairs),
+        "stacks" => nested(&pool, pairs, 16),
         "uncounted" => uncounted(&pool, pairs),
         "array" => array(&pool, pairs),
         "pinned" => pinned(&PinnedPool::new(&device).unwrap(), pairs),
@@ -56,6 +59,16 @@ fn by_address(pool: &Pool, pairs: u64) {
         let block = pool.allocate(black_box(SIZE), black_box(STREAM)).unwrap();
         pool.free(black_box(block.address()), black_box(STREAM)).unwrap();
     }
+}
+
+/// A stack of a program's depth.
+#[inline(never)]
+fn nested(pool: &Pool, pairs: u64, calls: u32) {
+    match calls {
+        0 => by_address(pool, pairs),
+        _ => nested(black_box(pool), pairs, calls - 1),
+    }
+    black_box(calls);
 }
 
 #[inline(never)]

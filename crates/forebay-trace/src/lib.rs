@@ -51,7 +51,7 @@ pub use fit::Fit;
 pub use format::{Format, FormatError, Position, ReadOptions};
 pub use models::Model;
 pub use pool::PoolPlayer;
-pub use record::{AttachError, Recorder, trace_of_history};
+pub use record::{AttachError, Recorder, trace_of_history, trace_of_pool};
 pub use replay::{
     AddressedPlayer, DriverUse, FreeOrder, Latency, Mismatch, Moment, NoData, PassReport, Player,
     ReplayError, ReplayOptions, Verdict, Verifier, replay,

@@ -8,24 +8,21 @@
 //! [`Pool::history`](forebay::Pool::history), which keeps the last events and not the first.
 //!
 //! A recording has sizes as asked for, streams, on which of them each block was freed, tags, times, threads, and with
-//! [`Recorder::with_stacks`] call stacks. `.fbt` files keep all of it.
-
-mod stacks;
+//! [`Recorder::with_stacks`] or the pool's setting `stacks` call stacks. `.fbt` files keep all of it.
 
 use core::fmt;
 use core::time::Duration;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use forebay::guard::Observation;
-use forebay::report::{EventAction, PoolEvent};
+use forebay::report::{EventAction, PoolEvent, Stack};
 use forebay::transfer::TransferEvent;
 use forebay::{Pool, PoolOptions, Tag};
 
-use self::stacks::Stacks;
 use crate::{BlockIndex, InvalidEvent, Trace, TraceBuilder, Transfer, TransferDirection};
 
 /// The most events unless said: about 200 MB.
@@ -52,6 +49,8 @@ const MOST_EVENTS: usize = 1 << 24;
 #[derive(Clone, Debug)]
 pub struct Recorder {
     intake: Arc<Mutex<Intake>>,
+    /// Whether the recorder captures stacks that the pool does not.
+    stacks: bool,
 }
 
 impl Recorder {
@@ -62,15 +61,13 @@ impl Recorder {
 
     /// Makes a recorder that keeps the first `events`.
     pub fn at_most(name: impl Into<String>, events: usize) -> Self {
-        Self { intake: Arc::new(Mutex::new(Intake::new(name, events))) }
+        Self { intake: Arc::new(Mutex::new(Intake::new(name, events))), stacks: false }
     }
 
-    /// The same, with the call stack of each allocation: function, file and line, as far as the program has debug
-    /// information. Capturing a stack takes some microseconds; they are resolved when the recording is finished.
+    /// The same, with the call stack of each allocation, also of pools whose setting `stacks` is off.
     #[must_use]
     pub fn with_stacks(self) -> Self {
-        self.intake().stacks = Some(Stacks::default());
-        self
+        Self { stacks: true, ..self }
     }
 
     /// Records `pool` until the guard is dropped. Blocks that are live already come first, on the default stream, and
@@ -97,12 +94,13 @@ impl Recorder {
         let attaching = Arc::new(AtomicBool::new(true));
         let attached = Arc::clone(&attaching);
         let observation = pool.observe(move |event| {
-            let mut intake = recorder.intake();
-            let is_entered = intake.enter(event);
             // This thread is inside `attach` and allocates nothing: the pool tells of a block that is live.
-            if is_entered && attaching.load(Ordering::Relaxed) && thread::current().id() == attacher
-            {
-                intake.builder.remarks().live_at_start += 1;
+            if attaching.load(Ordering::Relaxed) && thread::current().id() == attacher {
+                let mut intake = recorder.intake();
+                let is_entered = intake.enter(event);
+                intake.builder.remarks().live_at_start += u64::from(is_entered);
+            } else {
+                recorder.enter(event);
             }
         })?;
         attached.store(false, Ordering::Relaxed);
@@ -114,25 +112,40 @@ impl Recorder {
     pub fn watch(&self, options: PoolOptions) -> PoolOptions {
         self.intake().is_attached = true;
         let recorder = self.clone();
-        options.on_event(move |event| {
-            recorder.intake().enter(event);
-        })
+        options.on_event(move |event| recorder.enter(event))
+    }
+
+    fn enter(&self, event: &PoolEvent) {
+        let mut event = *event;
+        if self.stacks && event.stack.is_none() && event.action == EventAction::Allocate {
+            event.stack = Stack::capture();
+        }
+        self.intake().enter(&event);
     }
 
     /// Enters transfers of an engine, such as its [history](forebay::transfer::TransferEngine::history), that began during the recording and
     /// did not fail.
     pub fn enter_transfers(&self, transfers: &[TransferEvent]) {
         let mut intake = self.intake();
-        let Some(begun) = intake.begun_at else { return };
-        for transfer in transfers.iter().filter(|transfer| !transfer.failed) {
-            let Some(begin) = transfer.begun.checked_duration_since(begun) else { continue };
-            let direction = match transfer.is_upload {
-                true => TransferDirection::Upload,
-                false => TransferDirection::Download,
-            };
-            let (end, bytes) = (begin.saturating_add(transfer.took), transfer.bytes);
-            intake.builder.transfer(Transfer { begin, end, bytes, direction });
-        }
+        let begun = intake.begun_at;
+        add_transfers(&mut intake.builder, begun, transfers);
+    }
+
+    /// A copy of the recording so far, with such transfers. The recorder goes on without them.
+    pub fn copy_with(&self, transfers: &[TransferEvent]) -> Trace {
+        let (mut builder, stacks, begun) = {
+            let intake = self.intake();
+            (intake.builder.clone(), intake.stacks.clone(), intake.begun_at)
+        };
+        add_transfers(&mut builder, begun, transfers);
+        finish(builder, &stacks)
+    }
+
+    /// Stops recording and drops the recording.
+    pub fn discard(&self) {
+        let mut intake = self.intake();
+        intake.most = None;
+        drop(intake.take());
     }
 
     /// Stops recording. Blocks that are live stay live to the end of the recording.
@@ -150,11 +163,10 @@ impl Recorder {
     pub fn finish(&self) -> Trace {
         let mut intake = self.intake();
         intake.most = None;
-        let mut builder = core::mem::replace(&mut intake.builder, TraceBuilder::new(""));
-        if let Some(stacks) = intake.stacks.take() {
-            stacks.label(&mut builder.details().stacks);
-        }
-        builder.finish()
+        let (builder, stacks) = intake.take();
+        // Naming stacks takes long, and calls of the pool wait for the intake.
+        drop(intake);
+        finish(builder, &stacks)
     }
 
     fn intake(&self) -> MutexGuard<'_, Intake> {
@@ -207,7 +219,47 @@ impl core::error::Error for AttachError {
 /// number. A block that was live before and still is does not appear, so that peaks of the recording
 /// lack it.
 pub fn trace_of_history(name: impl Into<String>, history: &[PoolEvent]) -> Trace {
+    let (builder, stacks) = enter_history(Intake::new(name, usize::MAX), history);
+    finish(builder, &stacks)
+}
+
+/// The recording of a pool's history, as [`trace_of_history`] makes it, with those of the transfers that began during it
+/// and did not fail. It begins with the first event, or at `since`.
+pub fn trace_of_pool(
+    name: impl Into<String>,
+    pool: &Pool,
+    since: Option<Instant>,
+    transfers: &[TransferEvent],
+) -> Trace {
+    let history = pool.history();
+    let first = || pool.made_at().checked_add(history.first()?.time);
+    let begun = since.or_else(first);
     let mut intake = Intake::new(name, usize::MAX);
+    intake.begun_at = begun;
+    intake.begun = begun.map(|begun| begun.saturating_duration_since(pool.made_at()));
+    let (mut builder, stacks) = enter_history(intake, &history);
+    add_transfers(&mut builder, begun, transfers);
+    finish(builder, &stacks)
+}
+
+/// Enters transfers that began at `begun` or later and did not fail.
+fn add_transfers(builder: &mut TraceBuilder, begun: Option<Instant>, all: &[TransferEvent]) {
+    for transfer in all.iter().filter(|transfer| !transfer.failed) {
+        let since = begun.and_then(|begun| transfer.begun.checked_duration_since(begun));
+        let Some(begin) = since else { continue };
+        let direction = match transfer.is_upload {
+            true => TransferDirection::Upload,
+            false => TransferDirection::Download,
+        };
+        let (end, bytes) = (begin.saturating_add(transfer.took), transfer.bytes);
+        builder.transfer(Transfer { begin, end, bytes, direction });
+    }
+}
+
+fn enter_history(
+    mut intake: Intake,
+    history: &[PoolEvent],
+) -> (TraceBuilder, Vec<(BlockIndex, Stack)>) {
     let begun = history.first().map(|event| event.time);
     let mut seen = HashSet::new();
     for event in history {
@@ -223,7 +275,17 @@ pub fn trace_of_history(name: impl Into<String>, history: &[PoolEvent]) -> Trace
     for event in history {
         intake.enter(event);
     }
-    intake.builder.finish()
+    intake.take()
+}
+
+/// Names the stacks, and ends the recording.
+fn finish(mut builder: TraceBuilder, stacks: &[(BlockIndex, Stack)]) -> Trace {
+    let mut named = HashMap::new();
+    for &(block, stack) in stacks {
+        let text = named.entry(stack).or_insert_with(|| stack.to_string());
+        builder.details().stacks.set(block, text);
+    }
+    builder.finish()
 }
 
 /// Events on their way into a recording.
@@ -238,15 +300,22 @@ struct Intake {
     /// The time of the first event, on the pool's clock and on the program's.
     begun: Option<Duration>,
     begun_at: Option<Instant>,
-    /// Call stacks, if they are recorded.
-    stacks: Option<Stacks>,
+    /// The call stacks of blocks that have one.
+    stacks: Vec<(BlockIndex, Stack)>,
 }
 
 impl Intake {
     fn new(name: impl Into<String>, most: usize) -> Self {
         let builder = TraceBuilder::new(name);
         let (most, left_out, is_attached) = (Some(most), 0, false);
-        Self { builder, most, left_out, is_attached, begun: None, begun_at: None, stacks: None }
+        let (begun, begun_at, stacks) = (None, None, Vec::new());
+        Self { builder, most, left_out, is_attached, begun, begun_at, stacks }
+    }
+
+    /// What was recorded, which leaves nothing here.
+    fn take(&mut self) -> (TraceBuilder, Vec<(BlockIndex, Stack)>) {
+        let builder = core::mem::replace(&mut self.builder, TraceBuilder::new(""));
+        (builder, core::mem::take(&mut self.stacks))
     }
 
     /// Enters an event, if there is room for it; whether it is in the recording.
@@ -279,10 +348,10 @@ impl Intake {
                 if event.tag != Tag::NONE {
                     self.builder.tag(&event.tag.name());
                 }
-                if let Some(stacks) = &mut self.stacks
+                if !event.stack.is_none()
                     && let Ok(block) = u32::try_from(self.builder.blocks().saturating_sub(1))
                 {
-                    stacks.note(BlockIndex(block), stacks::capture());
+                    self.stacks.push((BlockIndex(block), event.stack));
                 }
             }
             EventAction::Free => self.builder.free(key, stream)?,

@@ -150,7 +150,7 @@ impl fmt::Display for LeakReport {
             if let Some(last) = figures.last_copy() {
                 write!(f, ", last copied {:.1?} ago", last.elapsed())?;
             }
-            write_stack(f, buffer.stack.as_deref())?;
+            write!(f, "{:#}", buffer.stack)?;
         }
         for shared in &self.shared {
             let LiveShared { name, element, length, bytes, age, created_at, .. } = shared;
@@ -159,7 +159,7 @@ impl fmt::Display for LeakReport {
                 f,
                 "\n  shared buffer \"{name}\" of {length} {element}, {size}, from {created_at}, {age:.1?} old"
             )?;
-            write_stack(f, shared.stack.as_deref())?;
+            write!(f, "{:#}", shared.stack)?;
         }
         for pool in &self.pools {
             let blocks = counted(pool.blocks as u64, "block");
@@ -178,13 +178,6 @@ impl fmt::Display for LeakReport {
         }
         Ok(())
     }
-}
-
-fn write_stack(f: &mut fmt::Formatter<'_>, stack: Option<&str>) -> fmt::Result {
-    for line in stack.unwrap_or_default().lines() {
-        write!(f, "\n    {line}")?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

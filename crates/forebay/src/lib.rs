@@ -69,6 +69,7 @@ mod memory_view;
 mod pool;
 mod pool_id;
 mod retry;
+mod stack;
 mod tag;
 #[cfg(target_os = "linux")]
 mod user;

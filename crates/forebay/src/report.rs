@@ -6,6 +6,7 @@ use core::time::Duration;
 use forebay_core::{Address, Alignment, Bytes, Span, counted};
 use forebay_hal::StreamHandle;
 
+pub use crate::stack::Stack;
 use crate::sync::map::LiveBlock;
 use crate::{PoolId, Tag};
 
@@ -200,4 +201,6 @@ pub struct PoolEvent {
     pub tag: Tag,
     /// A small number of the calling thread. A thread that begins after another ended may have its number.
     pub thread: u32,
+    /// The call stack of an allocation or a refusal, while the setting `stacks` is on.
+    pub stack: Stack,
 }

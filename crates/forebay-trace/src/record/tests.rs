@@ -286,6 +286,31 @@ fn a_recording_has_owners_times_and_threads() {
     assert_eq!(trace.thread(0), trace.thread(3));
 }
 
+#[inline(never)]
+fn allocate_for_the_model(pool: &Pool) -> Block {
+    pool.allocate(Bytes::mib(2), StreamHandle::DEFAULT).unwrap()
+}
+
+/// The setting alone is enough, for a history and for a recorder.
+#[test]
+fn a_pool_with_stacks_tells_who_owns_its_blocks() {
+    let device: Arc<dyn Device> = device(Bytes::gib(1));
+    let recorder = Recorder::new("stacks");
+    let options = PoolOptions::new().set(|settings| settings.history(100_u64).stacks(true));
+    let pool = recorder.watch(options).build(&device).unwrap();
+    for allocate in [allocate_for_the_optimizer, allocate_for_the_model] {
+        let block = allocate(&pool);
+        pool.free_block(block, StreamHandle::DEFAULT).unwrap();
+    }
+    let history = trace_of_history("history", &pool.history());
+    for trace in [history, recorder.finish()] {
+        let owner = |block| trace.stack(BlockIndex(block)).unwrap().lines().next().unwrap();
+        assert!(owner(0).contains("allocate_for_the_optimizer"), "{}", owner(0));
+        assert!(owner(1).contains("allocate_for_the_model"), "{}", owner(1));
+        assert_eq!(trace.len(), 4);
+    }
+}
+
 /// Threads hand blocks on while the pool records on the fast path: the history is one order in which all of it could
 /// have happened.
 #[test]

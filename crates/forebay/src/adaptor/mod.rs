@@ -7,7 +7,7 @@
 //! * [`Limited`] limits the bytes that are live.
 //! * [`Counted`] counts blocks and bytes, with their peaks.
 //! * [`Logged`] writes a line for each operation, in the format of RMM.
-//! * [`Tracked`] lists live blocks, with their age, label and backtrace.
+//! * [`Tracked`] lists live blocks, with their age, label and call stack.
 //! * [`Failing`] fails requests on demand, to test how a program reacts.
 //! * [`Aligned`] aligns every block more strictly than requested.
 //!

@@ -164,7 +164,7 @@ fn a_log_that_cannot_be_written_fails_no_allocation() {
 
 #[test]
 fn leaks_are_named() {
-    let tracked = Tracked::new(roomy()).with_backtraces();
+    let tracked = Tracked::new(roomy()).with_stacks();
     let kept = labelled("outer", || {
         let kept = tracked.allocate_request(bytes(700)).unwrap();
         labelled("inner", || tracked.allocate_request(Request::new(Bytes::new(1), OTHER)).unwrap());

@@ -1,10 +1,9 @@
-//! Live blocks, with their age, label and backtrace.
+//! Live blocks, with their age, label and call stack.
 
 use core::cell::RefCell;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::backtrace::Backtrace;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,6 +12,7 @@ use forebay_hal::StreamHandle;
 
 use super::ledger::Ledger;
 use crate::block::leave_to;
+use crate::report::Stack;
 use crate::{Allocate, Block, Request, Result};
 
 /// How many blocks a report lists unless all are asked for.
@@ -55,8 +55,8 @@ pub struct LiveBlock {
     pub at: Duration,
     /// The label, from [`labelled`].
     pub label: Option<Arc<str>>,
-    /// The backtrace of the request, if the tracker takes backtraces.
-    pub backtrace: Option<Arc<Backtrace>>,
+    /// The call stack of the request, if the tracker captures stacks.
+    pub stack: Stack,
 }
 
 impl fmt::Display for LiveBlock {
@@ -71,7 +71,7 @@ impl fmt::Display for LiveBlock {
     }
 }
 
-/// Live blocks, oldest first. `{}` shows the first few, `{:#}` all of them with their backtraces.
+/// Live blocks, oldest first. `{}` shows the first few, `{:#}` all of them with their call stacks.
 #[derive(Clone, Debug, Default)]
 pub struct Leaks {
     blocks: Vec<LiveBlock>,
@@ -106,10 +106,8 @@ impl fmt::Display for Leaks {
         let listed = if f.alternate() { count } else { LISTED };
         for live in self.blocks.iter().take(listed) {
             write!(f, "\n  {live}")?;
-            if let Some(backtrace) = live.backtrace.as_ref().filter(|_| f.alternate()) {
-                for line in backtrace.to_string().lines() {
-                    write!(f, "\n    {line}")?;
-                }
+            if f.alternate() {
+                write!(f, "{:#}", live.stack)?;
             }
         }
         match count.saturating_sub(listed) {
@@ -117,15 +115,6 @@ impl fmt::Display for Leaks {
             more => write!(f, "\n  and {more} more"),
         }
     }
-}
-
-/// Whether a tracker looks where requests come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Traces {
-    /// It does not.
-    Off,
-    /// It takes a backtrace of each: some microseconds and kilobytes a block.
-    On,
 }
 
 /// An allocator that tracks its live blocks.
@@ -153,7 +142,8 @@ pub struct Tracked<A> {
     inner: A,
     begun: Instant,
     numbers: AtomicU64,
-    traces: Traces,
+    /// Whether it captures the stack of each request.
+    stacks: bool,
     ledger: Ledger<LiveBlock>,
 }
 
@@ -161,13 +151,13 @@ impl<A: Allocate> Tracked<A> {
     /// Tracks the blocks of `inner`.
     pub fn new(inner: A) -> Self {
         let (begun, numbers) = (Instant::now(), AtomicU64::new(0));
-        Self { inner, begun, numbers, traces: Traces::Off, ledger: Ledger::new() }
+        Self { inner, begun, numbers, stacks: false, ledger: Ledger::new() }
     }
 
-    /// Takes a backtrace of every request from now on, whatever `RUST_BACKTRACE` says.
+    /// Captures the call stack of every request from now on: some microseconds each.
     #[must_use]
-    pub fn with_backtraces(mut self) -> Self {
-        self.traces = Traces::On;
+    pub fn with_stacks(mut self) -> Self {
+        self.stacks = true;
         self
     }
 
@@ -197,7 +187,6 @@ unsafe impl<A: Allocate> Allocate for Tracked<A> {
         let block = self.inner.allocate_request(request)?;
         if !block.address().is_null() {
             let label = LABEL.try_with(|cell| cell.borrow().clone()).ok().flatten();
-            let traced = self.traces == Traces::On;
             let live = LiveBlock {
                 block,
                 requested: request.size(),
@@ -205,7 +194,7 @@ unsafe impl<A: Allocate> Allocate for Tracked<A> {
                 number: self.numbers.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
                 at: self.begun.elapsed(),
                 label,
-                backtrace: traced.then(|| Arc::new(Backtrace::force_capture())),
+                stack: if self.stacks { Stack::capture() } else { Stack::NONE },
             };
             self.ledger.enter(block.address(), live);
         }

@@ -1,5 +1,5 @@
 //! What the C and Python bindings share: the settings of the process's pools, the blocks to which a pool of graphs is set
-//! back, buffers whose views are counted, and shared buffers of bytes. Not part of the stable interface.
+//! back, buffers whose views are counted, shared buffers of bytes, and call stacks of an interpreter. Not part of the stable interface.
 
 mod counted;
 mod turn;
@@ -7,13 +7,21 @@ mod turn;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "host")]
+use std::sync::Arc;
+
+#[cfg(feature = "host")]
+use crate::Device;
 use crate::config::ConfigError;
+#[cfg(feature = "host")]
+use crate::transfer::{TransferEngine, TransferOptions};
 use crate::{Pool, Result, Settings};
 pub use forebay_core::address_space::Growth;
 
 pub use self::counted::{CountedBuffer, CountedError, CountedFigures, View};
 pub use crate::named::bytes::SharedBytes;
 pub use crate::pool::KeptBlock;
+pub use crate::stack::{Interpreter, is_capturing, set_interpreter, with_stack};
 
 /// The settings of new pools: what [`Pool::set_process_settings`] set last, else the environment's.
 pub fn effective_settings() -> core::result::Result<Settings, ConfigError> {
@@ -21,6 +29,16 @@ pub fn effective_settings() -> core::result::Result<Settings, ConfigError> {
         Some(settings) => Ok(settings),
         None => Settings::from_environment(),
     }
+}
+
+/// How many transfers an engine of C and Python remembers, for recordings: 3 MB at most.
+#[cfg(feature = "host")]
+const TRANSFERS: usize = 1 << 16;
+
+/// The transfer engine that C and Python have for a device.
+#[cfg(feature = "host")]
+pub fn transfer_engine(device: &Arc<dyn Device>) -> Result<TransferEngine> {
+    TransferOptions::for_device(device)?.history(TRANSFERS).build(device)
 }
 
 /// A setting of a pool that [`change_settings`] changed.

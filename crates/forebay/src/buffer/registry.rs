@@ -2,13 +2,13 @@
 
 use core::panic::Location;
 use core::time::Duration;
-use std::backtrace::Backtrace;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::figures::{BufferFigures, Figures};
+use crate::report::Stack;
 use crate::sync::fork::Birth;
 use crate::sync::lock;
 
@@ -24,15 +24,15 @@ pub(super) struct Registry {
 /// Whether the stacks of calls that make buffers are captured.
 static STACKS: AtomicBool = AtomicBool::new(false);
 
-/// Whether buffers made from now on remember the stack of the call that made them, whatever `RUST_BACKTRACE` says. Takes some
-/// microseconds and kilobytes a buffer; off unless set, for the whole process.
+/// Whether buffers made from now on remember the stack of the call that made them. Takes some microseconds a buffer; off unless
+/// set, for the whole process.
 pub fn capture_stacks(captured: bool) {
     STACKS.store(captured, Ordering::Relaxed);
 }
 
 /// The stack of the caller, if stacks are captured.
-pub(super) fn stack() -> Option<Backtrace> {
-    STACKS.load(Ordering::Relaxed).then(Backtrace::force_capture)
+pub(super) fn stack() -> Stack {
+    if STACKS.load(Ordering::Relaxed) { Stack::capture() } else { Stack::NONE }
 }
 
 /// What became of the buffers that one line of the program made.
@@ -67,7 +67,7 @@ pub(super) struct Record {
     pub(super) size: u64,
     pub(super) since: Instant,
     pub(super) created_at: &'static Location<'static>,
-    pub(super) stack: Option<Backtrace>,
+    pub(super) stack: Stack,
     pub(super) figures: Arc<Figures>,
 }
 
@@ -80,7 +80,7 @@ struct SharedRecord {
     bytes: u64,
     since: Instant,
     created_at: &'static Location<'static>,
-    stack: Option<Backtrace>,
+    stack: Stack,
 }
 
 /// A buffer's entry, which is removed with it.
@@ -114,7 +114,7 @@ pub struct LiveBuffer {
     /// Where in the program it was made: file, line and column.
     pub created_at: String,
     /// The stack of the call that made it, if [`capture_stacks`](crate::leak::capture_stacks) was on.
-    pub stack: Option<String>,
+    pub stack: Stack,
     /// Its memory and copies.
     pub figures: BufferFigures,
 }
@@ -136,7 +136,7 @@ pub struct LiveShared {
     /// Where in the program that was: file, line and column.
     pub created_at: String,
     /// The stack of that call, if [`capture_stacks`](crate::leak::capture_stacks) was on.
-    pub stack: Option<String>,
+    pub stack: Stack,
 }
 
 /// What the buffers of a manager add up to.
@@ -191,7 +191,7 @@ impl Registry {
             bytes: record.size,
             age: record.since.elapsed(),
             created_at: record.created_at.to_string(),
-            stack: record.stack.as_ref().map(Backtrace::to_string),
+            stack: record.stack,
             figures: record.figures.read(),
         });
         live.collect()
@@ -227,7 +227,7 @@ impl Registry {
             bytes: record.bytes,
             age: record.since.elapsed(),
             created_at: record.created_at.to_string(),
-            stack: record.stack.as_ref().map(Backtrace::to_string),
+            stack: record.stack,
         });
         live.collect()
     }

@@ -26,6 +26,8 @@ macro_rules! for_each_key {
             Statistics statistics: Counting = Counting::On, AtStart, Any;
             /// How many events a pool remembers.
             History history: u64 = 0, AnyTime, AtMost(MOST_EVENTS);
+            /// Whether recorded events have the call stack of each allocation: a pair then takes some microseconds.
+            Stacks stacks: bool = false, AnyTime, Any;
             /// Whether a thread gives back idle memory and answers pressure in the background.
             Upkeep upkeep: bool = false, AnyTime, Any;
             /// How often the background thread looks for something to do.

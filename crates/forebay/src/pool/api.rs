@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_core::pressure::Level;
 use forebay_core::{Address, Alignment, Bytes};
@@ -408,6 +409,11 @@ impl Pool {
     /// ```
     pub fn history(&self) -> Vec<PoolEvent> {
         self.shared.history()
+    }
+
+    /// When the pool was made, from which the times of its events count.
+    pub fn made_at(&self) -> Instant {
+        self.shared.history.begun
     }
 
     /// Calls `observer` with every allocation, free and refusal until the guard is dropped. Meanwhile every call of the

@@ -142,11 +142,7 @@ impl Shared {
             exact: rounding == Rounding::Exact,
             fast_epoch: AtomicU64::new(SLOW_PATH),
             record_epoch: AtomicU64::new(SLOW_PATH),
-            history: History::new(
-                usize::try_from(settings.history()).unwrap_or(usize::MAX),
-                options.observers.clone(),
-                callbacks.clone(),
-            ),
+            history: History::new(&settings, options.observers.clone(), callbacks.clone()),
             upkeep: Mutex::new(Upkeep::new()),
             scopes: AtomicU64::new(0),
             callbacks,
@@ -184,8 +180,10 @@ impl Shared {
     pub(in crate::pool) fn update_fast_epoch(&self, settings: &Settings) {
         // A new epoch each time: what threads cached before is stale.
         let epoch = if self.is_checked(settings) { SLOW_PATH } else { PoolId::next().0 };
-        let only_records =
-            settings.history() > 0 && !self.history.is_observed() && !debug::checks_calls(settings);
+        let only_records = settings.history() > 0
+            && !settings.stacks()
+            && !self.history.is_observed()
+            && !debug::checks_calls(settings);
         let record_epoch = if only_records { PoolId::next().0 } else { SLOW_PATH };
         self.record_epoch.store(record_epoch, Ordering::Relaxed);
         self.fast_epoch.store(epoch, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use crate::config::{
 /// A key, values that it takes with how they are written back, and values that it refuses.
 type Case = (Key, &'static [(&'static str, &'static str)], &'static [&'static str]);
 
-const CASES: [Case; 31] = [
+const CASES: [Case; 32] = [
     (
         Key::Preset,
         &[("default", "default"), ("HIGH_FREQUENCY", "high_frequency"), ("debug", "debug")],
@@ -55,6 +55,7 @@ const CASES: [Case; 31] = [
         &[("0", "0"), ("65536", "65536"), ("16777216", "16777216")],
         &["16777217", "-1", "+1", "1.5", "", "1K", "99999999999999999999"],
     ),
+    (Key::Stacks, &[("on", "on"), ("off", "off")], &["", "2", "yes"]),
     (
         Key::Upkeep,
         &[("on", "on"), ("True", "on"), ("1", "on"), ("FALSE", "off"), ("0", "off")],

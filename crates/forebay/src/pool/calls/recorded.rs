@@ -12,7 +12,7 @@ use crate::pool::common::event::RawEvent;
 use crate::pool::front::claimed_as::ClaimedAs;
 use crate::pool::front::thread_cache::ThreadCaches;
 use crate::pool::shared::{SLOW_PATH, Shared};
-use crate::report::EventAction;
+use crate::report::{EventAction, Stack};
 use crate::sync::gate::Gate;
 use crate::sync::map::{BlockState, SMALL_UNITS, Slot};
 use crate::{Block, Tag};
@@ -49,9 +49,9 @@ impl Shared {
         let cache = caches.front(stream);
         let block = cache.and_then(|cache| self.take_cached::<true>(cache, requested, size));
         if let (Some(block), Some(events)) = (block, &mut caches.events) {
-            let (action, tag) = (EventAction::Allocate, Tag::current());
+            let (action, tag, stack) = (EventAction::Allocate, Tag::current(), Stack::NONE);
             let Block { address, generation, .. } = block;
-            events.push(RawEvent { action, address, generation, requested, stream, tag });
+            events.push(RawEvent { action, address, generation, requested, stream, tag, stack });
         }
         passed.leave();
         block
@@ -122,8 +122,8 @@ impl Shared {
         if is_kept && let Some(events) = &mut caches.events {
             let requested = if LARGE { known.requested() } else { known.requested_small() };
             let (requested, tag) = (Bytes::new(requested), Tag::of_known(known));
-            let (action, generation) = (EventAction::Free, known.generation());
-            events.push(RawEvent { action, address, generation, requested, stream, tag });
+            let (action, generation, stack) = (EventAction::Free, known.generation(), Stack::NONE);
+            events.push(RawEvent { action, address, generation, requested, stream, tag, stack });
         }
         passed.leave();
         is_kept

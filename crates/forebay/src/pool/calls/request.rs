@@ -21,7 +21,7 @@ use crate::pool::front::thread_cache::Counts;
 use crate::pool::heap::thread_ends::is_ending;
 use crate::pool::heap::{Heap, Piece};
 use crate::pool::shared::{SLOW_PATH, Shared};
-use crate::report::EventAction;
+use crate::report::{EventAction, Stack};
 use crate::sync::map::{BlockState, LARGEST, SMALL_UNITS, Side, Slot, SlotRef, UNIT_SHIFT, tagged};
 use crate::sync::thread_slot;
 use crate::{Block, Error, Request, Result, Tag};
@@ -43,8 +43,8 @@ impl Shared {
                 Err(_) => (EventAction::Refuse, Address::NULL, 0),
             };
             let Request { size: requested, stream, .. } = request;
-            let tag = Tag::current();
-            self.note(RawEvent { action, address, generation, requested, stream, tag });
+            let (tag, stack) = (Tag::current(), Stack::NONE);
+            self.note(RawEvent { action, address, generation, requested, stream, tag, stack });
         }
         self.tell_request(&begun, request, &got);
         got
@@ -270,8 +270,9 @@ impl Shared {
         if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH {
             self.debug.subtract_live(known.size());
             let requested = Bytes::new(known.requested());
-            let (action, generation, tag) = (EventAction::Free, known.generation(), Tag::of(known));
-            self.note(RawEvent { action, address, generation, requested, stream, tag });
+            let (action, generation) = (EventAction::Free, known.generation());
+            let (tag, stack) = (Tag::of(known), Stack::NONE);
+            self.note(RawEvent { action, address, generation, requested, stream, tag, stack });
         }
     }
 

@@ -18,7 +18,7 @@ use crate::pool::heap::Heap;
 use crate::pool::heap::thread_ends::is_ending;
 use crate::pool::shared::{SLOW_PATH, Shared};
 use crate::pool::views::snapshot::still_live;
-use crate::report::EventAction;
+use crate::report::{EventAction, Stack};
 use crate::sync::map::{BlockState, LARGEST, Side, Slot, UNIT_SHIFT, is_wide, tagged};
 use crate::{Error, Result, Tag};
 
@@ -214,8 +214,8 @@ impl Shared {
             self.debug.add_live(size);
             let known = self.map.slot(address).and_then(|slot| slot.state_at(address));
             let generation = known.map_or(0, |known| known.generation());
-            let action = EventAction::Allocate;
-            self.note(RawEvent { action, address, generation, requested, stream, tag });
+            let (action, stack) = (EventAction::Allocate, Stack::NONE);
+            self.note(RawEvent { action, address, generation, requested, stream, tag, stack });
         }
     }
 }

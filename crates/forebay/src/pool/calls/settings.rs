@@ -24,7 +24,7 @@ impl Shared {
         }
         *settings = changed;
         self.update_fast_epoch(&settings);
-        self.history.set_most(usize::try_from(settings.history()).unwrap_or(usize::MAX));
+        self.history.set(&settings);
         if key == Key::History.name() && settings.history() == 0 {
             self.thread_caches.each(|caches| caches.events = None);
         }

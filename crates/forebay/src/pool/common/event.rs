@@ -9,6 +9,9 @@
 //! Reading the clock takes longer than all else on the fast path, so only every sixteenth event there does. Between
 //! threads, the generations of blocks put right what the stamps leave open: no block is freed before it was allocated. All
 //! other events of a thread stay in order.
+//!
+//! With call stacks every call takes the slow path, and the stack of an allocation is captured there, outside of gates and
+//! locks. A free has none: the recordings and reports that stacks are for ask who owns memory.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -20,7 +23,9 @@ use forebay_hal::StreamHandle;
 
 use crate::Tag;
 use crate::callback::Callbacks;
+use crate::config::Settings;
 use crate::report::{EventAction, PoolEvent};
+use crate::stack::{Capturing, Stack};
 use crate::sync::{lock, thread_slot};
 
 /// Called with every event.
@@ -63,12 +68,14 @@ pub(in crate::pool) struct RawEvent {
     pub(in crate::pool) requested: Bytes,
     pub(in crate::pool) stream: StreamHandle,
     pub(in crate::pool) tag: Tag,
+    /// Of the slow path alone, where the history captures it.
+    pub(in crate::pool) stack: Stack,
 }
 
 impl RawEvent {
     fn at(self, time: Duration, thread: u32) -> PoolEvent {
-        let Self { action, address, requested, stream, tag, .. } = self;
-        PoolEvent { time, action, address, requested, stream, tag, thread }
+        let Self { action, address, requested, stream, tag, stack, .. } = self;
+        PoolEvent { time, action, address, requested, stream, tag, thread, stack }
     }
 }
 
@@ -135,7 +142,7 @@ impl ThreadEvents {
 
 /// The last events, as many as the setting `history` keeps, and the observers that are called with each.
 pub(in crate::pool) struct History {
-    begun: Instant,
+    pub(in crate::pool) begun: Instant,
     begun_stamp: u64,
     events: Mutex<Events>,
     callbacks: Callbacks,
@@ -146,6 +153,8 @@ struct Events {
     /// How many events are in the batches.
     kept: usize,
     most: usize,
+    /// While stacks are captured.
+    stacks: Option<Capturing>,
     /// Replaced as a whole when it changes, so that each event reaches exactly those who observed when it was recorded.
     observers: Arc<Vec<Observer>>,
 }
@@ -173,14 +182,16 @@ impl Events {
 
 impl History {
     pub(in crate::pool) fn new(
-        most: usize,
+        settings: &Settings,
         observers: Vec<Observer>,
         callbacks: Callbacks,
     ) -> Self {
         let observers = Arc::new(observers);
-        let events = Events { batches: VecDeque::new(), kept: 0, most, observers };
+        let events = Events { batches: VecDeque::new(), kept: 0, most: 0, stacks: None, observers };
         let (begun, begun_stamp) = (Instant::now(), stamp());
-        Self { begun, begun_stamp, events: Mutex::new(events), callbacks }
+        let history = Self { begun, begun_stamp, events: Mutex::new(events), callbacks };
+        history.set(settings);
+        history
     }
 
     /// Whether there are observers.
@@ -192,11 +203,14 @@ impl History {
         lock(&self.events)
     }
 
-    /// Sets how many events are kept.
-    pub(in crate::pool) fn set_most(&self, most: usize) {
+    /// Sets how many events are kept, and whether stacks are captured.
+    pub(in crate::pool) fn set(&self, settings: &Settings) {
         let mut events = self.events();
-        events.most = most;
+        events.most = usize::try_from(settings.history()).unwrap_or(usize::MAX);
         events.drop_oldest();
+        if settings.stacks() != events.stacks.is_some() {
+            events.stacks = settings.stacks().then(Capturing::begin);
+        }
     }
 
     /// Takes over events of a thread.
@@ -205,16 +219,20 @@ impl History {
     }
 
     /// Adds an event to those of the calling thread, which `of_thread` gives while nobody else has them; `None` for a
-    /// thread that has none. Then calls the observers with it.
+    /// thread that has none. Then calls the observers with it. The caller holds no lock, for the observers' sake and
+    /// because capturing a stack takes long.
     pub(in crate::pool) fn note(
         &self,
-        event: RawEvent,
+        mut event: RawEvent,
         of_thread: impl FnOnce(&mut dyn FnMut(&mut ThreadEvents)) -> Option<()>,
     ) {
-        let (most, observers) = {
+        let (most, observers, stacks) = {
             let events = self.events();
-            (events.most, Arc::clone(&events.observers))
+            (events.most, Arc::clone(&events.observers), events.stacks.is_some())
         };
+        if stacks && event.action != EventAction::Free && (most > 0 || !observers.is_empty()) {
+            event.stack = Stack::capture();
+        }
         if most > 0 {
             let mut full = None;
             let mut push = |events: &mut ThreadEvents| {
@@ -254,7 +272,8 @@ impl History {
         let mut events = self.events();
         for (address, requested, tag) in live() {
             let (action, stream) = (EventAction::Allocate, StreamHandle::DEFAULT);
-            let event = RawEvent { action, address, generation: 0, requested, stream, tag };
+            let stack = Stack::NONE;
+            let event = RawEvent { action, address, generation: 0, requested, stream, tag, stack };
             let event = event.at(self.begun.elapsed(), this_thread());
             self.callbacks.call(|| observer(&event));
         }

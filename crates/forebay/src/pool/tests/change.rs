@@ -30,6 +30,7 @@ fn these_can_change() {
             "min_bytes",
             "magazine_bytes",
             "history",         // in scope.rs
+            "stacks",          // there too
             "upkeep",          // in upkeep.rs
             "upkeep_interval", // there too
             "grow_ahead",      // there too

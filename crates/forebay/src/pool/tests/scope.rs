@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::Tag;
-use crate::report::{EventAction, PoolEvent};
+use crate::report::{EventAction, PoolEvent, Stack};
 
 fn pool(options: PoolOptions) -> Pool {
     let (_, _, device) = open(SimMachine::builder().memory(MemoryModel::Phantom));
@@ -118,6 +118,51 @@ fn a_refusal_is_an_event_and_the_free_of_another_tag_is_not() {
     assert_eq!((refused.action, refused.address), (EventAction::Refuse, Address::NULL));
     assert_eq!((refused.requested, refused.tag), (Bytes::mib(64), Tag::NONE));
     assert_eq!((freed.action, freed.tag), (EventAction::Free, tag), "of the block, not the thread");
+}
+
+#[test]
+fn stacks_come_and_go_while_threads_allocate() {
+    let pool = pool(PoolOptions::new().set(|settings| settings.history(10_000_u64)));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let pair = || {
+        let block = pool.allocate(Bytes::kib(4), DEFAULT).unwrap();
+        pool.free(block.address(), DEFAULT).unwrap();
+    };
+    let with_stack = |action| {
+        let history = pool.history();
+        history.iter().filter(|event| event.action == action && !event.stack.is_none()).count()
+    };
+    std::thread::scope(|threads| {
+        for _ in 0..2 {
+            threads.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    pair();
+                }
+            });
+        }
+        for _ in 0..20 {
+            pool.change("stacks", "on").unwrap();
+            pair();
+            pool.change("stacks", "off").unwrap();
+            pair();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    pool.change("history", "0").unwrap();
+    pool.change("history", "100").unwrap();
+    pair();
+    assert_eq!(with_stack(EventAction::Allocate), 0, "off");
+    pool.change("stacks", "on").unwrap();
+    for _ in 0..3 {
+        pair();
+    }
+    assert!(pool.allocate(Bytes::gib(1 << 20), DEFAULT).is_err());
+    let told = [EventAction::Allocate, EventAction::Refuse, EventAction::Free].map(with_stack);
+    assert_eq!(told, [3, 1, 0]);
+    let history = pool.history();
+    let stacks: Vec<Stack> = history.iter().map(|event| event.stack).collect();
+    assert_eq!((stacks[2], stacks[4]), (stacks[6], stacks[6]), "one place, one stack");
+    assert!(stacks[2].to_string().contains("stacks_come_and_go"), "{}", stacks[2]);
 }
 
 /// Observers see every event, whichever thread it is of, with no lock held; for each address an

@@ -1,0 +1,331 @@
+//! Call stacks: captured as addresses, kept once each, named when somebody reads them.
+//!
+//! ```text
+//!   Stack::capture   frames of the thread ──> table of the process: equal stacks have one number   some microseconds
+//!   {stack}          number ──> frames ──> "function file:line", a line for each                  some milliseconds
+//! ```
+//!
+//! The table is bounded. Once it is full, stacks that are not in it yet are counted and left out: [`Stack::left_out`].
+//!
+//! An interpreter, such as Python's, tells its own frames instead of the machine's while the calling thread runs it. A
+//! call that leaves the interpreter first captures them before, and [enters](with_stack) them.
+
+use core::cell::Cell;
+use core::ffi::c_void;
+use core::fmt;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::sync::fork::ForkSafeMutex;
+
+/// The most frames that are captured.
+const MOST_FRAMES: usize = 64;
+
+/// The most lines of a named stack, from the first of the program on.
+const MOST_LINES: usize = 32;
+
+/// The most different stacks: about 40 MB if all are deep.
+const MOST_STACKS: usize = 1 << 16;
+
+/// Beginnings of the names of innermost functions that say nothing of the program: those of this library, and of Rust's.
+const OWN: [&str; 10] = [
+    "forebay::",
+    "forebay_trace::record::Recorder",
+    "forebay_trace::record::Intake",
+    "forebay_capi::",
+    "_forebay::",
+    "backtrace::",
+    "std::",
+    "core::",
+    "alloc::",
+    "__rust",
+];
+
+/// A call stack, by its number in this process: equal stacks are equal. `{}` names its functions, a line for each with
+/// file and line as far as the program has debug information, the innermost first. That takes some milliseconds. `{:#}`
+/// puts each line on a new one, as part of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stack(u32);
+
+thread_local! {
+    /// The stack that captures of this thread have, if one was entered.
+    static ENTERED: Cell<Stack> = const { Cell::new(Stack::NONE) };
+}
+
+static TABLE: ForkSafeMutex<Option<Table>> = ForkSafeMutex::new(None);
+
+static INTERPRETER: OnceLock<Interpreter> = OnceLock::new();
+
+/// How many pools capture stacks.
+static CAPTURING: AtomicUsize = AtomicUsize::new(0);
+
+impl Stack {
+    /// No stack: none was captured, or there was no room for another.
+    pub const NONE: Self = Self(0);
+
+    /// Whether this is [`NONE`](Self::NONE).
+    pub fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    /// The stack of the calling thread.
+    pub fn capture() -> Self {
+        let entered = ENTERED.get();
+        if !entered.is_none() {
+            return entered;
+        }
+        let mut frames = Vec::with_capacity(1 + MOST_FRAMES);
+        frames.push(usize::from(false));
+        let interpreter = INTERPRETER.get();
+        if let Some(interpreter) = interpreter {
+            (interpreter.capture)(&mut frames, MOST_FRAMES);
+        }
+        // The first word says whose frames they are, so that a stack of one is no stack of the other.
+        let interpreter = interpreter.filter(|_| frames.len() > 1);
+        match (interpreter, frames.first_mut()) {
+            (Some(_), Some(first)) => *first = usize::from(true),
+            _ => capture_native(&mut frames),
+        }
+        let (stack, is_new) = TABLE.lock().get_or_insert_default().intern(&frames, MOST_STACKS);
+        if let Some(interpreter) = interpreter.filter(|_| is_new) {
+            (interpreter.keep)(frames.get(1..).unwrap_or_default());
+        }
+        stack
+    }
+
+    /// How many captures of this process found no room for another stack.
+    pub fn left_out() -> u64 {
+        TABLE.lock().as_ref().map_or(0, |table| table.left_out)
+    }
+}
+
+impl fmt::Display for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not named under the lock: an interpreter waits for a lock of its own.
+        let frames = TABLE.lock().as_ref().and_then(|table| table.frames(*self));
+        let Some((&whose, frames)) = frames.as_deref().and_then(|frames| frames.split_first())
+        else {
+            return Ok(());
+        };
+        let text = match INTERPRETER.get().filter(|_| whose == usize::from(true)) {
+            Some(interpreter) => (interpreter.name)(frames),
+            None => name_native(frames),
+        };
+        if f.alternate() {
+            return text.lines().try_for_each(|line| write!(f, "\n    {line}"));
+        }
+        f.write_str(&text)
+    }
+}
+
+/// The different stacks of a process.
+#[derive(Default)]
+struct Table {
+    numbers: HashMap<Arc<[usize]>, Stack>,
+    /// By number, of which the first is 1.
+    stacks: Vec<Arc<[usize]>>,
+    left_out: u64,
+}
+
+impl Table {
+    /// The stack of these frames, and whether it is new here.
+    fn intern(&mut self, frames: &[usize], most: usize) -> (Stack, bool) {
+        if let Some(&stack) = self.numbers.get(frames) {
+            return (stack, false);
+        }
+        let number = u32::try_from(self.stacks.len() + 1).ok();
+        let Some(number) = number.filter(|_| self.stacks.len() < most) else {
+            self.left_out = self.left_out.saturating_add(1);
+            return (Stack::NONE, false);
+        };
+        let frames: Arc<[usize]> = frames.into();
+        self.stacks.push(Arc::clone(&frames));
+        self.numbers.insert(frames, Stack(number));
+        (Stack(number), true)
+    }
+
+    fn frames(&self, stack: Stack) -> Option<Arc<[usize]>> {
+        self.stacks.get(usize::try_from(stack.0.checked_sub(1)?).ok()?).cloned()
+    }
+}
+
+/// How an interpreter in this process tells its frames, two words for each.
+#[derive(Clone, Copy, Debug)]
+pub struct Interpreter {
+    /// Adds the words of that many frames at most, the innermost first; none if the calling thread may not ask the
+    /// interpreter now. Does not wait.
+    pub capture: fn(&mut Vec<usize>, usize),
+    /// Keeps what the words refer to as long as the process runs. Called once for each stack, where it was captured.
+    pub keep: fn(&[usize]),
+    /// Names the frames, a line for each.
+    pub name: fn(&[usize]) -> String,
+}
+
+/// Captures the frames of an interpreter from now on. The first that is named stays.
+pub fn set_interpreter(interpreter: Interpreter) {
+    let _ = INTERPRETER.set(interpreter);
+}
+
+/// Whether any pool captures stacks now.
+pub fn is_capturing() -> bool {
+    CAPTURING.load(Ordering::Relaxed) > 0
+}
+
+/// Does `work`, in which every capture of this thread gives `stack`, unless that is none.
+pub fn with_stack<R>(stack: Stack, work: impl FnOnce() -> R) -> R {
+    /// Puts back what was there, also where the work panics.
+    struct Before(Stack);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            ENTERED.set(self.0);
+        }
+    }
+    let _before = Before(ENTERED.replace(stack));
+    work()
+}
+
+/// A pool that captures stacks, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Capturing(());
+
+impl Capturing {
+    pub(crate) fn begin() -> Self {
+        CAPTURING.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for Capturing {
+    fn drop(&mut self) {
+        CAPTURING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Adds the return addresses of the calling thread, the innermost first.
+fn capture_native(frames: &mut Vec<usize>) {
+    let add = |frame: &backtrace::Frame| {
+        frames.push(frame.ip() as usize);
+        frames.len() <= MOST_FRAMES
+    };
+    // SAFETY: only the debugging library of Windows needs the lock that the other function takes.
+    #[cfg(unix)]
+    unsafe {
+        backtrace::trace_unsynchronized(add);
+    }
+    #[cfg(not(unix))]
+    backtrace::trace(add);
+}
+
+/// Whether a function says nothing of the program. Where debug information names functions without their modules, the
+/// file tells.
+fn is_own(name: &str, file: Option<&Path>) -> bool {
+    let name = name.trim_start_matches('<');
+    // The functions of the C interface have no module.
+    let is_c = name.starts_with("forebay_") && !name.contains("::");
+    OWN.iter().any(|begin| name.starts_with(begin)) || is_c || file.is_some_and(is_own_file)
+}
+
+/// Folders of crates are named after them, and from a registry also after their version.
+fn is_own_file(file: &Path) -> bool {
+    let parts: Vec<_> = file.iter().map(|part| part.to_string_lossy()).collect();
+    let of_crate = parts.windows(2).filter(|pair| pair.get(1).is_some_and(|part| part == "src"));
+    file.starts_with("/rustc")
+        || of_crate.filter_map(|pair| pair.first()).any(|folder| {
+            let version = folder.rfind('-').filter(|&dash| {
+                folder
+                    .get(dash + 1..)
+                    .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+            });
+            match folder.get(..version.unwrap_or(folder.len())) {
+                Some("forebay" | "forebay-capi" | "forebay-py" | "backtrace") => true,
+                Some("forebay-trace") => file.ends_with("src/record.rs"),
+                _ => false,
+            }
+        })
+}
+
+/// Whether a function is a test of this crate, which is then the program.
+fn is_test(name: &str, file: Option<&Path>) -> bool {
+    let in_tests = |file: &Path| file.iter().any(|part| part == "tests" || part == "tests.rs");
+    cfg!(test) && (name.contains("::tests::") || file.is_some_and(in_tests))
+}
+
+/// A line for each frame: "function file:line", as far as that is known.
+fn name_native(frames: &[usize]) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for &address in frames {
+        backtrace::resolve(address as *mut c_void, |symbol| {
+            let name = symbol.name().map(|name| format!("{name:#}")).unwrap_or_default();
+            let file = symbol.filename();
+            let is_own = is_own(&name, file) && !is_test(&name, file);
+            if lines.is_empty() && is_own || lines.len() >= MOST_LINES {
+                return;
+            }
+            let place =
+                file.map(|file| format!(" {}:{}", file.display(), symbol.lineno().unwrap_or(0)));
+            lines.push(format!("{name}{}", place.unwrap_or_default()));
+        });
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[inline(never)]
+    fn captured_here() -> Stack {
+        Stack::capture()
+    }
+
+    #[test]
+    fn equal_stacks_are_one_and_an_entered_one_counts() {
+        let both: Vec<Stack> = (0..2).map(|_| captured_here()).collect();
+        let other = captured_here();
+        assert!(both[0] == both[1] && both[0] != other && !other.is_none());
+        assert_eq!(with_stack(other, captured_here), other);
+        assert_eq!(
+            (with_stack(Stack::NONE, captured_here).is_none(), ENTERED.get()),
+            (false, Stack::NONE)
+        );
+        assert_eq!(Stack::NONE.to_string(), "");
+    }
+
+    #[test]
+    fn a_full_table_counts_what_it_leaves_out() {
+        let mut table = Table::default();
+        for frame in 0..1000_usize {
+            let (stack, is_new) = table.intern(&[0, frame], 100);
+            assert_eq!((stack.is_none(), is_new), (frame >= 100, frame < 100));
+        }
+        assert_eq!((table.stacks.len(), table.numbers.len(), table.left_out), (100, 100, 900));
+        assert_eq!(table.intern(&[0, 7], 100), (Stack(8), false), "what is there is found");
+        assert_eq!(table.frames(Stack(8)).as_deref(), Some(&[0, 7][..]));
+        assert_eq!((table.frames(Stack::NONE), table.frames(Stack(101))), (None, None));
+    }
+
+    #[test]
+    fn files_of_the_library_are_told_from_the_programs() {
+        for own in [
+            "/home/a/.cargo/registry/src/index-1/backtrace-0.3.77/src/backtrace/mod.rs",
+            "/home/a/.cargo/registry/src/index-1/forebay-0.1.0/src/pool/api.rs",
+            "/rustc/59807616/library/core/src/ops/function.rs",
+            "/home/a/forebay/crates/forebay/src/pool/api.rs",
+            "crates/forebay-trace/src/record.rs",
+        ] {
+            assert!(is_own("name", Some(Path::new(own))), "{own}");
+        }
+        for others in [
+            "/home/a/.cargo/registry/src/index-1/burn-0.1.0/src/lib.rs",
+            "/home/a/forebay/crates/forebay-trace/src/record/tests.rs",
+            "/home/a/forebay-users/src/main.rs",
+            "src/main.rs",
+        ] {
+            assert!(!is_own("name", Some(Path::new(others))), "{others}");
+        }
+        assert!(is_own("forebay_alloc", None) && is_own("<forebay::pool::Pool>::allocate", None));
+        assert!(!is_own("forebay_users::main", None));
+    }
+}
