@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
+
 import pytest
 
 import forebay
@@ -75,6 +78,74 @@ def test_a_pool_is_recorded_and_played_again(device, tmp_path, ending):
         kept.free()
     (row,) = forebay.replay(path, policy="forebay", passes=1)
     assert row["ops"] == 3 and row["peak_requested_bytes"] == (1 << 20) + 5000
+
+
+def allocate_weights(pool):
+    return pool.allocate("1MiB")
+
+
+def allocate_state(pool):
+    return pool.allocate("2MiB")
+
+
+@pytest.mark.parametrize("words", [{"record": True}, {"history": 100}])
+def test_a_recording_has_lines_of_python_and_transfers(tmp_path, words):
+    page = tmp_path / "mine.json"
+    with forebay.Pool("sim", stacks=True, **words) as pool:
+        blocks = [allocate_weights(pool), allocate_state(pool)]
+        pool.upload(bytes(100_000))
+        with pytest.raises(forebay.TraceError, match="nowhere"):
+            pool.save_trace(tmp_path / "nowhere" / "mine.json")
+        blocks.append(pool.arena("1MiB"))
+        assert pool.save_trace(page) >= 4
+        blocks.clear()
+    events = json.loads(page.read_text())["traceEvents"]
+    stacks = [event["args"]["stack"].split("\n") for event in events if "stack" in event.get("args", {})]
+    owners = {stack[0].split(":")[0] for stack in stacks}
+    here = allocate_weights.__code__.co_filename
+    assert {f"allocate_weights {here}", f"allocate_state {here}"} <= owners
+    assert [event["args"]["bytes"] for event in events if event.get("cat") == "transfer"] == [100_000]
+
+
+def test_stacks_go_on_and_off_in_a_history():
+    with forebay.Pool("host", history=100) as pool:
+        allocate_weights(pool).free()
+        pool.configure(stacks=True)
+        allocate_weights(pool).free()
+        pool.configure(stacks=False)
+        rows = pool.history()
+    assert [row["stack"] is not None for row in rows] == [False, False, True, False]
+    line = allocate_weights.__code__.co_firstlineno + 1
+    assert rows[2]["stack"][0].endswith(f"test_traces.py:{line}") and rows[2]["thread"] == rows[0]["thread"]
+
+
+class Handle(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_uint64)]
+
+
+@pytest.mark.parametrize("holds_gil", [True, False])
+def test_a_library_has_the_lines_of_a_caller_with_the_gil(tmp_path, holds_gil):
+    library = (ctypes.PyDLL if holds_gil else ctypes.CDLL)(forebay._forebay.__file__)
+    path, device, pool, block = tmp_path / "c.json", Handle(), Handle(), ctypes.c_void_p()
+    assert library.forebay_device_open(b"host", ctypes.byref(device)) == 0
+    assert library.forebay_pool_create(device, b"stacks:on", ctypes.byref(pool)) == 0
+    assert library.forebay_trace_start(pool, ctypes.c_uint64(100)) == 0
+    assert library.forebay_alloc(pool, ctypes.c_uint64(4096), Handle(), ctypes.byref(block)) == 0
+    assert library.forebay_free(pool, block, Handle()) == 0
+    assert library.forebay_trace_stop(pool, str(path).encode(), None) == 0
+    events = json.loads(path.read_text())["traceEvents"]
+    (stack,) = (event["args"]["stack"] for event in events if "stack" in event.get("args", {}))
+    assert stack and stack.startswith("test_a_library_has_the_lines_of_a_caller_with_the_gil ") is holds_gil
+    assert library.forebay_pool_close(pool, None) == 0 and library.forebay_device_close(device) == 0
+
+
+def test_a_stack_that_looks_like_markup_is_escaped(tmp_path):
+    scope = {}
+    exec(compile("def allocate(pool):\n    return pool.allocate(5000)\n", "</script><script>", "exec"), scope)
+    with forebay.Pool("host", history=100, stacks=True) as pool:
+        scope["allocate"](pool).free()
+        page = open(forebay.report(pool, tmp_path / "pool.html")).read()
+    assert "\\u003c/script\\u003e\\u003cscript\\u003e:2" in page and "</script><script>:2" not in page
 
 
 def test_a_history_is_a_recording_too(device, tmp_path):

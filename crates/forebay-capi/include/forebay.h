@@ -2046,13 +2046,16 @@ void forebay_torch_free(void *block, ptrdiff_t _size, int device, void *stream);
 
 /**
  * Begins to record what a pool is asked: the last `events` of it, 16,777,216 at most. Until
- * the recording ends, allocating and freeing take up to twice as long.
+ * the recording ends, allocating and freeing take up to twice as long. With the pool's setting "stacks" on, which
+ * `forebay_pool_set` changes, each allocation has its call stack: it takes some microseconds then.
  */
-forebay_status forebay_trace_start(forebay_pool pool, uint64_t events);
+forebay_status forebay_trace_start(forebay_pool pool,
+                                   uint64_t events);
 
 /**
  * Ends the recording and writes it to `path`, by its ending as `forebay convert` does: CSV (`.csv`), forebay's own
- * form (`.fbt`) and others. `events`, where it is not null, gets how many there were. Where it cannot be
+ * form (`.fbt`) and others. Transfers of the pool's device that began meanwhile, such as by `forebay_upload`, are in
+ * it: the last 65,536 that did not fail. `events`, where it is not null, gets how many there were. Where it cannot be
  * written it goes on, and can be stopped with another path.
  *
  * The caller promises:

@@ -6,6 +6,7 @@
 use core::ffi::c_void;
 use std::sync::Arc;
 
+use forebay::bindings::transfer_engine;
 use forebay::hal::{Copy, Place};
 use forebay::transfer::TransferEngine;
 use forebay::transfer::raw::RawTicket;
@@ -71,7 +72,7 @@ fn engine(entry: &DeviceEntry) -> Result<TransferEngine, Failure> {
     let mut engine = entry.transfers();
     match &*engine {
         Some(engine) => Ok(engine.clone()),
-        None => Ok(engine.insert(TransferEngine::new(entry.device())?).clone()),
+        None => Ok(engine.insert(transfer_engine(entry.device())?).clone()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use core::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use forebay::statistics::Level;
 use forebay::{Pool, PoolOptions, Settings};
@@ -53,8 +54,8 @@ impl From<Level> for forebay_pressure {
 pub(crate) struct PoolEntry {
     pool: Pool,
     device: Arc<DeviceEntry>,
-    /// The pool's history size before the running recording; `None` while nothing is recorded.
-    recording: Mutex<Option<u64>>,
+    /// The pool's history size before the running recording, and when that began; `None` while nothing is recorded.
+    recording: Mutex<Option<(u64, Instant)>>,
 }
 
 impl PoolEntry {
@@ -72,7 +73,7 @@ impl PoolEntry {
         Arc::clone(&self.device)
     }
 
-    pub(crate) fn recording(&self) -> MutexGuard<'_, Option<u64>> {
+    pub(crate) fn recording(&self) -> MutexGuard<'_, Option<(u64, Instant)>> {
         lock(&self.recording)
     }
 }

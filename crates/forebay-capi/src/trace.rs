@@ -5,9 +5,10 @@
 
 use core::ffi::c_char;
 use std::path::Path;
+use std::time::Instant;
 
 use forebay_trace::format::{check_ending, write_path};
-use forebay_trace::trace_of_history;
+use forebay_trace::trace_of_pool;
 
 use crate::error::status_of;
 use crate::pool::{PoolEntry, forebay_pool};
@@ -16,7 +17,8 @@ use crate::table;
 use crate::text::{self, write_optional};
 
 /// Begins to record what a pool is asked: the last `events` of it, 16,777,216 at most. Until
-/// the recording ends, allocating and freeing take up to twice as long.
+/// the recording ends, allocating and freeing take up to twice as long. With the pool's setting "stacks" on, which
+/// `forebay_pool_set` changes, each allocation has its call stack: it takes some microseconds then.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> forebay_status {
     status_of(|| {
@@ -36,13 +38,14 @@ pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> foreba
             entry.pool().change("history", &before.to_string())?;
             return Err(error.into());
         }
-        *recording = Some(before);
+        *recording = Some((before, Instant::now()));
         Ok(())
     })
 }
 
 /// Ends the recording and writes it to `path`, by its ending as `forebay convert` does: CSV (`.csv`), forebay's own
-/// form (`.fbt`) and others. `events`, where it is not null, gets how many there were. Where it cannot be
+/// form (`.fbt`) and others. Transfers of the pool's device that began meanwhile, such as by `forebay_upload`, are in
+/// it: the last 65,536 that did not fail. `events`, where it is not null, gets how many there were. Where it cannot be
 /// written it goes on, and can be stopped with another path.
 ///
 /// # Safety
@@ -60,7 +63,7 @@ pub unsafe extern "C" fn forebay_trace_stop(
         let path = Path::new(unsafe { text::read_str(path, "path") }?);
         let entry = table::find::<PoolEntry>(pool.id)?;
         let mut recording = entry.recording();
-        let Some(before) = *recording else {
+        let Some((before, since)) = *recording else {
             let words = "no recording of this pool is under way: start one first";
             return Err(Failure::new(forebay_status::InvalidArgument, words));
         };
@@ -69,7 +72,9 @@ pub unsafe extern "C" fn forebay_trace_stop(
             Failure::new(failure.status, format!("{}: {failure}", path.display()))
         };
         check_ending(path).map_err(told)?;
-        let trace = trace_of_history("recorded through C", &entry.pool().history());
+        let engine = entry.device().transfers().clone();
+        let transfers = engine.map(|engine| engine.history()).unwrap_or_default();
+        let trace = trace_of_pool("recorded through C", entry.pool(), Some(since), &transfers);
         write_path(&trace, path).map_err(told)?;
         entry.pool().change("history", &before.to_string())?;
         *recording = None;

@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::gil::{DropDetached, MayBlockOnDrop};
 use crate::open_device::OpenDevice;
 use crate::quantity::{Size, optional_integer};
+use crate::stack;
 use crate::stream::StreamRef;
 
 /// An arena that its buffers share, with the count of pins of its memory.
@@ -156,7 +157,7 @@ impl PyArena {
         size: Size,
         #[pyo3(from_py_with = optional_integer::<u64>)] alignment: Option<u64>,
     ) -> Result<Py<PyAny>, Failure> {
-        let allocation = py.detach(|| {
+        let allocation = stack::detach(py, || {
             self.shared.with(|arena| {
                 let arena = arena.get()?;
                 let block = match alignment {

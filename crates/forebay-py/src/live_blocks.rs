@@ -1,10 +1,10 @@
 //! The live blocks that Python allocated: since when, and from which line of the program.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use forebay::report::Stack;
 use forebay::{Address, Pool, PoolId};
 use forebay_sync::fork::ForkSafeMutex;
 use pyo3::prelude::*;
@@ -15,12 +15,13 @@ use crate::failure::Failure;
 use crate::open_device::OpenDevice;
 use crate::pool::PyPool;
 use crate::quantity::integer;
+use crate::stack;
 
-/// Deeper stacks add no information, and each frame costs time.
+/// As many as a stack has.
 const MOST_FRAMES: usize = 64;
 
-/// The calls that led to an allocation, the innermost first: "file.py:12 in f".
-pub(crate) type Origin = Arc<[String]>;
+/// The calls that led to an allocation, and how many of them are shown.
+pub(crate) type Origin = (Stack, usize);
 
 /// When a block was allocated, and from where.
 #[derive(Clone, Debug)]
@@ -61,27 +62,12 @@ fn find(pool: PoolId, address: Address) -> Option<BlockRecord> {
 }
 
 /// The program's call stack, as deep as was asked for; `None` where that is off.
-pub(crate) fn origin(py: Python<'_>) -> Option<Origin> {
+pub(crate) fn origin(_: Python<'_>) -> Option<Origin> {
     let depth = FRAMES.load(Ordering::Relaxed);
     if depth == 0 {
         return None;
     }
-    // An allocation does not fail because its origin cannot be read.
-    frames(py, depth).ok().map(Arc::from)
-}
-
-fn frames(py: Python<'_>, depth: usize) -> PyResult<Vec<String>> {
-    let mut frame = py.import("sys")?.call_method0("_getframe")?;
-    let mut frames = Vec::new();
-    while frames.len() < depth && !frame.is_none() {
-        let code = frame.getattr("f_code")?;
-        let (file, name): (String, String) =
-            (code.getattr("co_filename")?.extract()?, code.getattr("co_name")?.extract()?);
-        let line: Option<u32> = frame.getattr("f_lineno")?.extract()?;
-        frames.push(format!("{file}:{} in {name}", line.unwrap_or(0)));
-        frame = frame.getattr("f_back")?;
-    }
-    Ok(frames)
+    Some((Stack::capture(), depth))
 }
 
 /// Record the call stack of each allocation from now on, ``frames`` calls deep; 0 turns it off.
@@ -124,7 +110,12 @@ pub(crate) fn rows<'py>(py: Python<'py>, pool: &Pool) -> Result<Bound<'py, PyLis
         row.set_item("age_s", age)?;
         row.set_item("since_unix_s", age.map(|age| now - age))?;
         let origin = record.and_then(|record| record.origin);
-        row.set_item("origin", origin.map(|origin| origin.to_vec()))?;
+        let lines = origin.and_then(|(stack, depth)| {
+            let mut lines = stack::lines(stack)?;
+            lines.truncate(depth);
+            Some(lines)
+        });
+        row.set_item("origin", lines)?;
         list.append(row)?;
     }
     Ok(list)

@@ -11,9 +11,10 @@ use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
+use forebay::bindings::transfer_engine;
 use forebay::devices::{self, DeviceName};
 use forebay::hal::DeviceKind;
-use forebay::transfer::TransferEngine;
+use forebay::transfer::{TransferEngine, TransferEvent};
 use forebay::{Device, Pool};
 use forebay_sync::fork::{Birth, LeakOnFork, PerProcess};
 use forebay_sync::lock;
@@ -99,8 +100,14 @@ impl OpenDevice {
             return Ok(engine.get()?);
         }
         // Of two threads that get here, one drops the engine that it made.
-        let engine = LeakOnFork::new(TransferEngine::new(self.opened()?)?);
+        let engine = LeakOnFork::new(transfer_engine(self.opened()?)?);
         Ok(self.transfers.get_or_init(|| engine).get()?)
+    }
+
+    /// The last transfers of its engine that are over; none if there is no engine.
+    pub(crate) fn transfer_history(&self) -> Vec<TransferEvent> {
+        let engine = self.transfers.get().and_then(|engine| engine.get().ok());
+        engine.map(TransferEngine::history).unwrap_or_default()
     }
 
     /// The process's pools. A forked child sees only its own.

@@ -23,6 +23,7 @@ use crate::gil::without_gil;
 use crate::memory::{Memory, same_device, stream_or_own};
 use crate::open_device::OpenDevice;
 use crate::quantity::Size;
+use crate::stack;
 use crate::stream::stream_argument;
 use crate::transfer::{self, MemoryRange};
 use crate::value::to_python;
@@ -97,7 +98,7 @@ impl PyPinnedPool {
         let py = shape.py();
         let elements = ArrayView::requested(shape, dtype)?;
         let size = elements.length();
-        let allocation = py.detach(|| {
+        let allocation = stack::detach(py, || {
             let array = self.pool()?.array::<u8>(size)?;
             Ok::<_, Failure>(Allocation::pinned_array(&self.device, array))
         })?;

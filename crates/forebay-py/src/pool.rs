@@ -1,5 +1,6 @@
 //! `forebay.Pool`.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,6 +30,7 @@ use crate::open_device::OpenDevice;
 use crate::quantity::{Size, optional_integer, seconds};
 use crate::scope::PyScope;
 use crate::settings;
+use crate::stack;
 use crate::stream::stream_argument;
 use crate::trace;
 use crate::value::to_python;
@@ -143,7 +145,7 @@ impl PyPool {
     ) -> Result<Py<PyAny>, Failure> {
         let stream_ref = stream_argument(&self.device, stream)?;
         let origin = live_blocks::origin(py);
-        let allocation = py.detach(|| {
+        let allocation = stack::detach(py, || {
             let mut request = Request::new(size.bytes(), stream_ref.handle());
             if let Some(alignment) = alignment {
                 request = request.aligned_to(Alignment::new(alignment)?);
@@ -182,7 +184,7 @@ impl PyPool {
         let host = HostSide::of(source, false)?;
         let elements = host.elements(source)?;
         let origin = live_blocks::origin(py);
-        let (pin, own) = py.detach(|| {
+        let (pin, own) = stack::detach(py, || {
             let request = Request::new(Bytes::new(host.size), stream_ref.handle());
             let block = OwnedBlock::new(&self.pool()?, request)?;
             let allocation = Allocation::block(&self.device, &stream_ref, block, origin);
@@ -204,7 +206,7 @@ impl PyPool {
         let stream_ref = stream_argument(&self.device, stream)?;
         let sizes: Vec<Bytes> = sizes.into_iter().map(Size::bytes).collect();
         let origin = live_blocks::origin(py);
-        let blocks = py.detach(|| {
+        let blocks = stack::detach(py, || {
             Ok::<_, Failure>(allocate_batch(&self.pool()?, &sizes, stream_ref.handle())?)
         })?;
         let buffers = PyList::empty(py);
@@ -350,10 +352,12 @@ impl PyPool {
         py.detach(|| Ok(self.pool()?.statistics().to_string()))
     }
 
-    /// The last events, the oldest first; the setting ``history`` says how many are kept.
+    /// The last events, the oldest first; the setting ``history`` says how many are kept. With the setting ``stacks`` on,
+    /// ``stack`` is the call stack of an allocation: a list of lines, the innermost first.
     fn history<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyList>, Failure> {
         let events = py.detach(|| Ok::<_, Failure>(self.pool()?.history()))?;
         let list = PyList::empty(py);
+        let mut stacks = HashMap::new();
         for event in events {
             let row = PyDict::new(py);
             row.set_item("time_s", event.time.as_secs_f64())?;
@@ -369,6 +373,9 @@ impl PyPool {
             row.set_item("requested_bytes", event.requested.get())?;
             row.set_item("stream", event.stream.0)?;
             row.set_item("tag", event.tag.name())?;
+            row.set_item("thread", event.thread)?;
+            let stack = stacks.entry(event.stack).or_insert_with(|| stack::lines(event.stack));
+            row.set_item("stack", stack.as_ref())?;
             list.append(row)?;
         }
         Ok(list)
@@ -410,14 +417,19 @@ impl PyPool {
     ) -> Result<PyArena, Failure> {
         let stream_ref = stream_argument(&self.device, stream)?;
         let sizes = (capacity.bytes(), most.map(Size::bytes));
-        py.detach(|| PyArena::new(&self.device, self.pool()?, stream_ref, sizes))
+        stack::detach(py, || PyArena::new(&self.device, self.pool()?, stream_ref, sizes))
     }
 
     /// Write the pool's requests to a file for ``forebay.replay()``: all of them where the pool was made with
-    /// ``record=True``, which this ends; else those in its history. The suffix selects the format, as for
+    /// ``record=True``, which this ends unless it fails; else those in its history. With the setting ``stacks`` on, each
+    /// allocation has its call stack: in Python, the lines of the program. The last 65,536 transfers of the device are in
+    /// it if they began meanwhile. The suffix selects the format, as for
     /// ``forebay convert``: .csv, .fbt, .pickle, .log or .json, each also with .gz. Returns how many events were written.
     fn save_trace(&self, py: Python<'_>, path: PathBuf) -> Result<usize, Failure> {
-        py.detach(|| trace::save(&self.pool()?, self.recorder.as_ref(), &path))
+        py.detach(|| {
+            let transfers = self.device.transfer_history();
+            trace::save(&self.pool()?, self.recorder.as_ref(), &transfers, &path)
+        })
     }
 
     /// Close the pool. Live buffers keep their memory, which is released with the last of them.

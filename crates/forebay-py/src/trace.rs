@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use forebay::bindings::effective_settings;
+use forebay::transfer::TransferEvent;
 use forebay::{Bytes, Error, Pool, Settings, hal};
 use forebay_cli::replay::{DeviceName, Policy, Row, open_device};
 use forebay_cli::report::{default_path, page_of};
 use forebay_trace::format::{FormatError, check_ending, read, read_path, write_path};
 use forebay_trace::{
-    ReadOptions, Recorder, ReplayOptions, Trace, Verifier, replay as play, trace_of_history,
+    ReadOptions, Recorder, ReplayOptions, Trace, Verifier, replay as play, trace_of_pool,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -27,12 +28,13 @@ const MOST_PASSES: u32 = 1000;
 pub(crate) fn save(
     pool: &Pool,
     recorder: Option<&Recorder>,
+    transfers: &[TransferEvent],
     path: &Path,
 ) -> Result<usize, Failure> {
     check_ending(path).map_err(|error| Failure::invalid(error.to_string()))?;
     let trace = match recorder {
-        Some(recorder) => recorder.finish(),
-        None => trace_of_history(path.display().to_string(), &pool.history()),
+        Some(recorder) => recorder.copy_with(transfers),
+        None => trace_of_pool(path.display().to_string(), pool, None, transfers),
     };
     if trace.is_empty() {
         let said = match recorder {
@@ -46,6 +48,10 @@ pub(crate) fn save(
     }
     let unwritten = |error| Failure::Trace(format!("{}: {error}", path.display()));
     write_path(&trace, path).map_err(unwritten)?;
+    // Where it could not be written it goes on.
+    if let Some(recorder) = recorder {
+        recorder.discard();
+    }
     Ok(trace.len())
 }
 
@@ -118,14 +124,16 @@ pub(crate) fn report_page(
 ) -> Result<(String, PathBuf), Failure> {
     let capacity = capacity.map(Size::bytes);
     let settings = effective_settings()?;
-    let pool = source.cast::<PyPool>().ok().map(|pool| pool.get().pool()).transpose()?;
+    let of_pool = |pool: &PyPool| Ok((pool.pool()?, pool.open_device().transfer_history()));
+    let pool = source.cast::<PyPool>().ok().map(|pool| of_pool(pool.get()));
+    let pool = pool.transpose().map_err(|failure: Failure| failure)?;
     let path = match &pool {
         Some(_) => PathBuf::new(),
         None => source.extract::<PathBuf>()?,
     };
     py.detach(|| {
         let trace = match pool {
-            Some(pool) => trace_of_pool(&pool),
+            Some((pool, transfers)) => history_or_blocks(&pool, &transfers),
             None => read_path(&path, &ReadOptions::default()),
         };
         let trace =
@@ -136,12 +144,13 @@ pub(crate) fn report_page(
 }
 
 /// The history of a pool, or without one its blocks as they are.
-fn trace_of_pool(pool: &Pool) -> Result<Trace, FormatError> {
-    let (name, history) = (pool.id().to_string(), pool.history());
-    if history.is_empty() {
+fn history_or_blocks(pool: &Pool, transfers: &[TransferEvent]) -> Result<Trace, FormatError> {
+    let name = pool.id().to_string();
+    let trace = trace_of_pool(name.clone(), pool, None, transfers);
+    if trace.is_empty() {
         return read(pool.snapshot().to_json().as_bytes(), &name, &ReadOptions::default());
     }
-    Ok(trace_of_history(name, &history))
+    Ok(trace)
 }
 
 fn policies_of(given: Option<&Bound<'_, PyAny>>) -> Result<Vec<Policy>, Failure> {

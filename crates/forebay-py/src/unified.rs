@@ -25,6 +25,7 @@ use crate::gil::without_gil;
 use crate::manager::figures;
 use crate::open_device::OpenDevice;
 use crate::quantity::integer;
+use crate::stack;
 use crate::stream::{StreamRef, stream_argument};
 
 impl From<CountedError> for Failure {
@@ -232,7 +233,7 @@ impl PyUnifiedBuffer {
         let stream = stream_argument(&self.device, stream)?;
         let access = if write { Access::Update } else { Access::Read };
         let array = self.array();
-        let allocation = py.detach(|| self.device_view(&array, access, &stream))?;
+        let allocation = stack::detach(py, || self.device_view(&array, access, &stream))?;
         new_view(py, allocation.pin()?, array.alone(write))
     }
 
@@ -249,7 +250,7 @@ impl PyUnifiedBuffer {
         copy: Option<bool>,
     ) -> Result<Bound<'py, PyAny>, Failure> {
         let (own, array) = (StreamRef::default_of(&self.device), self.array());
-        let allocation = py.detach(|| self.device_view(&array, Access::Update, &own))?;
+        let allocation = stack::detach(py, || self.device_view(&array, Access::Update, &own))?;
         let request = ExportRequest { stream, max_version, device: dl_device, copy };
         dlpack::export(py, allocation.pin()?, &array.alone(true), &request)
     }

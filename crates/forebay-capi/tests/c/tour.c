@@ -361,6 +361,44 @@ static void traces(forebay_pool pool, const char *folder) {
     remove(path);
 }
 
+__attribute__((noinline)) void *allocate_weights(forebay_pool pool) {
+    void *block = NULL;
+    OK(forebay_alloc(pool, 1 << 20, DEFAULT, &block));
+    return block;
+}
+
+__attribute__((noinline)) void *allocate_state(forebay_pool pool) {
+    void *block = NULL;
+    OK(forebay_alloc(pool, 2 << 20, DEFAULT, &block));
+    return block;
+}
+
+/* With the functions that allocated, and with transfers. */
+static void traces_with_stacks(forebay_device device, forebay_pool pool, const char *folder) {
+    static char page[1 << 20], from[100000];
+    char path[4096];
+    snprintf(path, sizeof path, "%s/recorded.json", folder);
+    OK(forebay_upload(device, NULL, NULL, 0, DEFAULT, NULL));
+    OK(forebay_pool_set(pool, "stacks", "on"));
+    OK(forebay_trace_start(pool, 100));
+    void *weights = allocate_weights(pool), *state = allocate_state(pool);
+    OK(forebay_upload(device, weights, from, sizeof from, DEFAULT, NULL));
+    OK(forebay_free(pool, weights, DEFAULT));
+    OK(forebay_free(pool, state, DEFAULT));
+    uint64_t events = 0;
+    OK(forebay_trace_stop(pool, path, &events));
+    OK(forebay_pool_set(pool, "stacks", "off"));
+    EXPECT(events == 4);
+    FILE *file = fopen(path, "r");
+    EXPECT(file != NULL);
+    page[fread(page, 1, sizeof page - 1, file)] = 0;
+    fclose(file);
+    remove(path);
+    EXPECT(strstr(page, "\"stack\":\"allocate_weights") && strstr(page, "\"stack\":\"allocate_state"));
+    const char *upload = strstr(page, "\"cat\":\"transfer\"");
+    EXPECT(upload && strstr(upload, "100000") && !strstr(upload + 1, "\"cat\":\"transfer\""));
+}
+
 int main(int count, char **words) {
     forebay_device device = device_of(count, words);
     char version[32];
@@ -379,6 +417,7 @@ int main(int count, char **words) {
     arenas(pool);
     tags_and_snapshots(pool);
     traces(pool, count > 2 ? words[2] : ".");
+    traces_with_stacks(device, pool, count > 2 ? words[2] : ".");
 
     OK(forebay_pool_of_process(device, &shared));
     OK(forebay_pool_of_process(device, &same));
