@@ -139,6 +139,18 @@ def test_a_library_has_the_lines_of_a_caller_with_the_gil(tmp_path, holds_gil):
     assert library.forebay_pool_close(pool, None) == 0 and library.forebay_device_close(device) == 0
 
 
+def test_two_places_that_allocate_are_two_owners(tmp_path):
+    with forebay.Pool("host", history=100, stacks=True) as pool:
+        kept = [allocate_weights(pool), allocate_state(pool), allocate_state(pool)]
+        page = open(forebay.report(pool, tmp_path / "pool.html")).read()
+        kept.clear()
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    owners = {data["labels"][owner["key"] - 1].split(" ")[0]: owner for owner in data["owners"]["by_site"]}
+    assert {name: (owner["blocks"], owner["bytes"]) for name, owner in owners.items()} == {
+        "allocate_state": (2, 4 << 20), "allocate_weights": (1, 1 << 20)}
+    assert [len(data["owners"][by]) for by in ("by_thread", "by_stream")] == [1, 1]
+
+
 def test_a_stack_that_looks_like_markup_is_escaped(tmp_path):
     scope = {}
     exec(compile("def allocate(pool):\n    return pool.allocate(5000)\n", "</script><script>", "exec"), scope)

@@ -211,7 +211,7 @@ impl PyPool {
         })?;
         let buffers = PyList::empty(py);
         for block in blocks {
-            let allocation = Allocation::block(&self.device, &stream_ref, block, origin.clone());
+            let allocation = Allocation::block(&self.device, &stream_ref, block, origin);
             buffers.append(new_buffer(py, allocation)?)?;
         }
         Ok(buffers)

@@ -124,9 +124,9 @@ pub(crate) fn report_page(
 ) -> Result<(String, PathBuf), Failure> {
     let capacity = capacity.map(Size::bytes);
     let settings = effective_settings()?;
-    let of_pool = |pool: &PyPool| Ok((pool.pool()?, pool.open_device().transfer_history()));
-    let pool = source.cast::<PyPool>().ok().map(|pool| of_pool(pool.get()));
-    let pool = pool.transpose().map_err(|failure: Failure| failure)?;
+    let of_pool =
+        |pool: &PyPool| Ok::<_, Failure>((pool.pool()?, pool.open_device().transfer_history()));
+    let pool = source.cast::<PyPool>().ok().map(|pool| of_pool(pool.get())).transpose()?;
     let path = match &pool {
         Some(_) => PathBuf::new(),
         None => source.extract::<PathBuf>()?,
