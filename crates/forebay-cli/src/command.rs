@@ -58,6 +58,9 @@ pub enum Command {
     /// Runs a small piece of work on the host, on the simulated device and on each GPU that has a
     /// driver. Exits with 0 if the host and the simulated device pass and every setting is valid; a
     /// GPU is not required.
+    ///
+    /// With TRACE it also says what would help that run: settings to change, suspected leaks, odd lifetimes, streams
+    /// that strand memory. The run is replayed with each change, and a change that gains nothing is not named.
     Doctor(DoctorOptions),
     /// Show what forebay does, on a recorded run that comes with the program.
     ///
@@ -128,6 +131,14 @@ pub enum Command {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[non_exhaustive]
 pub struct DoctorOptions {
+    /// A recorded run to advise on as well; "-" reads standard input.
+    #[arg(value_name = "TRACE")]
+    pub trace: Option<PathBuf>,
+
+    /// The device whose history to read from a PyTorch snapshot of several, counted from 0.
+    #[arg(long, value_name = "N", requires = "trace")]
+    pub of_device: Option<u32>,
+
     /// Print one line of JSON, with "schema": "forebay.doctor.v1".
     #[arg(long)]
     pub json: bool,
@@ -403,7 +414,8 @@ mod tests {
     #[test]
     fn what_is_documented_is_understood() {
         let parsed = Forebay::try_parse_from(["forebay", "doctor", "--json"]).unwrap();
-        assert_eq!(parsed.command, Command::Doctor(DoctorOptions { json: true, root: None }));
+        let options = DoctorOptions { json: true, ..DoctorOptions::default() };
+        assert_eq!(parsed.command, Command::Doctor(options));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 
 use forebay::Settings;
 use forebay_core::Bytes;
-use forebay_trace::{Analysis, Fit, PassReport, ReadOptions, Trace, replay};
+use forebay_trace::{Fit, PassReport, ReadOptions, Trace, replay};
 use serde::Serialize;
 
 use crate::Ending;
@@ -23,6 +23,7 @@ use crate::layout::{
 use crate::output::{Width, complain};
 use crate::progress::Progress;
 use crate::replay::{DeviceName, Policy, heading, no_room_for, open_device, read_trace, time};
+use crate::report::advice_on;
 use crate::settings::{Named, changed};
 use crate::source::Source;
 
@@ -66,7 +67,7 @@ pub struct Row {
     /// The pool's settings that are not the defaults. Absent where there are none, and of models.
     #[serde(skip_serializing_if = "Named::is_empty")]
     pub settings: Named,
-    /// What follows from the run's patterns, as `forebay replay --analyse` says it.
+    /// What would help, as `forebay report` says it.
     pub advice: Vec<String>,
 }
 
@@ -108,9 +109,18 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
             continue;
         };
         let (mut rows, found) = rows(&trace, options, &settings);
-        let advice = Analysis::of(&trace).advice();
-        rows.iter_mut().for_each(|row| row.advice.clone_from(&advice));
         ending = ending.max(found);
+        match advice_on(&trace, &settings) {
+            Ok((advice, faults)) => {
+                faults.iter().for_each(complain);
+                let advice: Vec<String> = advice.iter().map(ToString::to_string).collect();
+                rows.iter_mut().for_each(|row| row.advice.clone_from(&advice));
+            }
+            Err(error) => {
+                complain(error);
+                ending = Ending::Fault;
+            }
+        }
         let mut text = Vec::new();
         if options.json {
             for row in &rows {

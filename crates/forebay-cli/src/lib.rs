@@ -1,7 +1,7 @@
 //! The `forebay` command as a library, so that tests reach its parts.
 //!
 //! ```text
-//!   forebay doctor                     check devices, limits and settings; say how to fix problems
+//!   forebay doctor [TRACE]             check devices, limits and settings; say how to fix problems
 //!   forebay demo                       show what forebay does, on a recorded run
 //!   forebay replay TRACE...            compare allocators on recorded runs; "-" is standard input
 //!   forebay fit TRACE...               find the smallest device on which recorded runs go through

@@ -11,6 +11,8 @@ mod advice;
 #[cfg(test)]
 mod tests;
 
+pub use advice::Pattern;
+
 /// How many sizes are named, of the hottest and of those at the peak.
 const NAMED: usize = 12;
 
@@ -206,8 +208,8 @@ impl Analysis {
         advice::of(self).map(|(_, text)| text).collect()
     }
 
-    /// The same, each with a title.
-    pub fn titled_advice(&self) -> Vec<(&'static str, String)> {
+    /// The same, each with the pattern behind it.
+    pub fn advice_by_pattern(&self) -> Vec<(Pattern, String)> {
         advice::of(self).collect()
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   probe ──► report ──► advice          text     for people
 //!   looks     plain data  what to mend ─┬────►
-//!                                       └────► JSON, one line, "forebay.doctor.v1"
+//!   TRACE ──► what would help the run   └────► JSON, one line, "forebay.doctor.v1"
 //! ```
 //!
 //! Everything said comes from something looked at: files, the environment, a device that was
@@ -15,23 +15,36 @@ pub mod report;
 mod text;
 
 use std::io::{self, Write};
+use std::path::Path;
+
+use forebay_trace::ReadOptions;
 
 use crate::Ending;
 use crate::command::DoctorOptions;
 use crate::doctor::probe::Probe;
-use crate::doctor::report::Report;
-use crate::output::Width;
+use crate::doctor::report::{Report, RunSection};
+use crate::output::{Width, complain};
+use crate::replay::{Policy, read_trace};
+use crate::report::advice_on;
 
 /// Looks at the machine and writes what it found to `out`, for people in lines of `width`. Escape
 /// sequences are `out`'s to strip.
 ///
-/// A machine where not even the host device works is a fault, and so is a setting that is refused.
+/// A machine where not even the host device works is a fault, and so are a setting that is refused and a recording that
+/// cannot be read.
 pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     let probe = match &options.root {
         Some(root) => Probe::at(root),
         None => Probe::here(),
     };
-    let report = probe.report();
+    let mut report = probe.report();
+    let mut ending = if report.well { Ending::Well } else { Ending::Fault };
+    if let Some(path) = &options.trace {
+        report.run = run_section(path, options);
+        if report.run.is_none() {
+            ending = Ending::Fault;
+        }
+    }
     // One write for all: a report cut in two by another program's line helps nobody.
     let mut text = Vec::new();
     if options.json {
@@ -41,7 +54,19 @@ pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Re
     }
     out.write_all(&text)?;
     out.flush()?;
-    Ok(if report.well { Ending::Well } else { Ending::Fault })
+    Ok(ending)
+}
+
+/// What would help a recorded run, as a report of it says. What fails is told on standard error.
+fn run_section(path: &Path, options: &DoctorOptions) -> Option<RunSection> {
+    let mut reading = ReadOptions::default();
+    reading.device = options.of_device;
+    let trace = read_trace(path, &reading)?;
+    let settings = Policy::settings(&[Policy::Forebay]).map_err(|error| error.to_string());
+    let advice = settings.and_then(|settings| advice_on(&trace, &settings));
+    let (advice, faults) = advice.inspect_err(|error| complain(error)).ok()?;
+    faults.iter().for_each(complain);
+    Some(RunSection { trace: trace.name().to_owned(), advice })
 }
 
 /// The report as one line.

@@ -9,6 +9,8 @@ use forebay_hal::DeviceKind;
 use forebay_host::system::{Cause, Unknown};
 use serde::Serialize;
 
+use crate::report::data::Advice;
+
 /// The name and version of this layout. A field may be added under the same version; none is
 /// taken away or changes its meaning.
 pub const SCHEMA: &str = "forebay.doctor.v1";
@@ -41,6 +43,18 @@ pub struct Report {
     pub ignored_settings: Vec<String>,
     /// What to mend.
     pub problems: Vec<Problem>,
+    /// What would help the recorded run that was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunSection>,
+}
+
+/// What would help a recorded run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RunSection {
+    /// The run.
+    pub trace: String,
+    /// What `forebay report` advises of it, but for larger batches.
+    pub advice: Vec<Advice>,
 }
 
 impl Report {

@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 
+use forebay::Settings;
 use forebay_core::{Bytes, counted};
-use forebay_trace::{Analysis, Trace};
+use forebay_trace::Analysis;
+use forebay_trace::analysis::Pattern;
 
 use super::data::{Advice, Report, Trial};
+use super::gains::{Gain, Gains, Taken};
 use super::lives::Life;
-use super::trials::ONE_STREAM;
-use crate::replay::{Row, time};
+use super::trials::{ONE_STREAM, PASSES};
+use crate::replay::Row;
 
 /// Suspected leaks and odd lifetimes that are named.
 const NAMED: usize = 3;
@@ -16,24 +19,83 @@ const NAMED: usize = 3;
 /// A group of fewer blocks than this shows no pattern.
 const FEW: usize = 8;
 
-/// All of it, the most useful first.
-pub(super) fn of(report: &Report, trace: &Trace, lives: &[Life], found: &Analysis) -> Vec<Advice> {
+/// All of it, the most useful first. What was measured and gains nothing is left out; suspected leaks are not.
+pub(super) fn of(report: &Report, gains: &Gains<'_>, found: &Analysis) -> Vec<Advice> {
     let mut all = Vec::new();
     all.extend(short(report));
     all.extend(allocator(report));
     all.extend(batch(report));
-    all.extend(settings(report));
-    all.extend(streams(report));
-    all.extend(leaks(trace, lives));
-    all.extend(odd_lifetimes(lives));
-    let patterns = found.titled_advice().into_iter();
-    all.extend(patterns.map(|(title, text)| {
+    all.extend(settings(report, gains));
+    all.extend(streams(report, gains));
+    all.extend(leaks(gains));
+    all.extend(odd_lifetimes(gains));
+    for (pattern, text) in found.advice_by_pattern() {
         let mut letters = text.chars();
         let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
         let text = format!("{first}{}.", letters.as_str());
-        Advice { title: title.to_owned(), text, gain: None }
-    }));
+        all.extend(pattern_advice(pattern, text, gains, found));
+    }
     all
+}
+
+/// What follows from a pattern, with what it gains.
+fn pattern_advice(
+    pattern: Pattern,
+    text: String,
+    gains: &Gains<'_>,
+    found: &Analysis,
+) -> Option<Advice> {
+    let half = gains.trace.len() as u64 / 2;
+    let gain = match pattern {
+        Pattern::FewSizes => gains.warmed_up(&found.hottest),
+        Pattern::Lasting => {
+            gains.first(|life| life.is_live_after(found.peak_at) && life.events() >= half)
+        }
+        Pattern::FreedElsewhere => gains.freed_where_allocated(),
+        Pattern::ShortPeak => {
+            let size = found.at_peak.first()?.size.get();
+            let gain = gains.without(|life| life.bytes == size);
+            if gain.is_some_and(|gain| gain.memory() < 0.01) {
+                return None;
+            }
+            let gain = gain.map(|gain| format!("without blocks of this size: {}", less(&gain)));
+            return Some(Advice { title: pattern.title().to_owned(), text, gain });
+        }
+        Pattern::NearlyRepeating => {
+            let gain = classes(gains);
+            let is_useful = gain.is_none_or(|(before, after)| after >= before + 0.05);
+            let gain = gain.map(|(before, after)| {
+                let [before, after] = [before, after].map(|part| part * 100.0);
+                format!("thread caches serve {after:.0} % of requests instead of {before:.0} %")
+            });
+            return is_useful.then(|| Advice { title: pattern.title().to_owned(), text, gain });
+        }
+        _ => None,
+    };
+    measured(pattern.title(), text, gain)
+}
+
+/// Advice with a gain; nothing if that was measured and is none.
+fn measured(title: &str, text: String, gain: Option<Gain>) -> Option<Advice> {
+    let (text, gain) = match gain {
+        None => (text, None),
+        Some(gain) if !gain.helps() => return None,
+        Some(gain) => (format!("{text} {}", gain.sentence()), Some(gain.to_string())),
+    };
+    Some(Advice { title: title.to_owned(), text, gain })
+}
+
+/// The parts of requests that thread caches serve now and with geometric size classes.
+fn classes(gains: &Gains<'_>) -> Option<(f64, f64)> {
+    let now = gains.default_settings()?;
+    let geometric = Settings::parse_conf("size_classes:geometric").ok()?;
+    Some((gains.cache_hits(now)?, gains.cache_hits(&geometric)?))
+}
+
+/// How much less memory a change takes.
+fn less(gain: &Gain) -> String {
+    let saved = gain.before.peak.saturating_sub(gain.after.peak);
+    format!("{} less ({})", Bytes::new(saved), percent(saved, gain.before.peak))
 }
 
 fn pass<'a>(report: &'a Report, policy: &str, pass: u32) -> Option<&'a Row> {
@@ -123,56 +185,31 @@ fn batch(report: &Report) -> Option<Advice> {
     })
 }
 
-/// The best of the settings that were tried, if it is better in one figure by far and not worse in the other.
-fn settings(report: &Report) -> Option<Advice> {
-    let (peak, driver_ns) = ours(report)?;
+/// The best of the settings that were tried, if it helps.
+fn settings(report: &Report, gains: &Gains<'_>) -> Option<Advice> {
     let tried = report.trials.iter().filter(|trial| trial.change != ONE_STREAM);
-    let gain = |trial: &Trial| {
-        let peak = 1.0 - trial.peak_reserved_bytes as f64 / peak.max(1) as f64;
-        let driver = 1.0 - trial.driver_ns as f64 / driver_ns.max(1) as f64;
-        (peak, driver)
-    };
-    let helps = |trial: &&Trial| {
-        let (peak, driver) = gain(trial);
-        (peak >= 0.01 && driver >= -0.1) || (driver >= 0.2 && peak >= -0.001)
-    };
-    let best = tried.filter(helps).max_by(|left, right| {
-        let score = |trial| gain(trial).0 * 10.0 + gain(trial).1;
-        score(left).total_cmp(&score(right))
+    let gains = tried.map(|trial| (trial.change, gain_of(trial, gains)));
+    let (change, gain) = gains.filter(|(_, gain)| gain.helps()).max_by(|left, right| {
+        let score = |gain: &Gain| gain.memory() * 10.0 + gain.driver();
+        score(&left.1).total_cmp(&score(&right.1))
     })?;
-    let (memory, driver) = gain(best);
-    Some(Advice {
-        title: format!("Set {}", best.change),
-        text: format!(
-            "Replayed with FOREBAY_CONF={}, the pool takes {} instead of {} and spends {} instead of {} in the driver, \
-             over two passes.",
-            best.change,
-            Bytes::new(best.peak_reserved_bytes),
-            Bytes::new(peak),
-            time(best.driver_ns),
-            time(driver_ns),
-        ),
-        gain: Some(format!(
-            "memory {:+.1} %, driver time {:+.1} %",
-            -memory * 100.0,
-            -driver * 100.0
-        )),
-    })
+    measured(
+        &format!("Set {change}"),
+        format!("Over two passes, FOREBAY_CONF={change} helps."),
+        Some(gain),
+    )
 }
 
-/// forebay's peak and driver time over both passes.
-fn ours(report: &Report) -> Option<(u64, u64)> {
-    let rows = || report.policies.iter().filter(|row| row.policy == "forebay");
-    let peak = rows().map(|row| row.peak_reserved_bytes).max()?;
-    Some((peak, rows().map(|row| row.driver_ns).fold(0, u64::saturating_add)))
+fn gain_of(trial: &Trial, gains: &Gains<'_>) -> Gain {
+    let after = Taken { peak: trial.peak_reserved_bytes, driver_ns: trial.driver_ns };
+    Gain { before: gains.before(PASSES), after }
 }
 
 /// Memory that is idle on one stream while another grows.
-fn streams(report: &Report) -> Option<Advice> {
-    let (peak, _) = ours(report)?;
+fn streams(report: &Report, gains: &Gains<'_>) -> Option<Advice> {
     let merged = report.trials.iter().find(|trial| trial.change == ONE_STREAM)?;
-    let stranded = peak.checked_sub(merged.peak_reserved_bytes)?;
-    if stranded < peak / 50 {
+    let gain = gain_of(merged, gains);
+    if gain.memory() < 0.02 {
         return None;
     }
     let most = report.owners.by_stream.first()?;
@@ -183,32 +220,30 @@ fn streams(report: &Report) -> Option<Advice> {
              idle on one stream while another asked for more. Stream {} has the most at the peak, {}. Where work \
              need not overlap, use fewer streams, or free on the stream that allocates next.",
             counted(report.run.stream_count, "stream"),
-            Bytes::new(merged.peak_reserved_bytes),
-            Bytes::new(peak),
+            Bytes::new(gain.after.peak),
+            Bytes::new(gain.before.peak),
             most.key,
             Bytes::new(most.bytes),
         ),
-        gain: Some(format!("{} less ({})", Bytes::new(stranded), percent(stranded, peak))),
+        gain: Some(less(&gain)),
     })
 }
 
 /// Blocks of one origin, or else of one size.
-fn origins<'a>(
-    trace: &'a Trace,
-    lives: &'a [Life],
-) -> HashMap<(Option<&'a str>, u64), Vec<&'a Life>> {
+fn origins<'a>(gains: &Gains<'a>) -> HashMap<(Option<&'a str>, u64), Vec<&'a Life>> {
     let mut groups: HashMap<_, Vec<&Life>> = HashMap::new();
-    for life in lives.iter().filter(|life| life.bytes > 0) {
-        groups.entry((trace.label(life.block), life.bytes)).or_default().push(life);
+    for life in gains.lives.iter().filter(|life| life.bytes > 0) {
+        groups.entry((gains.trace.label(life.block), life.bytes)).or_default().push(life);
     }
     groups
 }
 
 /// Groups that go on growing: blocks that nothing frees, allocated in the second, third and last quarter of the run.
-fn leaks(trace: &Trace, lives: &[Life]) -> Vec<Advice> {
+fn leaks(gains: &Gains<'_>) -> Vec<Advice> {
+    let trace = gains.trace;
     let end = trace.len() as u64;
     let mut suspects = Vec::new();
-    for ((label, bytes), group) in origins(trace, lives) {
+    for ((label, bytes), group) in origins(gains) {
         let kept: Vec<&&Life> = group.iter().filter(|life| life.freed == end).collect();
         let quarters = (1..4).all(|quarter| {
             let range = end / 4 * quarter..end.div_ceil(4) * (quarter + 1);
@@ -224,6 +259,9 @@ fn leaks(trace: &Trace, lives: &[Life]) -> Vec<Advice> {
         let from = label.map_or_else(String::new, |label| {
             format!(" They come from {}.", label.lines().next().unwrap_or_default())
         });
+        let gain = gains.without(|life| {
+            life.bytes == bytes && life.freed == end && trace.label(life.block) == label
+        });
         Advice {
             title: "Suspected leak".to_owned(),
             text: format!(
@@ -232,16 +270,16 @@ fn leaks(trace: &Trace, lives: &[Life]) -> Vec<Advice> {
                 Bytes::new(bytes),
                 Bytes::new(sum),
             ),
-            gain: None,
+            gain: gain.map(|gain| format!("without them: {}", less(&gain))),
         }
     });
     said.collect()
 }
 
 /// Sizes of which a few blocks live a hundred times longer than most: they pin memory among what comes and goes.
-fn odd_lifetimes(lives: &[Life]) -> Vec<Advice> {
+fn odd_lifetimes(gains: &Gains<'_>) -> Vec<Advice> {
     let mut by_size: HashMap<u64, Vec<u64>> = HashMap::new();
-    for life in lives.iter().filter(|life| life.bytes > 0) {
+    for life in gains.lives.iter().filter(|life| life.bytes > 0) {
         by_size.entry(life.bytes).or_default().push(life.events());
     }
     let mut odd = Vec::new();
@@ -255,16 +293,16 @@ fn odd_lifetimes(lives: &[Life]) -> Vec<Advice> {
         }
     }
     odd.sort_by(|left, right| right.cmp(left));
-    let said = odd.into_iter().take(NAMED).map(|(sum, bytes, outliers, count, median)| Advice {
-        title: "Odd lifetimes".to_owned(),
-        text: format!(
+    let said = odd.into_iter().take(NAMED).filter_map(|(sum, bytes, outliers, count, median)| {
+        let text = format!(
             "{outliers} of {count} blocks of {} live more than a hundred times as long as the middle one, which lives \
              for {}. They hold {} between blocks that come and go: allocate them first, or from a pool of their own.",
             Bytes::new(bytes),
             counted(median, "event"),
             Bytes::new(sum),
-        ),
-        gain: None,
+        );
+        let is_odd = |life: &Life| life.bytes == bytes && life.events() > median.saturating_mul(100);
+        measured("Odd lifetimes", text, gains.first(is_odd))
     });
     said.collect()
 }

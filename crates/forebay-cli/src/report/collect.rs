@@ -8,10 +8,11 @@ use forebay_trace::{
 
 use super::advice;
 use super::data::{Report, Run, SCHEMA, Series, Timeline};
+use super::gains::Gains;
 use super::lives::{LabelNumbers, histogram, lives, owners};
 use super::map::map;
 use super::series::{SeriesBuilder, events_per_bucket};
-use super::terms::Terms;
+use super::terms::{Depth, Terms};
 use super::transfers::transfers;
 use super::trials::{self, Trials};
 use super::watch::{PoolWatch, Seen};
@@ -67,9 +68,9 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
             Err(error) => faults.push(format!("{}: {policy}: {error}", trace.name())),
         }
     }
-    let Trials { fits, trials, batch } = match terms.is_thorough {
-        true => trials::run(trace, &lives, run.peak_at, terms, &mut faults),
-        false => Trials::default(),
+    let Trials { fits, trials, batch } = match terms.depth {
+        Depth::Quick => Trials::default(),
+        _ => trials::run(trace, &lives, run.peak_at, terms, &mut faults),
     };
     let mut report = Report {
         schema: SCHEMA,
@@ -91,7 +92,8 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
         transfers: transfers(trace),
         run,
     };
-    report.advice = advice::of(&report, trace, &lives, &found);
+    let gains = Gains::new(trace, &lives, terms, &report.policies);
+    report.advice = advice::of(&report, &gains, &found);
     Ok((report, faults))
 }
 

@@ -3,6 +3,8 @@
 //! Times are numbers of events, from 0: recordings have an order and not always a clock. Lists that grow with the
 //! recording are bounded, and say what they left out.
 
+use core::fmt;
+
 use serde::Serialize;
 
 use crate::replay::Row;
@@ -362,4 +364,11 @@ pub struct Advice {
     pub text: String,
     /// What it gains, measured by replaying; null where it was not measured.
     pub gain: Option<String>,
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.title, self.text)?;
+        self.gain.as_ref().map_or(Ok(()), |gain| write!(f, " Measured by replay: {gain}."))
+    }
 }

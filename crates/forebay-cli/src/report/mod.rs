@@ -14,6 +14,7 @@
 mod advice;
 mod collect;
 pub mod data;
+mod gains;
 mod lives;
 mod map;
 mod page;
@@ -41,10 +42,10 @@ use crate::output::complain;
 use crate::progress::Progress;
 use crate::replay::{Policy, read_trace};
 use collect::collect;
-use terms::Terms;
+use terms::{Depth, Terms};
 
-/// Steps of the bar: five allocators, three devices, five trials, and the batch.
-const STEPS: u64 = 14;
+/// Steps of the bar: five allocators, three devices, five trials, the batch, and a few changes that are advised.
+const STEPS: u64 = 20;
 
 /// Makes the report of a run and writes the page, or with `--json` the data to `out`.
 pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
@@ -62,7 +63,7 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
     let terms = Terms {
         settings: &settings,
         capacity: options.capacity,
-        is_thorough: !options.quick,
+        depth: if options.quick { Depth::Quick } else { Depth::Thorough },
         tell: &tell,
     };
     let found = collect(&trace, &terms);
@@ -108,9 +109,25 @@ pub fn page_of(
     capacity: Option<Bytes>,
     is_thorough: bool,
 ) -> Result<String, String> {
-    let terms = Terms { settings, capacity, is_thorough, tell: &|_| {} };
+    let depth = if is_thorough { Depth::Thorough } else { Depth::Quick };
+    let terms = Terms { settings, capacity, depth, tell: &|_| {} };
     let (report, _) = collect(trace, &terms)?;
     page::page(&report).map_err(|error| error.to_string())
+}
+
+/// What a report of the run advises, without devices of other sizes and larger batches, and what went wrong on the way.
+pub(crate) fn advice_on(
+    trace: &Trace,
+    settings: &Settings,
+) -> Result<(Vec<data::Advice>, Vec<String>), String> {
+    let progress = Progress::of("advice", STEPS);
+    let tell = |what| {
+        progress.doing(what);
+        progress.advance(1);
+    };
+    let terms = Terms { settings, capacity: None, depth: Depth::Advice, tell: &tell };
+    let (report, faults) = collect(trace, &terms)?;
+    Ok((report.advice, faults))
 }
 
 /// A quick report of a run at the pool's default settings on a device of that capacity, in a new file of the folder for

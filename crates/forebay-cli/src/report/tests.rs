@@ -14,7 +14,7 @@ use super::collect::collect;
 use super::data::Report;
 use super::default_path;
 use super::page::page;
-use super::terms::Terms;
+use super::terms::{Depth, Terms};
 use crate::replay::{DeviceName, Policy, open_device};
 
 /// What a page may have at most.
@@ -22,7 +22,8 @@ const MOST_BYTES: usize = 5 << 20;
 
 fn reported(trace: &Trace, capacity: Option<Bytes>, is_thorough: bool) -> Report {
     let settings = Settings::default();
-    let terms = Terms { settings: &settings, capacity, is_thorough, tell: &|_| {} };
+    let depth = if is_thorough { Depth::Thorough } else { Depth::Quick };
+    let terms = Terms { settings: &settings, capacity, depth, tell: &|_| {} };
     let (report, faults) = collect(trace, &terms).unwrap();
     assert_eq!(faults, Vec::<String>::new());
     report
@@ -284,6 +285,32 @@ fn trials_are_those_of_fit_and_replay() {
     assert!(batch.factor >= 1.0 && batch.scaled_bytes < report.run.peak_requested_bytes);
     let leak = report.advice.iter().find(|advice| advice.title == "Suspected leak").unwrap();
     assert!(leak.text.starts_with("40 blocks of 100.00 KiB each"), "{}", leak.text);
+    assert!(leak.gain.as_ref().unwrap().starts_with("without them: "), "{leak:?}");
+    let unmeasured = report.advice.iter().filter(|advice| advice.gain.is_none());
+    assert_eq!(unmeasured.map(|advice| &*advice.title).collect::<Vec<_>>(), [""; 0]);
+}
+
+/// The gain of an advice is what the run takes when it follows the advice.
+#[test]
+fn gains_are_those_of_the_changed_run() {
+    // Every block that lasts is allocated after a large one that goes, on another stream: its pages stay taken.
+    let changed = |leaks: bool| {
+        let mut builder = TraceBuilder::new("leak");
+        for step in 0..100_u64 {
+            builder.allocate(1, Bytes::mib(30), 0).unwrap();
+            if leaks {
+                builder.allocate(1000 + step, Bytes::mib(3), 0).unwrap();
+            }
+            builder.free(1, 0).unwrap();
+        }
+        builder.finish()
+    };
+    let report = reported(&changed(true), None, true);
+    let leak = report.advice.iter().find(|advice| advice.title == "Suspected leak").unwrap();
+    let peak = |trace: &Trace| reported(trace, None, false).policies[0].peak_reserved_bytes;
+    let saved = peak(&changed(true)) - peak(&changed(false));
+    let gain = leak.gain.as_ref().unwrap();
+    assert!(gain.starts_with(&format!("without them: {} less (", Bytes::new(saved))), "{gain}");
 }
 
 #[test]

@@ -5,12 +5,12 @@ use std::error::Error;
 use forebay::Settings;
 use forebay_core::Bytes;
 use forebay_trace::{
-    Event, Fit, Model, PassReport, Player, ReplayOptions, Trace, TraceBuilder, replay,
+    Event, Fit, Model, PassReport, Player, ReplayOptions, StreamIndex, Trace, TraceBuilder, replay,
 };
 
 use super::data::{Batch, SmallestDevice, Trial};
 use super::lives::Life;
-use super::terms::Terms;
+use super::terms::{Depth, Terms};
 use crate::replay::{DeviceName, Policy, open_device};
 
 /// The allocators whose smallest device is found.
@@ -31,7 +31,7 @@ const STEPS: u64 = 64;
 const MOST_FACTOR: u64 = 64;
 
 /// Passes of each replay, as in `forebay replay` and `forebay fit`.
-const PASSES: u32 = 2;
+pub(super) const PASSES: u32 = 2;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ pub(super) fn run(
     let mut told = |what: &str, error: Box<dyn Error>| {
         faults.push(format!("{}: {what}: {error}", trace.name()));
     };
-    for policy in FITTED {
+    for policy in FITTED.into_iter().filter(|_| terms.depth == Depth::Thorough) {
         (terms.tell)("smallest device");
         let open = |capacity: Bytes| opened(policy, Some(capacity), terms.settings);
         match Fit::find(trace, PASSES, open) {
@@ -81,11 +81,14 @@ pub(super) fn run(
     }
     if trace.streams().len() > 1 {
         (terms.tell)("one stream");
-        let merged = rebuilt(trace, lives, |life| life.bytes, |_| 0);
+        let merged = rebuilt(trace, trace.events().map(on_one_stream));
         match merged.and_then(|merged| tried(ONE_STREAM, &merged, terms, terms.settings)) {
             Ok(trial) => found.trials.push(trial),
             Err(error) => told(ONE_STREAM, error),
         }
+    }
+    if terms.depth < Depth::Thorough {
+        return found;
     }
     (terms.tell)("larger batch");
     match batch(trace, lives, peak_at, terms, &found.fits) {
@@ -144,11 +147,16 @@ fn batch(
     let scaled_bytes = scaled.map(|life| life.bytes).fold(0, u64::saturating_add);
     let Some(capacity) = capacity.filter(|_| scaled_bytes > 0) else { return Ok(None) };
     let fits_with = |steps: u64| -> Result<bool, Box<dyn Error>> {
-        let size = |life: &Life| {
-            if lasts(life) { life.bytes } else { life.bytes.saturating_mul(steps) / STEPS }
+        let larger = |event| match event {
+            Event::Allocate { block, size, stream }
+                if lives.get(block.0 as usize).is_some_and(|life| !lasts(life)) =>
+            {
+                let size = Bytes::new(size.get().saturating_mul(steps) / STEPS);
+                Event::Allocate { block, size, stream }
+            }
+            other => other,
         };
-        let handle = |stream: u16| trace.streams().get(usize::from(stream)).copied().unwrap_or(0);
-        let larger = rebuilt(trace, lives, size, handle)?;
+        let larger = rebuilt(trace, trace.events().map(larger))?;
         if larger.statistics().peak_requested > capacity {
             return Ok(false);
         }
@@ -169,22 +177,28 @@ fn batch(
     Ok(Some(Batch { capacity_bytes: capacity.get(), scaled_bytes, factor }))
 }
 
-/// The run with other sizes and streams.
-fn rebuilt(
+fn on_one_stream(event: Event) -> Event {
+    let stream = StreamIndex(0);
+    match event {
+        Event::Allocate { block, size, .. } => Event::Allocate { block, size, stream },
+        Event::Free { block, .. } => Event::Free { block, stream },
+    }
+}
+
+/// The run with other events.
+pub(super) fn rebuilt(
     trace: &Trace,
-    lives: &[Life],
-    size: impl Fn(&Life) -> u64,
-    handle: impl Fn(u16) -> u64,
+    events: impl Iterator<Item = Event>,
 ) -> Result<Trace, Box<dyn Error>> {
+    let handle = |stream: StreamIndex| trace.streams().get(usize::from(stream.0)).copied();
     let mut builder = TraceBuilder::new(trace.name());
-    for event in trace.events() {
+    for event in events {
         match event {
-            Event::Allocate { block, stream, .. } => {
-                let bytes = lives.get(block.0 as usize).map_or(0, &size);
-                builder.allocate(u64::from(block.0), Bytes::new(bytes), handle(stream.0))?;
+            Event::Allocate { block, size, stream } => {
+                builder.allocate(u64::from(block.0), size, handle(stream).unwrap_or(0))?;
             }
             Event::Free { block, stream } => {
-                builder.free(u64::from(block.0), handle(stream.0))?;
+                builder.free(u64::from(block.0), handle(stream).unwrap_or(0))?;
             }
         }
     }

@@ -112,7 +112,7 @@ fn bad_usage_is_2_and_says_what_is_allowed() {
     for (arguments, allowed) in [
         (&["docter"][..], "doctor"),
         (&["doctor", "--jsn"], "--json"),
-        (&["doctor", "extra"], "Usage: forebay doctor"),
+        (&["doctor", "run.csv", "extra"], "Usage: forebay doctor"),
         (&["doctor", "--root"], "<DIR>"),
         (&[], "doctor"),
     ] {

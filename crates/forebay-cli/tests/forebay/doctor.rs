@@ -465,3 +465,35 @@ proptest! {
         prop_assert!(said.chars().all(|letter| letter == '\n' || !letter.is_control()), "{said:?}");
     }
 }
+
+/// A recorded run is advised on as in a report, with gains; a file that cannot be read is a fault.
+#[test]
+fn a_run_is_advised_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("leaking.csv");
+    let mut lines = "op,id,bytes,stream\n".to_owned();
+    for step in 1..=100 {
+        lines += &format!("a,0,31457280,0\na,{step},3145728,0\nf,0,,0\n");
+    }
+    std::fs::write(&path, lines).unwrap();
+    let path = path.display().to_string();
+    let root = Machine::sound();
+    let root = root.root().display().to_string();
+    let run = crate::replay::forebay(&["doctor", &path, "--json", "--root", &root]);
+    assert_eq!(run.status.code(), Some(0), "{}", crate::replay::text(&run.stderr));
+    let found: Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(found["run"]["trace"], "leaking");
+    let advice = found["run"]["advice"].as_array().unwrap();
+    let leak = advice.iter().find(|advice| advice["title"] == "Suspected leak").unwrap();
+    assert!(leak["gain"].as_str().unwrap().starts_with("without them: "), "{leak}");
+    let reported = crate::replay::forebay(&["report", &path, "--json"]);
+    let reported: Value = serde_json::from_slice(&reported.stdout).unwrap();
+    let expected = reported["advice"].as_array().unwrap();
+    assert!(expected.contains(leak), "{expected:?}");
+    let said = crate::replay::forebay(&["doctor", &path, "--root", &root]);
+    let said = crate::replay::text(&said.stdout);
+    assert!(said.contains("Advice on leaking") && said.contains("measured by replay"), "{said}");
+    let absent = crate::replay::forebay(&["doctor", "/nowhere/run.csv", "--root", &root]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(crate::replay::text(&absent.stdout).contains("Settings in force"), "the rest is told");
+}

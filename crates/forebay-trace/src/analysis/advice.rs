@@ -15,17 +15,49 @@ const SAID: usize = 4;
 /// What makes a sentence of a run, if it says something of it.
 type Rule = fn(&Analysis) -> Option<String>;
 
-/// All that follows, the most useful first, each below a title.
-pub(super) fn of(run: &Analysis) -> impl Iterator<Item = (&'static str, String)> {
-    let rules: [(&str, Rule); 6] = [
-        ("A few sizes", warm_up),
-        ("Sizes that nearly repeat", classes),
-        ("Blocks that last", lasting),
-        ("A short peak", sharp_peak),
-        ("Many small requests", small),
-        ("Frees on other streams", elsewhere),
+/// A pattern that advice rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Pattern {
+    /// Most requests are of a few sizes: a warm-up helps the first step.
+    FewSizes,
+    /// Sizes nearly repeat: size classes let thread caches serve them.
+    NearlyRepeating,
+    /// Much of the peak is in blocks that last.
+    Lasting,
+    /// The peak is short.
+    ShortPeak,
+    /// Most requests are small.
+    ManySmall,
+    /// Blocks are freed on another stream than they were allocated on.
+    FreedElsewhere,
+}
+
+impl Pattern {
+    /// The pattern in a few words.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::FewSizes => "A few sizes",
+            Self::NearlyRepeating => "Sizes that nearly repeat",
+            Self::Lasting => "Blocks that last",
+            Self::ShortPeak => "A short peak",
+            Self::ManySmall => "Many small requests",
+            Self::FreedElsewhere => "Frees on other streams",
+        }
+    }
+}
+
+/// All that follows, the most useful first, each with its pattern.
+pub(super) fn of(run: &Analysis) -> impl Iterator<Item = (Pattern, String)> {
+    let rules: [(Pattern, Rule); 6] = [
+        (Pattern::FewSizes, warm_up),
+        (Pattern::NearlyRepeating, classes),
+        (Pattern::Lasting, lasting),
+        (Pattern::ShortPeak, sharp_peak),
+        (Pattern::ManySmall, small),
+        (Pattern::FreedElsewhere, elsewhere),
     ];
-    rules.into_iter().filter_map(|(title, rule)| Some((title, rule(run)?)))
+    rules.into_iter().filter_map(|(pattern, rule)| Some((pattern, rule(run)?)))
 }
 
 /// One number in hundredths of another; nothing where that is nothing.

@@ -13,7 +13,7 @@ use super::report::{
     DeviceRow, HugePageSection, LimitRow, LimitSection, MemorySection, NumaSection, Owner, Report,
     Setting, Status, Unread,
 };
-use crate::layout::{BAD, GOOD, NOTE};
+use crate::layout::{BAD, GOOD, NOTE, plain};
 use crate::output::Width;
 use sheet::{QUIET, Sheet, shortened};
 
@@ -24,6 +24,7 @@ pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io:
     sheet.head(&format!("forebay {}", report.version), "report on this machine")?;
     sheet.verdict(if report.well { GOOD } else { BAD }, &report.verdict)?;
     problems(sheet, report)?;
+    run(sheet, report)?;
     sheet.title("Devices")?;
     sheet.note(
         QUIET,
@@ -236,6 +237,23 @@ fn problems(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()
         sheet.item(BAD, index + 1, &problem.what)?;
         sheet.under_item(&problem.why)?;
         sheet.item_cure(&problem.cure)?;
+    }
+    Ok(())
+}
+
+/// What would help the recorded run, each with its gain.
+fn run(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()> {
+    let Some(run) = &report.run else { return Ok(()) };
+    sheet.title(&format!("Advice on {}", plain(&run.trace)))?;
+    if run.advice.is_empty() {
+        sheet.note(QUIET, "nothing stands out in this run")?;
+    }
+    for (index, advice) in run.advice.iter().enumerate() {
+        sheet.item(NOTE, index + 1, &advice.title)?;
+        sheet.under_item(&advice.text)?;
+        if let Some(gain) = &advice.gain {
+            sheet.under_item(&format!("gain, measured by replay: {gain}"))?;
+        }
     }
     Ok(())
 }
