@@ -12,12 +12,14 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()>
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
-/// Keeps signals that are sent to the process away from this thread.
+/// The same, on a thread that takes no signals of the process.
 #[cfg(any(not(unix), miri))]
-pub fn block_signals() {}
+pub fn spawn_without_signals(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    spawn(name, work)
+}
 
 #[cfg(all(unix, not(miri)))]
-pub use system::{block_signals, spawn};
+pub use system::{spawn, spawn_without_signals};
 
 #[cfg(all(unix, not(miri)))]
 mod system {
@@ -65,19 +67,29 @@ mod system {
         Err(io::Error::from_raw_os_error(code))
     }
 
-    /// Keeps signals that are sent to the process away from this thread: a program that blocks one for a while relies on
-    /// no thread of a library taking it. Those that a fault of the thread itself raises stay as they are.
-    pub fn block_signals() {
+    /// The same, on a thread that takes no signals of the process: a program that blocks one for a while relies on no
+    /// thread of a library taking it. Those that a fault of the thread itself raises stay as they are.
+    ///
+    /// The thread begins with the mask of its maker, so that no signal reaches it before it could block them.
+    pub fn spawn_without_signals(
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
         let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
         let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: the set is initialised by the first call before it is used, and the mask is this thread's.
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: each set is initialised by the first call that it is given to, and the mask is this thread's.
         unsafe {
             libc::sigfillset(signals.as_mut_ptr());
             for fault in faults {
                 libc::sigdelset(signals.as_mut_ptr(), fault);
             }
-            libc::pthread_sigmask(libc::SIG_BLOCK, signals.as_ptr(), core::ptr::null_mut());
+            libc::pthread_sigmask(libc::SIG_BLOCK, signals.as_ptr(), before.as_mut_ptr());
         }
+        let spawned = spawn(name, work);
+        // SAFETY: the mask that this thread had, which the call above has written.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
+        spawned
     }
 
     extern "C" fn run(start: *mut c_void) -> *mut c_void {
@@ -101,7 +113,9 @@ mod system {
     mod tests {
         use std::sync::mpsc::channel;
 
-        use super::spawn;
+        use core::mem::MaybeUninit;
+
+        use super::{spawn, spawn_without_signals};
 
         #[test]
         fn work_is_done_and_a_panic_ends_with_its_thread() {
@@ -110,6 +124,25 @@ mod system {
             spawn("forebay-a-long-name\0", move || send.send(7).unwrap()).unwrap();
             assert_eq!(receive.recv(), Ok(7));
             assert!(receive.recv().is_err(), "what the thread had is dropped");
+        }
+
+        /// Whether this thread blocks a signal.
+        fn blocks(signal: libc::c_int) -> bool {
+            let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+            // SAFETY: the first call writes the mask of this thread, and changes nothing.
+            unsafe {
+                libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), mask.as_mut_ptr());
+                libc::sigismember(mask.as_ptr(), signal) == 1
+            }
+        }
+
+        #[test]
+        fn a_thread_without_signals_begins_so_and_its_maker_keeps_its_own() {
+            let (send, receive) = channel();
+            let work = move || send.send([libc::SIGTERM, libc::SIGSEGV].map(blocks)).unwrap();
+            spawn_without_signals("quiet", work).unwrap();
+            assert_eq!(receive.recv(), Ok([true, false]));
+            assert!(!blocks(libc::SIGTERM));
         }
     }
 }

@@ -83,8 +83,10 @@ pub(crate) fn lines() -> Vec<LineFigures> {
     registries().iter().flat_map(|registry| registry.lines()).collect()
 }
 
+/// Those of managers that this process made: a forked child has none of its parent's.
 fn registries() -> Vec<Arc<Registry>> {
-    REGISTRIES.lock().iter().filter_map(Weak::upgrade).collect()
+    let registries = REGISTRIES.lock();
+    registries.iter().filter_map(Weak::upgrade).filter(|registry| registry.is_ours()).collect()
 }
 
 /// Adds the buffers of each manager to a snapshot of the process.

@@ -178,6 +178,11 @@ impl Registry {
         Registration { registry: Arc::clone(self), id }
     }
 
+    /// Whether this process made it.
+    pub(super) fn is_ours(&self) -> bool {
+        !self.birth.is_elsewhere()
+    }
+
     /// The live buffers, the oldest first. None in a forked child: a thread that is not there may hold the lock.
     pub(super) fn live(&self) -> Vec<LiveBuffer> {
         if self.birth.is_elsewhere() {

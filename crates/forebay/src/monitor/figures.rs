@@ -46,12 +46,15 @@ plain! {
         pid: u64,
         /// The name of its program, as the system knows it; no path and no arguments.
         process: String,
+        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
         /// Its pools, the oldest first, at most [`ProcessSnapshot::MOST_POOLS`].
         pools: Vec<ProcessPool>,
         /// The number of pools beyond those.
         pools_left_out: u64,
+        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
         /// Its transfer engines, the oldest first, at most [`ProcessSnapshot::MOST_OTHERS`].
         engines: Vec<ProcessEngine>,
+        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
         /// Its buffers, by manager, the oldest first, at most [`ProcessSnapshot::MOST_OTHERS`].
         buffers: Vec<BufferManager>,
     }
@@ -104,12 +107,15 @@ plain! {
         driver_calls: u64,
         /// How long these took together.
         driver_ns: u64,
+        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
         /// How long each took: the calls that took at most this long and longer than the bucket before.
         driver_latency: Vec<LatencyBucket>,
+        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
         /// The streams with most allocations, at most [`ProcessSnapshot::MOST_OWNERS`].
         streams: Vec<StreamTotals>,
         /// The number of streams beyond those.
         streams_left_out: u64,
+        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
         /// The tags with most live bytes, at most [`ProcessSnapshot::MOST_OWNERS`].
         tags: Vec<TagTotals>,
         /// The number of tags beyond those.
@@ -236,4 +242,39 @@ impl ProcessSnapshot {
 /// The beginning of a name that may be of any length.
 pub(crate) fn shown_name(name: &str) -> String {
     name.chars().take(LONGEST_NAME).collect()
+}
+
+/// Reads at most [`ProcessSnapshot::MOST_POOLS`] elements, the longest list of a snapshot, and passes over the rest: what
+/// another process says takes no more memory than what forebay says.
+#[cfg(feature = "serde")]
+fn bounded<'de, D: serde::Deserializer<'de>, T: serde::Deserialize<'de>>(
+    from: D,
+) -> Result<Vec<T>, D::Error> {
+    use core::fmt;
+    use core::marker::PhantomData;
+    use serde::de::{IgnoredAny, SeqAccess, Visitor};
+
+    struct Bounded<T>(PhantomData<T>);
+
+    impl<'de, T: serde::Deserialize<'de>> Visitor<'de> for Bounded<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Vec<T>, A::Error> {
+            let mut read = Vec::new();
+            while read.len() < ProcessSnapshot::MOST_POOLS {
+                match all.next_element()? {
+                    Some(one) => read.push(one),
+                    None => return Ok(read),
+                }
+            }
+            while all.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(read)
+        }
+    }
+
+    from.deserialize_seq(Bounded(PhantomData))
 }

@@ -14,7 +14,7 @@ use rustix::net::{SendFlags, SocketAddrUnix, SocketFlags, accept_with, getsockna
 
 use super::snapshot;
 use crate::sync::fork::{PerProcess, ProcessFd};
-use crate::sync::thread::{block_signals, spawn};
+use crate::sync::thread::spawn_without_signals;
 use crate::user;
 
 /// What the names of all sockets begin with. The user, the process and a number follow: several copies of forebay may
@@ -44,7 +44,7 @@ pub(crate) fn start() {
         return;
     }
     if let Ok((listener, name)) = listen() {
-        let _ = spawn("forebay-monitor", move || serve(&listener, &name));
+        let _ = spawn_without_signals("forebay-monitor", move || serve(&listener, &name));
     }
 }
 
@@ -67,7 +67,6 @@ fn listen() -> io::Result<(ProcessFd, String)> {
 }
 
 fn serve(listener: &ProcessFd, name: &str) {
-    block_signals();
     let mut last: Option<(Instant, String)> = None;
     loop {
         let Ok(listener) = listener.get() else { return };

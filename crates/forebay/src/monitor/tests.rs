@@ -43,6 +43,11 @@ fn what_is_written_by_hand_is_what_serde_writes_and_reads() {
     // What a later version adds is passed over, and what an earlier one lacks is 0.
     let other = r#"{"schema":"forebay.process.v1","pid":1,"later":[{}]}"#;
     assert_eq!(serde_json::from_str::<ProcessSnapshot>(other).unwrap().pid, 1);
+    // A list without end is cut where forebay's own end.
+    let long = format!(r#"{{"pools":[{}{{}}],"pid":1}}"#, "{},".repeat(100_000));
+    let read = serde_json::from_str::<ProcessSnapshot>(&long).unwrap();
+    assert_eq!((read.pools.len(), read.pid), (ProcessSnapshot::MOST_POOLS, 1));
+    assert!(read.pools.capacity() <= 2 * ProcessSnapshot::MOST_POOLS);
 }
 
 #[test]

@@ -93,7 +93,10 @@ pub(crate) fn forked(_: &str) -> Step {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, core::ptr::null_mut(), 0);
     }
-    ensure!(read?.contains(&format!(r#""pid":{child},"#)), "the child says it is another");
+    let read = read?;
+    ensure!(read.contains(&format!(r#""pid":{child},"#)), "the child says it is another: {read}");
+    let managers = read.matches(r#"{"manager":"#).count();
+    ensure!(managers == 1, "the child shows managers of its parent: {read}");
     ensure!(own?.contains(&format!(r#""pid":{},"#, std::process::id())), "the parent too");
     Ok(())
 }

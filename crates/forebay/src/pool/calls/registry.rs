@@ -79,11 +79,13 @@ pub(in crate::pool) fn with_upkeep() -> Vec<Arc<Shared>> {
     weak.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Every pool of this process, one by one, so that the caller has a reference to one at a time. The list is unlocked as
+/// Every living pool of this process, one by one, so that the caller has a reference to one at a time. The list is unlocked as
 /// above.
 pub(in crate::pool) fn all() -> impl ExactSizeIterator<Item = Option<Arc<Shared>>> {
     let pools = pools();
-    let ours = pools.iter().filter(|entry| entry.is_ours());
+    // A pool that is being dropped has its entry until the device is done.
+    let living = |entry: &&Entry| entry.is_ours() && entry.pool.strong_count() > 0;
+    let ours = pools.iter().filter(living);
     let weak: Vec<Weak<Shared>> = ours.map(|entry| Weak::clone(&entry.pool)).collect();
     drop(pools);
     weak.into_iter().map(|pool| pool.upgrade())
