@@ -15,7 +15,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -162,7 +162,8 @@ impl Server {
              frame-ancestors 'none'; base-uri 'none'\r\n\r\n",
             content.len()
         );
-        send(&mut stream, (head + &content).as_bytes())
+        send(&mut stream, (head + &content).as_bytes())?;
+        drain(&mut stream)
     }
 
     /// What a request gets.
@@ -244,6 +245,20 @@ fn send(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
         match stream.write(answer)? {
             0 => return Err(io::ErrorKind::WriteZero.into()),
             sent => answer = answer.get(sent..).unwrap_or_default(),
+        }
+    }
+    Ok(())
+}
+
+/// Reads what the client still sends, for as long as it may take: a connection that is closed with something unread is
+/// reset, and the client may lose the answer.
+fn drain(stream: &mut TcpStream) -> io::Result<()> {
+    stream.shutdown(Shutdown::Write)?;
+    let (begun, mut part) = (Instant::now(), [0; 16 << 10]);
+    while let Some(rest) = PATIENCE.checked_sub(begun.elapsed()).filter(|rest| !rest.is_zero()) {
+        stream.set_read_timeout(Some(rest))?;
+        if stream.read(&mut part)? == 0 {
+            break;
         }
     }
     Ok(())

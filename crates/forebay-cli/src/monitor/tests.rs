@@ -85,9 +85,21 @@ fn a_table_has_the_figures_and_steers_no_terminal() {
 
 #[test]
 fn a_process_without_pools_is_named() {
-    let process = json!({"schema": "forebay.process.v1", "pid": 42, "process": "trainer"});
+    let process = json!({
+        "schema": "forebay.process.v1", "pid": 42, "process": "trainer",
+        "buffers": [{"created": 1, "host_bytes": 77}],
+    });
     let process: ProcessSnapshot = serde_json::from_value(process).unwrap();
     let mut watch = Watch::new(None);
+    // Beside one with pools, what it has is not told as theirs.
+    let both =
+        vec![(Endpoint::of(41), Ok(snapshot(1, 1))), (Endpoint::of(42), Ok(process.clone()))];
+    let mut out = Vec::new();
+    text::write(&watch.sample_of(both, Vec::new(), None), Width::new(200), &mut out).unwrap();
+    let out = anstream::adapter::strip_str(&String::from_utf8(out).unwrap()).to_string();
+    let owned = |line: &&str| line.contains("77 B on the host");
+    let line = out.lines().find(owned).unwrap();
+    assert!(line.contains("process 42 trainer"), "{out}");
     let sample = watch.sample_of(vec![(Endpoint::of(42), Ok(process))], Vec::new(), None);
     let mut out = Vec::new();
     text::write(&sample, Width::new(80), &mut out).unwrap();

@@ -26,7 +26,8 @@ pub(super) fn write(sample: &Sample, width: Width, out: &mut dyn Write) -> io::R
     }
     if sample.processes.is_empty() {
         paragraph(NOTE, NOBODY, 0, width, out)?;
-    } else {
+    }
+    if sample.processes.iter().any(|process| !process.snapshot.pools.is_empty()) {
         pools(&sample.processes, width, out)?;
     }
     for line in without_pools(sample) {
@@ -41,15 +42,13 @@ pub(super) fn write(sample: &Sample, width: Width, out: &mut dyn Write) -> io::R
     writeln!(out)
 }
 
-/// Processes that answer and have no pool any more, a line for each.
+/// Processes that answer and have no pool any more, a line for each, with what else they have.
 pub(super) fn without_pools(sample: &Sample) -> impl Iterator<Item = String> {
     let without = sample.processes.iter().filter(|process| process.snapshot.pools.is_empty());
     without.map(|process| {
-        format!(
-            "process {} {} has no pool now",
-            process.snapshot.pid,
-            plain(&process.snapshot.process)
-        )
+        let (of, more) = (&process.snapshot, others(process));
+        let more = if more.is_empty() { String::new() } else { format!("; {}", more.join("; ")) };
+        format!("process {} {} has no pool now{more}", of.pid, plain(&of.process))
     })
 }
 
@@ -67,7 +66,7 @@ fn pools(processes: &[Process], width: Width, out: &mut dyn Write) -> io::Result
         Column::figures("allocations/s", WhenNarrow::Drop(4)),
         Column::words("pressure", WhenNarrow::Drop(6)),
     ]);
-    for process in processes {
+    for process in processes.iter().filter(|process| !process.snapshot.pools.is_empty()) {
         let of = &process.snapshot;
         for (pool, rates) in of.pools.iter().zip(&process.rates) {
             let percent = part(pool.group_held_bytes, pool.limit_bytes) * 100.0;
@@ -143,7 +142,8 @@ pub(super) fn others(process: &Process) -> Vec<String> {
         let pinned = Bytes::new(engine.pinned_bytes);
         format!(
             "transfers {}:{}: to the device {up}; to the host {down}; {pinned} pinned",
-            engine.kind, engine.ordinal
+            plain(&engine.kind),
+            engine.ordinal
         )
     });
     let buffers = of.buffers.iter().filter(|manager| manager.created.max(manager.shared) > 0);

@@ -7,7 +7,11 @@
 //!   keys
 //! ```
 
-use std::io;
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay::monitor::{Endpoint, ProcessPool};
@@ -18,6 +22,9 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table, TableState, Wrap};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::sample::{PoolKey, Process, Rates, Sample, Watch, is_tight, part, waste};
 use super::text::{device, others, owners, rate, without_pools};
@@ -28,6 +35,8 @@ use crate::Ending;
 const BAR: usize = 20;
 /// The lines below the picture of a pool.
 const WORDS: u16 = 8;
+/// Signals that end the view.
+const ENDING_SIGNALS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 /// The shortest and the longest pause between two samples.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
@@ -43,10 +52,43 @@ pub(super) struct View {
 /// Shows everything until the user has seen enough.
 pub(super) fn run(watch: Watch, first: Sample, interval: Duration) -> io::Result<Ending> {
     let mut view = View::new(watch, first, interval);
+    // The number of a signal that came; 0 before.
+    let signal = Arc::new(AtomicUsize::new(0));
+    for one in ENDING_SIGNALS {
+        let number = usize::try_from(one).unwrap_or(0);
+        signal_hook::flag::register_usize(one, Arc::clone(&signal), number)?;
+    }
     let mut terminal = ratatui::try_init()?;
-    let shown = view.show(&mut terminal);
+    let shown = view.show(&mut terminal, &signal);
     ratatui::restore();
+    // The process ends as the signal would have ended it.
+    if let Ok(came @ 1..) = i32::try_from(signal.load(Ordering::Relaxed)) {
+        signal_hook::low_level::emulate_default_handler(came)?;
+    }
     shown.map(|()| Ending::Well)
+}
+
+/// What keys are read from, as crossterm chooses it.
+fn keyboard() -> io::Result<OwnedFd> {
+    let stdin = io::stdin();
+    match stdin.is_terminal() {
+        true => stdin.as_fd().try_clone_to_owned(),
+        false => File::open("/dev/tty").map(Into::into),
+    }
+}
+
+/// Waits until a key can be read, a signal comes or `rest` has passed. Fails if the terminal is gone.
+fn wait_for_key(keyboard: &OwnedFd, rest: Duration) -> io::Result<()> {
+    let mut polled = [PollFd::new(keyboard, PollFlags::IN)];
+    let rest = Timespec::try_from(rest).map_err(io::Error::other)?;
+    match poll(&mut polled, Some(&rest)) {
+        Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(_) => match polled.iter().any(|of| of.revents().contains(PollFlags::HUP)) {
+            true => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the terminal is gone")),
+            false => Ok(()),
+        },
+    }
 }
 
 impl View {
@@ -55,24 +97,34 @@ impl View {
         Self { watch, sample, interval, paused: false, table }
     }
 
-    fn show(&mut self, terminal: &mut ratatui::DefaultTerminal) -> io::Result<()> {
+    /// Shows everything until a key or a signal ends it.
+    fn show(
+        &mut self,
+        terminal: &mut ratatui::DefaultTerminal,
+        signal: &AtomicUsize,
+    ) -> io::Result<()> {
+        let keyboard = keyboard()?;
         let mut sampled = Instant::now();
-        loop {
+        while signal.load(Ordering::Relaxed) == 0 {
             terminal.draw(|frame| self.draw(frame))?;
             let rest = self.interval.saturating_sub(sampled.elapsed());
-            if event::poll(rest)? {
+            if event::poll(Duration::ZERO)? {
                 if let Event::Key(key) = event::read()?
                     && self.press(key)
                 {
-                    return Ok(());
+                    break;
                 }
-            } else {
+            } else if rest.is_zero() {
                 sampled = Instant::now();
                 if !self.paused {
                     self.sample = self.watch.sample();
                 }
+            } else {
+                // Not crossterm's wait, which spins if the terminal is gone.
+                wait_for_key(&keyboard, rest)?;
             }
         }
+        Ok(())
     }
 
     /// Does what a key says; whether that is to end.

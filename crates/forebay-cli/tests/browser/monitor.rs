@@ -234,6 +234,17 @@ fn terminal() -> Result<Completion, Failed> {
     tmux.run(&["send-keys", "q"])?;
     tmux.shows("left 0")?;
     program.goes_on()?;
+    // Ended by a signal: the terminal is as before.
+    let pid_file = folder.path().join("pid");
+    let quoted = format!("sh -c 'echo $$ > {}; exec {}", pid_file.display(), command);
+    let quoted = quoted.replace("; echo left", "'; echo left");
+    tmux.run(&["send-keys", &format!("clear; {quoted}"), "Enter"])?;
+    tmux.shows("held over time")?;
+    let pid = std::fs::read_to_string(pid_file)?;
+    ensure(Command::new("kill").arg(pid.trim()).status()?.success(), "no signal was sent")?;
+    tmux.shows("left 143")?;
+    tmux.run(&["send-keys", "clear; stty -a", "Enter"])?;
+    tmux.shows(" icanon ")?;
     // Watched again while the program is killed.
     tmux.run(&["send-keys", &format!("clear; {command}"), "Enter"])?;
     tmux.shows("held over time")?;
@@ -371,9 +382,10 @@ fn refusals() -> Result<Completion, Failed> {
             format!("{request}: {answer}"),
         )?;
     }
-    // A request without an end is cut off; the system may take back the answer with the connection.
-    if let Ok(answer) = ask(&address, &"GET /".repeat(3000)) {
-        ensure(answer.starts_with("HTTP/1.1 431 ") || answer.is_empty(), answer)?;
+    // A request that is too long is answered, however much of it is on its way then.
+    for times in [3000, 1_000_000] {
+        let answer = ask(&address, &"GET /".repeat(times))?;
+        ensure(answer.starts_with("HTTP/1.1 431 "), answer)?;
     }
     drop(silent);
     // Nothing that the environment or the arguments of the program say.
