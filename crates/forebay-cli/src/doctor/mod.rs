@@ -23,6 +23,7 @@ use crate::Ending;
 use crate::command::DoctorOptions;
 use crate::doctor::probe::Probe;
 use crate::doctor::report::{Report, RunSection};
+use crate::monitor;
 use crate::output::{Width, complain};
 use crate::replay::{Policy, read_trace};
 use crate::report::advice_on;
@@ -39,6 +40,10 @@ pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Re
     };
     let mut report = probe.report();
     let mut ending = if report.well { Ending::Well } else { Ending::Fault };
+    // Those of another machine cannot be asked.
+    if options.root.is_none() {
+        report.running = monitor::warnings();
+    }
     if let Some(path) = &options.trace {
         report.run = run_section(path, options);
         if report.run.is_none() {

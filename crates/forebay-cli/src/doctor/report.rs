@@ -43,6 +43,8 @@ pub struct Report {
     pub ignored_settings: Vec<String>,
     /// What to mend.
     pub problems: Vec<Problem>,
+    /// What running processes that use forebay, and the GPUs, are short of, as `forebay monitor` warns.
+    pub running: Vec<String>,
     /// What would help the recorded run that was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunSection>,

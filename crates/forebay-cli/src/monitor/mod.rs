@@ -73,6 +73,11 @@ pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::R
     }
 }
 
+/// What processes of this user and GPUs are short of now.
+pub(crate) fn warnings() -> Vec<String> {
+    Watch::new(None).sample().warnings
+}
+
 /// Whether the process that was asked for has ended.
 fn ended(sample: &Sample, pid: Option<u32>) -> bool {
     pid.is_some() && sample.processes.is_empty() && sample.unreadable.iter().any(|one| one.is_gone)

@@ -64,6 +64,7 @@ fn json_is_one_object_on_one_line_with_the_documented_keys() {
             "memory",
             "numa",
             "problems",
+            "running",
             "schema",
             "settings",
             "verdict",

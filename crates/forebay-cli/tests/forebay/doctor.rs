@@ -497,3 +497,21 @@ fn a_run_is_advised_on() {
     assert_eq!(absent.status.code(), Some(1));
     assert!(crate::replay::text(&absent.stdout).contains("Settings in force"), "the rest is told");
 }
+
+/// A process whose pool is at its limit is named.
+#[test]
+fn a_running_process_that_is_short_is_named() {
+    let device = forebay::HostDevice::open().unwrap();
+    let limit = forebay_core::Bytes::mib(8);
+    let pool = forebay::PoolOptions::new().max_bytes(limit).build(&device).unwrap();
+    let _block = pool.allocate(limit, forebay::StreamHandle::DEFAULT).unwrap();
+    let run = crate::replay::forebay(&["doctor", "--json"]);
+    let found: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let ours = format!("process {}, pool", std::process::id());
+    let named = found["running"].as_array().unwrap().iter().filter_map(Value::as_str);
+    let named: Vec<&str> = named.filter(|warning| warning.starts_with(&ours)).collect();
+    assert!(
+        named.iter().any(|warning| warning.ends_with("100 % of its limit of 8.00 MiB is held")),
+        "{found}"
+    );
+}

@@ -68,6 +68,7 @@ impl Probe {
                 .collect(),
             ignored_settings: self.environment.not_read(examined.ignored),
             problems: Vec::new(),
+            running: Vec::new(),
             run: None,
         };
         report.problems = advice::problems(&report, &examined.refused);

@@ -24,6 +24,10 @@ pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io:
     sheet.head(&format!("forebay {}", report.version), "report on this machine")?;
     sheet.verdict(if report.well { GOOD } else { BAD }, &report.verdict)?;
     problems(sheet, report)?;
+    if !report.running.is_empty() {
+        sheet.title("Running processes")?;
+        report.running.iter().try_for_each(|warning| sheet.paragraph(NOTE, "warning", warning))?;
+    }
     run(sheet, report)?;
     sheet.title("Devices")?;
     sheet.note(
