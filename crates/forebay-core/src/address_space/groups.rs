@@ -42,7 +42,7 @@ impl GroupId {
 
 /// How many groups have their bits in the first word. Numbers are reused, so a program needs more only while its
 /// holes have more than this many different sets.
-const FIRST: usize = 64;
+const FIRST: usize = u64::BITS as usize;
 
 /// Groups, a bit each.
 #[derive(Clone, Debug, Default)]
@@ -82,7 +82,7 @@ impl GroupBits {
     }
 
     fn each_of(number: u32, word: u64) -> impl Iterator<Item = GroupId> {
-        ones(word).map(move |bit| GroupId(number * FIRST as u32 + bit))
+        ones(word).map(move |bit| GroupId(number * u64::BITS + bit))
     }
 }
 

@@ -290,7 +290,7 @@ impl Holes {
         let mut found = Vec::new();
         for &id in changed {
             // From partner to neighbour and back: as many steps as the fewer of them.
-            let mut rest = partners.iter().as_slice();
+            let mut rest = partners.as_slice();
             while let Some(&partner) = rest.first()
                 && let Some(neighbour) = seams.neighbour(id, partner)
             {
