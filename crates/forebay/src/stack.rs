@@ -7,8 +7,8 @@
 //!
 //! The table is bounded. Once it is full, stacks that are not in it yet are counted and left out: [`Stack::left_out`].
 //!
-//! An interpreter, such as Python's, tells its own frames instead of the machine's while the calling thread runs it. A
-//! call that leaves the interpreter first captures them before, and [enters](with_stack) them.
+//! While the calling thread runs an interpreter, such as Python's, the frames are the interpreter's and not the native ones.
+//! A call that leaves the interpreter captures them first, and [enters](with_stack) them.
 
 use core::cell::Cell;
 use core::ffi::c_void;
@@ -26,8 +26,12 @@ const MOST_FRAMES: usize = 64;
 /// The most lines of a named stack, from the first of the program on.
 const MOST_LINES: usize = 32;
 
-/// The most different stacks: about 40 MB if all are deep.
+/// The most different stacks: about 40 MB if all are deep, 75 MB if they are an interpreter's.
 const MOST_STACKS: usize = 1 << 16;
+
+/// The first word of a stack of native frames, and of one of an interpreter's.
+const NATIVE: usize = 0;
+const INTERPRETED: usize = 1;
 
 /// Beginnings of the names of innermost functions that say nothing of the program: those of this library, and of Rust's.
 const OWN: [&str; 10] = [
@@ -45,7 +49,7 @@ const OWN: [&str; 10] = [
 
 /// A call stack, by its number in this process: equal stacks are equal. `{}` names its functions, a line for each with
 /// file and line as far as the program has debug information, the innermost first. That takes some milliseconds. `{:#}`
-/// puts each line on a new one, as part of a list.
+/// begins a new line before each and indents it, for lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stack(u32);
 
@@ -77,16 +81,16 @@ impl Stack {
             return entered;
         }
         let mut frames = Vec::with_capacity(1 + MOST_FRAMES);
-        frames.push(usize::from(false));
+        frames.push(INTERPRETED);
         let interpreter = INTERPRETER.get();
         if let Some(interpreter) = interpreter {
             (interpreter.capture)(&mut frames, MOST_FRAMES);
         }
-        // The first word says whose frames they are, so that a stack of one is no stack of the other.
         let interpreter = interpreter.filter(|_| frames.len() > 1);
-        match (interpreter, frames.first_mut()) {
-            (Some(_), Some(first)) => *first = usize::from(true),
-            _ => capture_native(&mut frames),
+        if interpreter.is_none() {
+            frames.clear();
+            frames.push(NATIVE);
+            capture_native(&mut frames);
         }
         let (stack, is_new) = TABLE.lock().get_or_insert_default().intern(&frames, MOST_STACKS);
         if let Some(interpreter) = interpreter.filter(|_| is_new) {
@@ -109,7 +113,7 @@ impl fmt::Display for Stack {
         else {
             return Ok(());
         };
-        let text = match INTERPRETER.get().filter(|_| whose == usize::from(true)) {
+        let text = match INTERPRETER.get().filter(|_| whose == INTERPRETED) {
             Some(interpreter) => (interpreter.name)(frames),
             None => name_native(frames),
         };

@@ -1,5 +1,6 @@
 //! What the C and Python bindings share: the settings of the process's pools, the blocks to which a pool of graphs is set
-//! back, buffers whose views are counted, shared buffers of bytes, and call stacks of an interpreter. Not part of the stable interface.
+//! back, buffers whose views are counted, shared buffers of bytes, and call stacks of an interpreter. Not part of the
+//! stable interface.
 
 mod counted;
 mod turn;
