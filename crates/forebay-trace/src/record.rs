@@ -117,21 +117,24 @@ impl Recorder {
 
     fn enter(&self, event: &PoolEvent) {
         let mut event = *event;
-        if self.stacks && event.stack.is_none() && event.action == EventAction::Allocate {
+        let lacks_stack = event.stack.is_none() && event.action == EventAction::Allocate;
+        if self.stacks && lacks_stack && self.intake().has_room() {
+            // Takes long, and other calls of the pool wait for the intake.
             event.stack = Stack::capture();
         }
         self.intake().enter(&event);
     }
 
-    /// Enters transfers of an engine, such as its [history](forebay::transfer::TransferEngine::history), that began during the recording and
-    /// did not fail.
+    /// Enters transfers of an engine, such as its [history](forebay::transfer::TransferEngine::history), that began during
+    /// the recording and did not fail.
     pub fn enter_transfers(&self, transfers: &[TransferEvent]) {
         let mut intake = self.intake();
         let begun = intake.begun_at;
         add_transfers(&mut intake.builder, begun, transfers);
     }
 
-    /// A copy of the recording so far, with such transfers. The recorder goes on without them.
+    /// A copy of the recording so far, with these transfers as [`enter_transfers`](Self::enter_transfers) enters them. The
+    /// recorder goes on, without them.
     pub fn copy_with(&self, transfers: &[TransferEvent]) -> Trace {
         let (mut builder, stacks, begun) = {
             let intake = self.intake();
@@ -318,9 +321,15 @@ impl Intake {
         (builder, core::mem::take(&mut self.stacks))
     }
 
+    fn has_room(&self) -> bool {
+        self.most.is_some_and(|most| self.builder.len() < most)
+    }
+
     /// Enters an event, if there is room for it; whether it is in the recording.
     fn enter(&mut self, event: &PoolEvent) -> bool {
-        let Some(most) = self.most else { return false };
+        if self.most.is_none() {
+            return false;
+        }
         if self.begun.is_none() {
             (self.begun, self.begun_at) = (Some(event.time), Some(Instant::now()));
         }
@@ -328,7 +337,7 @@ impl Intake {
             self.builder.remarks().failed_allocations += 1;
             return false;
         }
-        let is_entered = self.builder.len() < most && self.try_enter(event).is_ok();
+        let is_entered = self.has_room() && self.try_enter(event).is_ok();
         if !is_entered {
             self.left_out = self.left_out.saturating_add(1);
         }
