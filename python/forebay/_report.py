@@ -34,8 +34,8 @@ def report(source: str | os.PathLike[str] | Pool, path: str | os.PathLike[str] |
            capacity: int | str | None = None, quick: bool = True) -> Report:
     """Write a report of a recorded run, or of a pool as it is, as one HTML page.
 
-    ``source`` is a file that ``forebay.replay()`` reads, a snapshot of a pool as JSON, or a ``Pool``: its history if it has
-    one, else its live blocks. The page goes to ``path``, by default a file of the run's name in the current folder.
+    ``source`` is a file that ``forebay.replay()`` reads, a snapshot of a pool as JSON, or a ``Pool``: what it has
+    recorded (``record=True``), else its history, else its live blocks. The page goes to ``path``, by default a file of the run's name in the current folder.
     ``capacity`` is the memory of the simulated device. Without ``quick`` it also finds the smallest device, other settings
     and larger batches, which takes dozens of replays.
     """

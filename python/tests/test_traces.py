@@ -184,10 +184,13 @@ def test_a_report_is_a_page_that_notebooks_show(trace, tmp_path, monkeypatch):
         forebay.report(7)
 
 
-@pytest.mark.parametrize("words", [{}, {"history": 100}])
+@pytest.mark.parametrize("words", [{}, {"history": 100}, {"record": True}])
 def test_a_pool_is_reported_as_it_is(tmp_path, words):
     with forebay.Pool("host", **words) as pool, forebay.tag("<script>weights"):
         kept = pool.allocate("3MiB")
         page = open(forebay.report(pool, tmp_path / "pool.html")).read()
         assert "\\u003cscript\\u003eweights" in page and '"peak_requested_bytes":3145728' in page
         kept.free()
+        if words:  # What is over stays in a history and in a recording.
+            page = open(forebay.report(pool, tmp_path / "pool.html")).read()
+            assert '"peak_requested_bytes":3145728' in page

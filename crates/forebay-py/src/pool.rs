@@ -64,6 +64,11 @@ impl PyPool {
         &self.device
     }
 
+    /// Its recorder, if it was made with `record=True`.
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
     /// The library's pool; an error once it was closed.
     pub(crate) fn pool(&self) -> Result<Pool, Failure> {
         self.birth.check()?;

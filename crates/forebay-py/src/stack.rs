@@ -1,4 +1,4 @@
-//! Call stacks of Python programs: a thread that holds the GIL tells the lines of the program, any other one the machine's
+//! Call stacks of Python programs: of a thread that holds the GIL, the lines of the program; of any other one, native
 //! frames.
 //!
 //! A frame is two words: its code object, which is never freed once a stack with it is kept, and the number of its line.

@@ -124,8 +124,10 @@ pub(crate) fn report_page(
 ) -> Result<(String, PathBuf), Failure> {
     let capacity = capacity.map(Size::bytes);
     let settings = effective_settings()?;
-    let of_pool =
-        |pool: &PyPool| Ok::<_, Failure>((pool.pool()?, pool.open_device().transfer_history()));
+    let of_pool = |pool: &PyPool| {
+        let transfers = pool.open_device().transfer_history();
+        Ok::<_, Failure>((pool.pool()?, pool.recorder().cloned(), transfers))
+    };
     let pool = source.cast::<PyPool>().ok().map(|pool| of_pool(pool.get())).transpose()?;
     let path = match &pool {
         Some(_) => PathBuf::new(),
@@ -133,7 +135,7 @@ pub(crate) fn report_page(
     };
     py.detach(|| {
         let trace = match pool {
-            Some((pool, transfers)) => history_or_blocks(&pool, &transfers),
+            Some((pool, recorder, transfers)) => recorded_or_blocks(&pool, recorder, &transfers),
             None => read_path(&path, &ReadOptions::default()),
         };
         let trace =
@@ -143,10 +145,17 @@ pub(crate) fn report_page(
     })
 }
 
-/// The history of a pool, or without one its blocks as they are.
-fn history_or_blocks(pool: &Pool, transfers: &[TransferEvent]) -> Result<Trace, FormatError> {
+/// The recording or else the history of a pool; without both, its blocks as they are.
+fn recorded_or_blocks(
+    pool: &Pool,
+    recorder: Option<Recorder>,
+    transfers: &[TransferEvent],
+) -> Result<Trace, FormatError> {
     let name = pool.id().to_string();
-    let trace = trace_of_pool(name.clone(), pool, None, transfers);
+    let recorded = recorder.map(|recorder| recorder.copy_with(transfers));
+    let trace = recorded
+        .filter(|trace| !trace.is_empty())
+        .unwrap_or_else(|| trace_of_pool(name.clone(), pool, None, transfers));
     if trace.is_empty() {
         return read(pool.snapshot().to_json().as_bytes(), &name, &ReadOptions::default());
     }
