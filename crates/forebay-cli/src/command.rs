@@ -35,8 +35,11 @@ To record a run of your own:
   PyTorch   call torch.cuda.memory._record_memory_history() before the run
             and torch.cuda.memory._dump_snapshot(\"run.pickle\") after it
   RMM       use its logging adaptor (in Python rmm.mr.LoggingResourceAdaptor)
-  forebay   attach a forebay_trace::Recorder to the pool, and save what it has
-            with forebay_trace::format::write_path
+  forebay   Rust: attach a forebay_trace::Recorder to the pool, and save what it
+            has with forebay_trace::format::write_path
+            Python: Pool(record=True), then save_trace(\"run.fbt\")
+            C: forebay_trace_start and forebay_trace_stop
+            The pool's setting stacks (FOREBAY_STACKS=on) adds call stacks
   others    write a CSV: the header op,id,bytes,stream, then a line per event:
             a,17,3145728,0 allocates block 17 on stream 0; f,17,,0 frees it";
 
@@ -60,7 +63,8 @@ pub enum Command {
     /// GPU is not required.
     ///
     /// With TRACE it also says what would help that run: settings to change, suspected leaks, odd lifetimes, streams
-    /// that strand memory. The run is replayed with each change, and a change that gains nothing is not named.
+    /// that strand memory. The run is replayed with each change, and a change that gains nothing is not named. A
+    /// TRACE that cannot be read ends with 1.
     Doctor(DoctorOptions),
     /// Show what forebay does, on a recorded run that comes with the program.
     ///
@@ -80,8 +84,8 @@ pub enum Command {
     ///
     /// Replays each run --passes times on simulated devices of different sizes until the smallest one without an
     /// out-of-memory error is known to 2 MiB, and shows the driver time on that device and on slightly
-    /// larger ones. With --capacity it answers whether the run fits on a device of that size. Exits with
-    /// 0 if every run was replayed and, with --capacity, fits under every allocator that was asked for.
+    /// larger ones. With --capacity it answers whether the run fits on a device of that size. Then it says
+    /// what would help the run, measured by replay, as "forebay report" does. Exits with 0 if every run was replayed and, with --capacity, fits under every allocator that was asked for.
     #[command(after_long_help = RECORDING)]
     Fit(FitOptions),
     /// Show what happened to memory in a recorded run, as one HTML file for any browser.

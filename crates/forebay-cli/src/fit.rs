@@ -111,15 +111,11 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
         let (mut rows, found) = rows(&trace, options, &settings);
         ending = ending.max(found);
         match advice_on(&trace, &settings) {
-            Ok((advice, faults)) => {
-                faults.iter().for_each(complain);
+            Some(advice) => {
                 let advice: Vec<String> = advice.iter().map(ToString::to_string).collect();
                 rows.iter_mut().for_each(|row| row.advice.clone_from(&advice));
             }
-            Err(error) => {
-                complain(error);
-                ending = Ending::Fault;
-            }
+            None => ending = Ending::Fault,
         }
         let mut text = Vec::new();
         if options.json {

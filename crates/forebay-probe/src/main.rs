@@ -2,7 +2,7 @@
 //!
 //! `hot_pair PAIRS WAY`: WAY is `address` (free by address alone), `sized`, `block`, `uncounted` (as
 //! `address`, with no statistics), `history` (as `address`, with events recorded), `stacks` (with events and call stacks
-//! recorded, at the end of 16 calls), `array` (a handle that frees itself), `pinned` (the same in pinned memory) or `none`
+//! recorded, at the end of 17 calls), `array` (a handle that frees itself), `pinned` (the same in pinned memory) or `none`
 //! (the loop without the pair). `cargo xtask instructions` runs it under callgrind.
 #![allow(clippy::unwrap_used, reason = "a probe that cannot go on has nothing to say")]
 

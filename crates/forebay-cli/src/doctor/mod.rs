@@ -67,11 +67,9 @@ fn run_section(path: &Path, options: &DoctorOptions) -> Option<RunSection> {
     let mut reading = ReadOptions::default();
     reading.device = options.of_device;
     let trace = read_trace(path, &reading)?;
-    let settings = Policy::settings(&[Policy::Forebay]).map_err(|error| error.to_string());
-    let advice = settings.and_then(|settings| advice_on(&trace, &settings));
-    let (advice, faults) = advice.inspect_err(|error| complain(error)).ok()?;
-    faults.iter().for_each(complain);
-    Some(RunSection { trace: trace.name().to_owned(), advice })
+    let settings =
+        Policy::settings(&[Policy::Forebay]).inspect_err(|error| complain(error)).ok()?;
+    Some(RunSection { trace: trace.name().to_owned(), advice: advice_on(&trace, &settings)? })
 }
 
 /// The report as one line.

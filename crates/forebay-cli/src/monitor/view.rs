@@ -37,6 +37,8 @@ const BAR: usize = 20;
 const WORDS: u16 = 8;
 /// Signals that end the view.
 const ENDING_SIGNALS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+/// The longest wait for a key: a signal that comes just before a wait does not end it.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// The shortest and the longest pause between two samples.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
@@ -84,10 +86,13 @@ fn wait_for_key(keyboard: &OwnedFd, rest: Duration) -> io::Result<()> {
     match poll(&mut polled, Some(&rest)) {
         Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
-        Ok(_) => match polled.iter().any(|of| of.revents().contains(PollFlags::HUP)) {
-            true => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the terminal is gone")),
-            false => Ok(()),
-        },
+        Ok(_) => {
+            let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+            match polled.iter().any(|of| of.revents().intersects(gone)) {
+                true => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the terminal is gone")),
+                false => Ok(()),
+            }
+        }
     }
 }
 
@@ -121,7 +126,7 @@ impl View {
                 }
             } else {
                 // Not crossterm's wait, which spins if the terminal is gone.
-                wait_for_key(&keyboard, rest)?;
+                wait_for_key(&keyboard, rest.min(LONGEST_WAIT))?;
             }
         }
         Ok(())

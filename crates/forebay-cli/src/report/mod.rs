@@ -115,19 +115,20 @@ pub fn page_of(
     page::page(&report).map_err(|error| error.to_string())
 }
 
-/// What a report of the run advises, without devices of other sizes and larger batches, and what went wrong on the way.
-pub(crate) fn advice_on(
-    trace: &Trace,
-    settings: &Settings,
-) -> Result<(Vec<data::Advice>, Vec<String>), String> {
+/// What a report of the run advises, without devices of other sizes and larger batches. What fails is told on standard
+/// error; `None` if there is no report.
+pub(crate) fn advice_on(trace: &Trace, settings: &Settings) -> Option<Vec<data::Advice>> {
     let progress = Progress::of("advice", STEPS);
     let tell = |what| {
         progress.doing(what);
         progress.advance(1);
     };
     let terms = Terms { settings, capacity: None, depth: Depth::Advice, tell: &tell };
-    let (report, faults) = collect(trace, &terms)?;
-    Ok((report.advice, faults))
+    let found = collect(trace, &terms);
+    drop(progress);
+    let (report, faults) = found.inspect_err(|error| complain(error)).ok()?;
+    faults.iter().for_each(complain);
+    Some(report.advice)
 }
 
 /// A quick report of a run at the pool's default settings on a device of that capacity, in a new file of the folder for

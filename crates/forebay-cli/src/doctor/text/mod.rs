@@ -25,7 +25,7 @@ pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io:
     sheet.verdict(if report.well { GOOD } else { BAD }, &report.verdict)?;
     problems(sheet, report)?;
     if !report.running.is_empty() {
-        sheet.title("Running processes")?;
+        sheet.title("Processes and GPUs near their limit")?;
         report.running.iter().try_for_each(|warning| sheet.paragraph(NOTE, "warning", warning))?;
     }
     run(sheet, report)?;
