@@ -16,14 +16,17 @@ use crate::status::{Failure, forebay_status};
 use crate::table;
 use crate::text::{self, write_optional};
 
+/// The most events that a pool keeps.
+const MOST_EVENTS: u64 = 1 << 24;
+
 /// Begins to record what a pool is asked: the last `events` of it, 16,777,216 at most. Until
 /// the recording ends, allocating and freeing take up to twice as long. With the pool's setting "stacks" on, which
 /// `forebay_pool_set` changes, each allocation has its call stack: it takes some microseconds then.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> forebay_status {
     status_of(|| {
-        if events == 0 {
-            return Err(Failure::argument("events", 0, "1 to 16777216"));
+        if !(1..=MOST_EVENTS).contains(&events) {
+            return Err(Failure::argument("events", events, "1 to 16777216"));
         }
         let entry = table::find::<PoolEntry>(pool.id)?;
         let mut recording = entry.recording();
@@ -34,10 +37,7 @@ pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> foreba
         let before = entry.pool().settings().history();
         // What happened before the recording is not of it.
         entry.pool().change("history", "0")?;
-        if let Err(error) = entry.pool().change("history", &events.to_string()) {
-            entry.pool().change("history", &before.to_string())?;
-            return Err(error.into());
-        }
+        entry.pool().change("history", &events.to_string())?;
         *recording = Some((before, Instant::now()));
         Ok(())
     })
@@ -62,8 +62,8 @@ pub unsafe extern "C" fn forebay_trace_stop(
         // SAFETY: as the caller promises.
         let path = Path::new(unsafe { text::read_str(path, "path") }?);
         let entry = table::find::<PoolEntry>(pool.id)?;
-        let mut recording = entry.recording();
-        let Some((before, since)) = *recording else {
+        // Not locked while stacks are named, for which Python's lock may be waited for.
+        let Some((before, since)) = *entry.recording() else {
             let words = "no recording of this pool is under way: start one first";
             return Err(Failure::new(forebay_status::InvalidArgument, words));
         };
@@ -76,8 +76,12 @@ pub unsafe extern "C" fn forebay_trace_stop(
         let transfers = engine.map(|engine| engine.history()).unwrap_or_default();
         let trace = trace_of_pool("recorded through C", entry.pool(), Some(since), &transfers);
         write_path(&trace, path).map_err(told)?;
-        entry.pool().change("history", &before.to_string())?;
-        *recording = None;
+        let mut recording = entry.recording();
+        // Another thread may have stopped it as well, and begun the next.
+        if recording.is_some_and(|(_, begun)| begun == since) {
+            entry.pool().change("history", &before.to_string())?;
+            *recording = None;
+        }
         // SAFETY: as the caller promises.
         unsafe { write_optional(events, trace.len() as u64) };
         Ok(())
