@@ -31,10 +31,11 @@ impl OpenClDevice {
             enqueue_map_buffer(queue, raw, CL_TRUE, access, 0, length, at, 0, ptr::null())
         };
         let event = mapped.of("clEnqueueMapBuffer")?;
+        // SAFETY: the call gave the event, with a reference, which is released whatever became of the mapping.
+        let released =
+            Ok(event).made("clEnqueueMapBuffer").map(|event| drop(unsafe { Event::new(event) }));
         check_mapped(pointer)?;
-        let event = Ok(event).made("clEnqueueMapBuffer")?;
-        // SAFETY: the call gave the event, with a reference.
-        drop(unsafe { Event::new(event) });
+        released?;
         let mapping = HostMapping { context: self.context, buffer: buffer.raw(), pointer };
         Ok((buffer, mapping))
     }

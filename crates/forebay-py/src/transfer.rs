@@ -153,6 +153,13 @@ pub(crate) fn copy_across(
     if from.size == 0 {
         return Ok(());
     }
+    for (range, stream_ref) in [(from, from_stream), (to, to_stream)] {
+        stream_ref.wait_for(&range.pin.allocation().stream_ref())?;
+        // Copies with host memory are in the order of the other stream alone.
+        if range.is_host_memory() {
+            stream_ref.synchronize()?;
+        }
+    }
     // SAFETY: the range is pinned until the copy is done. A thread that writes to it meanwhile gets a mixture of both, as
     // with any copy in Python. For both.
     unsafe {
@@ -162,9 +169,6 @@ pub(crate) fn copy_across(
         if to.is_host_memory() {
             return copy_to_host(from, HostPointer { address: to.address()? }, from_stream);
         }
-    }
-    for (range, stream_ref) in [(from, from_stream), (to, to_stream)] {
-        stream_ref.wait_for(&range.pin.allocation().stream_ref())?;
     }
     let [here, there] = [from, to].map(|range| range.pin.allocation().device().transfers());
     let source = (from.address()?, from_stream.handle());
