@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import threading
+import time
 
 import pytest
 
@@ -137,6 +140,38 @@ def test_a_library_has_the_lines_of_a_caller_with_the_gil(tmp_path, holds_gil):
     (stack,) = (event["args"]["stack"] for event in events if "stack" in event.get("args", {}))
     assert stack and stack.startswith("test_a_library_has_the_lines_of_a_caller_with_the_gil ") is holds_gil
     assert library.forebay_pool_close(pool, None) == 0 and library.forebay_device_close(device) == 0
+
+
+def test_nobody_waits_for_a_recording_that_is_being_written(tmp_path):
+    library = ctypes.CDLL(forebay._forebay.__file__)
+    library.forebay_last_error.restype = ctypes.c_char_p
+    path, device, pool = tmp_path / "slow.csv", Handle(), Handle()
+    os.mkfifo(path)
+    assert library.forebay_device_open(b"host", ctypes.byref(device)) == 0
+    assert library.forebay_pool_create(device, b"stacks:on", ctypes.byref(pool)) == 0
+    assert library.forebay_trace_start(pool, ctypes.c_uint64(100)) == 0
+    writer = threading.Thread(target=library.forebay_trace_stop, args=(pool, str(path).encode(), None))
+    # Whoever waits for the writer waits for this.
+    reader = threading.Timer(2, path.read_text)
+    writer.start(), reader.start()
+    time.sleep(0.5)
+    busy = library.forebay_trace_start(pool, ctypes.c_uint64(100)), library.forebay_last_error()
+    assert reader.is_alive() and busy[0] == 11 and b"another thread" in busy[1], busy
+    writer.join(), reader.join()
+    assert library.forebay_pool_close(pool, None) == 0 and library.forebay_device_close(device) == 0
+
+
+def test_what_a_callback_allocates_has_its_own_lines():
+    with forebay.Pool("host", history=10, stacks=True) as other:
+        def on_shortage(_):
+            allocate_state(other).free()
+
+        with forebay.Pool("sim", max_bytes="8MiB", stacks=True, history=10, on_shortage=on_shortage) as pool:
+            kept = pool.allocate("6MiB")
+            with pytest.raises(forebay.OutOfMemoryError):
+                pool.allocate("4MiB")
+            kept.free()
+        assert other.history()[0]["stack"][0].startswith("allocate_state ")
 
 
 def test_two_places_that_allocate_are_two_owners(tmp_path):

@@ -4,7 +4,8 @@
 //! `sys.unraisablehook`, and the pool continues.
 
 use forebay::PoolOptions;
-use forebay::report::{DropReport, Shortage};
+use forebay::bindings::with_stack;
+use forebay::report::{DropReport, Shortage, Stack};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -43,7 +44,8 @@ pub(crate) fn add(
 
 /// The result of a Python function; `None` where it raised, or while the interpreter shuts down.
 fn call_python<R>(function: &Py<PyAny>, call: impl FnOnce(Python<'_>) -> PyResult<R>) -> Option<R> {
-    Python::try_attach(|py| match call(py) {
+    // What it allocates has its own stack, not the caller's.
+    Python::try_attach(|py| match with_stack(Stack::NONE, || call(py)) {
         Ok(said) => Some(said),
         Err(error) => {
             error.write_unraisable(py, Some(function.bind(py)));
