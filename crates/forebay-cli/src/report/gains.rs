@@ -41,12 +41,12 @@ pub(super) struct Gain {
 impl Gain {
     /// The saved part of the pool's peak; negative where the change costs memory.
     pub(super) fn memory(&self) -> f64 {
-        1.0 - self.after.peak as f64 / self.before.peak.max(1) as f64
+        saved(self.before.peak, self.after.peak)
     }
 
     /// The saved part of the driver's time.
     pub(super) fn driver(&self) -> f64 {
-        1.0 - self.after.driver_ns as f64 / self.before.driver_ns.max(1) as f64
+        saved(self.before.driver_ns, self.after.driver_ns)
     }
 
     /// Whether one figure is better by far and the other no worse.
@@ -65,6 +65,11 @@ impl Gain {
             time(self.before.driver_ns),
         )
     }
+}
+
+/// The saved part; of nothing, nothing can be saved.
+fn saved(before: u64, after: u64) -> f64 {
+    (before as f64 - after as f64) / before.max(1) as f64
 }
 
 impl fmt::Display for Gain {

@@ -314,6 +314,16 @@ fn gains_are_those_of_the_changed_run() {
 }
 
 #[test]
+fn nothing_is_saved_of_nothing() {
+    let mut builder = TraceBuilder::new("empty blocks");
+    (0..5000).for_each(|key| builder.allocate(key, Bytes::ZERO, 0).unwrap());
+    let report = reported(&builder.finish(), None, true);
+    let gains: Vec<_> =
+        report.advice.iter().filter(|advice| advice.title != "Use forebay's pool").collect();
+    assert!(gains.is_empty(), "{gains:?}");
+}
+
+#[test]
 fn no_name_leads_out_of_the_folder() {
     for (name, file) in
         [("run", "run"), ("", "run"), ("../x", "_x"), ("/a b", "_a_b"), ("..", "run")]
