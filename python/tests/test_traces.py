@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -140,6 +142,41 @@ def test_a_library_has_the_lines_of_a_caller_with_the_gil(tmp_path, holds_gil):
     (stack,) = (event["args"]["stack"] for event in events if "stack" in event.get("args", {}))
     assert stack and stack.startswith("test_a_library_has_the_lines_of_a_caller_with_the_gil ") is holds_gil
     assert library.forebay_pool_close(pool, None) == 0 and library.forebay_device_close(device) == 0
+
+
+BESIDE_SUBINTERPRETER = """
+import ctypes, threading, time, forebay
+try:
+    import _xxsubinterpreters as interpreters
+except ImportError:
+    import _interpreters as interpreters
+interpreters.create()
+class Handle(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_uint64)]
+library, device, pool = ctypes.CDLL(forebay._forebay.__file__), Handle(), Handle()
+assert library.forebay_device_open(b"host", ctypes.byref(device)) == 0
+assert library.forebay_pool_create(device, b"stacks:on,history:100", ctypes.byref(pool)) == 0
+end = time.monotonic() + 0.7
+def allocate():
+    block = ctypes.c_void_p()
+    while time.monotonic() < end:
+        assert library.forebay_alloc(pool, ctypes.c_uint64(4096), Handle(), ctypes.byref(block)) == 0
+        assert library.forebay_free(pool, block, Handle()) == 0
+def calls(depth):
+    return [calls(depth - 1) for _ in range(2)] if depth else None
+threads = [threading.Thread(target=allocate) for _ in range(3)]
+for thread in threads:
+    thread.start()
+while time.monotonic() < end:
+    calls(8)
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_a_thread_without_the_gil_beside_a_subinterpreter_captures_no_lines():
+    ended = subprocess.run([sys.executable, "-c", BESIDE_SUBINTERPRETER], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_nobody_waits_for_a_recording_that_is_being_written(tmp_path):

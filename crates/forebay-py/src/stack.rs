@@ -5,7 +5,9 @@
 //! They are named when somebody reads the stack, for which that thread waits for the GIL.
 
 use core::ffi::c_int;
+use core::num::NonZeroUsize;
 use core::ptr;
+use std::sync::OnceLock;
 
 use forebay::bindings::{Interpreter, is_capturing, set_interpreter, with_stack};
 use forebay::report::Stack;
@@ -17,9 +19,30 @@ unsafe extern "C" {
     fn PyGILState_Check() -> c_int;
 }
 
-/// Lets captures of this process tell Python's frames.
-pub(crate) fn install() {
+/// The state of the thread that holds the GIL, whichever that is.
+type GilHolder = unsafe extern "C" fn() -> *mut ffi::PyThreadState;
+
+/// Before Python 3.12 alone: with a sub-interpreter in the process, nothing of the stable ABI tells a thread there that
+/// it does not hold the GIL.
+static GIL_HOLDER: OnceLock<GilHolder> = OnceLock::new();
+
+/// Lets captures of this process tell Python's frames; where it cannot be known who holds the GIL, they do not.
+pub(crate) fn install(py: Python<'_>) {
+    if py.version_info() < (3, 12) {
+        let Ok(holder) = gil_holder(py) else { return };
+        let _ = GIL_HOLDER.set(holder);
+    }
     set_interpreter(Interpreter { capture, keep, name });
+}
+
+fn gil_holder(py: Python<'_>) -> PyResult<GilHolder> {
+    let ctypes = py.import("ctypes")?;
+    let function = ctypes.getattr("pythonapi")?.getattr("_PyThreadState_UncheckedGet")?;
+    let pointer = ctypes.call_method1("cast", (function, ctypes.getattr("c_void_p")?))?;
+    let address: NonZeroUsize = pointer.getattr("value")?.extract()?;
+    let function = ptr::with_exposed_provenance::<()>(address.get());
+    // SAFETY: the address of that function of Python's, which has no parameters and stays as long as the process.
+    Ok(unsafe { core::mem::transmute::<*const (), GilHolder>(function) })
 }
 
 /// Does `work` with the GIL released. Stacks that it captures are those of the program, as they are now.
@@ -35,12 +58,15 @@ pub(crate) fn lines(stack: Stack) -> Option<Vec<String>> {
 
 /// Whether this thread may use Python's objects.
 fn holds_gil() -> bool {
-    // SAFETY: any thread may ask at any time. Where other interpreters run in this process, the second says yes to
-    // every thread; since Python 3.12, the third says no then to one without the GIL.
+    // SAFETY: any thread may ask at any time. Where other interpreters run in this process, the check says yes to every
+    // thread; since Python 3.12, a thread without the GIL has no dictionary then.
     unsafe {
-        !ffi::PyGILState_GetThisThreadState().is_null()
-            && PyGILState_Check() == 1
-            && !ffi::PyThreadState_GetDict().is_null()
+        let own = ffi::PyGILState_GetThisThreadState();
+        !own.is_null()
+            && match GIL_HOLDER.get() {
+                Some(holder) => holder() == own,
+                None => PyGILState_Check() == 1 && !ffi::PyThreadState_GetDict().is_null(),
+            }
     }
 }
 
