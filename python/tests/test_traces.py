@@ -188,12 +188,12 @@ def test_nobody_waits_for_a_recording_that_is_being_written(tmp_path):
     assert library.forebay_pool_create(device, b"stacks:on", ctypes.byref(pool)) == 0
     assert library.forebay_trace_start(pool, ctypes.c_uint64(100)) == 0
     writer = threading.Thread(target=library.forebay_trace_stop, args=(pool, str(path).encode(), None))
-    # Whoever waits for the writer waits for this.
+    # What waits for the writer waits for this.
     reader = threading.Timer(2, path.read_text)
     writer.start(), reader.start()
     time.sleep(0.5)
     busy = library.forebay_trace_start(pool, ctypes.c_uint64(100)), library.forebay_last_error()
-    assert reader.is_alive() and busy[0] == 11 and b"another thread" in busy[1], busy
+    assert reader.is_alive() and busy[0] == 11, busy
     writer.join(), reader.join()
     assert library.forebay_pool_close(pool, None) == 0 and library.forebay_device_close(device) == 0
 

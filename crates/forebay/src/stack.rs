@@ -60,6 +60,9 @@ thread_local! {
 
 static TABLE: ForkSafeMutex<Option<Table>> = ForkSafeMutex::new(None);
 
+/// Held while a frame is named. What names frames has a lock and a cache, which no child may find in use.
+static NAMING: ForkSafeMutex<()> = ForkSafeMutex::new(());
+
 static INTERPRETER: OnceLock<Interpreter> = OnceLock::new();
 
 /// How many pools capture stacks.
@@ -260,6 +263,8 @@ fn is_test(name: &str, file: Option<&Path>) -> bool {
 fn name_native(frames: &[usize]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for &address in frames {
+        // For one frame at a time, as a fork waits for it.
+        let _naming = NAMING.lock();
         backtrace::resolve(address as *mut c_void, |symbol| {
             let name = symbol.name().map(|name| format!("{name:#}")).unwrap_or_default();
             let file = symbol.filename();

@@ -14,6 +14,7 @@ use forebay::handle::{
 use forebay::objects::{
     ArrayError, ArrayId, ArrayPool, ObjectError, ObjectPool, ObjectStatistics, Pooled,
 };
+use forebay::report::Stack;
 use forebay::{
     Address, Alignment, Bytes, Device, Error, HostDevice, Pool, PoolOptions, Priority, Request,
     Stream, StreamHandle, Tag,
@@ -157,6 +158,11 @@ fn storm(kind: usize, inherited: &Inherited) {
             let _ = (objects.statistics(), objects.shrink_to(1), arrays.statistics());
             arrays.return_by_id(arrays.rent_by_id(70).unwrap().id).unwrap();
         }
+        6 => {
+            drop(Stack::capture().to_string());
+            // It is slow where nothing is optimised, and others have locks too.
+            thread::sleep(Duration::from_millis(5));
+        }
         _ => {
             // A thread that ends gives back its thread slot.
             thread::scope(|scope| {
@@ -282,6 +288,12 @@ fn use_own() -> Result<(), Error> {
     Ok(())
 }
 
+/// A call stack of the child's.
+fn name_stack() -> u32 {
+    ensure!(Stack::capture().to_string().contains("name_stack"));
+    0
+}
+
 fn ensure_ok(holds: bool) -> Result<(), Error> {
     if holds { Ok(()) } else { Err(Error::NotABlock { address: Address::NULL }) }
 }
@@ -338,7 +350,7 @@ fn no_child_hangs_whatever_other_threads_hold() {
     let begun = Instant::now();
     let mut ends = Vec::new();
     thread::scope(|scope| {
-        for kind in 0..7 {
+        for kind in 0..8 {
             let (stop, inherited) = (&stop, &inherited);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
@@ -348,13 +360,14 @@ fn no_child_hangs_whatever_other_threads_hold() {
         }
         while ends.len() < FORKS && begun.elapsed() < TIME {
             // Half of them leave the inherited alone, so that what hangs there hides nothing of the other half.
-            let alone = ends.len() % 2 == 0;
+            let (alone, is_named) = (ends.len() % 2 == 0, ends.len() % 8 == 0);
             ends.push(fork(|| {
                 // SAFETY: a copy that is this child's alone: the parent's is never dropped here.
                 let of_child = || unsafe { std::ptr::read(&raw const inherited) };
                 let line = if alone { 0 } else { use_inherited(of_child()) };
                 let line = if line == 0 { use_own_objects() } else { line };
-                if line == 0 { use_own().map_or(line!(), |()| 0) } else { line }
+                let line = if line == 0 { use_own().map_or(line!(), |()| 0) } else { line };
+                if line == 0 && is_named { name_stack() } else { line }
             }));
             if ends.iter().filter(|&&end| end == End::Hung).count() >= MOST_HANGS {
                 break;
