@@ -5,7 +5,7 @@
 //!   {stack}          number ──> frames ──> "function file:line", a line for each                  some milliseconds
 //! ```
 //!
-//! The table is bounded. Once it is full, stacks that are not in it yet are counted and left out: [`Stack::left_out`].
+//! The table is bounded. Once it is full, stacks that are not in it yet are one, which says so: [`Stack::OTHER`].
 //!
 //! While the calling thread runs an interpreter, such as Python's, the frames are the interpreter's and not the native ones.
 //! A call that leaves the interpreter captures them first, and [enters](with_stack) them.
@@ -69,8 +69,10 @@ static INTERPRETER: OnceLock<Interpreter> = OnceLock::new();
 static CAPTURING: AtomicUsize = AtomicUsize::new(0);
 
 impl Stack {
-    /// No stack: none was captured, or there was no room for another.
+    /// No stack: none was captured.
     pub const NONE: Self = Self(0);
+    /// Any stack for which there was no room: a process keeps 65,536 different ones.
+    pub const OTHER: Self = Self(u32::MAX);
 
     /// Whether this is [`NONE`](Self::NONE).
     pub fn is_none(self) -> bool {
@@ -101,24 +103,22 @@ impl Stack {
         }
         stack
     }
-
-    /// How many captures of this process found no room for another stack.
-    pub fn left_out() -> u64 {
-        TABLE.lock().as_ref().map_or(0, |table| table.left_out)
-    }
 }
 
 impl fmt::Display for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not named under the lock: an interpreter waits for a lock of its own.
         let frames = TABLE.lock().as_ref().and_then(|table| table.frames(*self));
-        let Some((&whose, frames)) = frames.as_deref().and_then(|frames| frames.split_first())
-        else {
-            return Ok(());
-        };
-        let text = match INTERPRETER.get().filter(|_| whose == INTERPRETED) {
-            Some(interpreter) => (interpreter.name)(frames),
-            None => name_native(frames),
+        let interpreter = INTERPRETER.get();
+        let text = match frames.as_deref().and_then(|frames| frames.split_first()) {
+            _ if *self == Self::OTHER => {
+                format!("(one of more than {MOST_STACKS} different call stacks)")
+            }
+            None => return Ok(()),
+            Some((&whose, frames)) => match interpreter.filter(|_| whose == INTERPRETED) {
+                Some(interpreter) => (interpreter.name)(frames),
+                None => name_native(frames),
+            },
         };
         if f.alternate() {
             return text.lines().try_for_each(|line| write!(f, "\n    {line}"));
@@ -133,7 +133,6 @@ struct Table {
     numbers: HashMap<Arc<[usize]>, Stack>,
     /// By number, of which the first is 1.
     stacks: Vec<Arc<[usize]>>,
-    left_out: u64,
 }
 
 impl Table {
@@ -144,8 +143,7 @@ impl Table {
         }
         let number = u32::try_from(self.stacks.len() + 1).ok();
         let Some(number) = number.filter(|_| self.stacks.len() < most) else {
-            self.left_out = self.left_out.saturating_add(1);
-            return (Stack::NONE, false);
+            return (Stack::OTHER, false);
         };
         let frames: Arc<[usize]> = frames.into();
         self.stacks.push(Arc::clone(&frames));
@@ -303,13 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_counts_what_it_leaves_out() {
+    fn a_full_table_says_so() {
         let mut table = Table::default();
         for frame in 0..1000_usize {
             let (stack, is_new) = table.intern(&[0, frame], 100);
-            assert_eq!((stack.is_none(), is_new), (frame >= 100, frame < 100));
+            assert_eq!((stack == Stack::OTHER, is_new), (frame >= 100, frame < 100));
         }
-        assert_eq!((table.stacks.len(), table.numbers.len(), table.left_out), (100, 100, 900));
+        assert_eq!((table.stacks.len(), table.numbers.len()), (100, 100));
+        assert!(Stack::OTHER.to_string().contains("65536"));
         assert_eq!(table.intern(&[0, 7], 100), (Stack(8), false), "what is there is found");
         assert_eq!(table.frames(Stack(8)).as_deref(), Some(&[0, 7][..]));
         assert_eq!((table.frames(Stack::NONE), table.frames(Stack(101))), (None, None));
