@@ -74,7 +74,8 @@ fn saved(before: u64, after: u64) -> f64 {
 
 impl fmt::Display for Gain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (memory, driver) = (-self.memory() * 100.0, -self.driver() * 100.0);
+        // Not negated: nothing saved is +0.0.
+        let (memory, driver) = (0.0 - self.memory() * 100.0, 0.0 - self.driver() * 100.0);
         write!(f, "memory {memory:+.1} %, driver time {driver:+.1} %")
     }
 }
