@@ -7,6 +7,7 @@ use core::ffi::c_char;
 use std::path::Path;
 use std::time::Instant;
 
+use forebay::Settings;
 use forebay_trace::format::{check_ending, write_path};
 use forebay_trace::trace_of_pool;
 
@@ -16,18 +17,17 @@ use crate::status::{Failure, forebay_status};
 use crate::table;
 use crate::text::{self, write_optional};
 
-/// The most events that a pool keeps.
-const MOST_EVENTS: u64 = 1 << 24;
-
 /// Begins to record what a pool is asked: the last `events` of it, 16,777,216 at most. Until
 /// the recording ends, allocating and freeing take up to twice as long. With the pool's setting "stacks" on, which
 /// `forebay_pool_set` changes, each allocation has its call stack: it takes some microseconds then.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> forebay_status {
     status_of(|| {
-        if !(1..=MOST_EVENTS).contains(&events) {
-            return Err(Failure::argument("events", events, "1 to 16777216"));
+        if events == 0 {
+            return Err(Failure::argument("events", 0, "1 to 16777216"));
         }
+        // What is refused drops no history.
+        Settings::parse_conf(&format!("history:{events}"))?;
         let entry = table::find::<PoolEntry>(pool.id)?;
         let mut recording = entry.recording();
         if recording.is_some() {

@@ -69,8 +69,8 @@ impl Streams {
     /// Whether the two have a stream in common.
     #[inline]
     pub(super) fn meets(&self, other: &Self) -> bool {
-        let common = self.summary & other.summary;
-        ones(common.into()).any(|word| self.word(word as usize) & other.word(word as usize) != 0)
+        let mut common = words(self.summary & other.summary);
+        common.any(|word| self.word(word) & other.word(word) != 0)
     }
 
     /// Whether the stream with this number is in it.
@@ -95,8 +95,8 @@ impl Streams {
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let mut both = Self { rest: self.rest && other.rest, ..Self::NONE };
-        for word in ones(u64::from(self.summary & other.summary)) {
-            both.set_word(word as usize, self.word(word as usize) & other.word(word as usize));
+        for word in words(self.summary & other.summary) {
+            both.set_word(word, self.word(word) & other.word(word));
         }
         both
     }
@@ -156,8 +156,14 @@ impl Streams {
     /// The words that are not zero.
     #[inline]
     fn filled(&self) -> impl Iterator<Item = usize> {
-        ones(self.summary.into()).map(|word| word as usize)
+        words(self.summary)
     }
+}
+
+/// The words that a summary says are not zero.
+#[inline]
+fn words(summary: u32) -> impl Iterator<Item = usize> {
+    ones(summary.into()).map(|word| word as usize)
 }
 
 /// The numbers of the bits that are set.
