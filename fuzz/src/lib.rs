@@ -20,7 +20,7 @@ use forebay::Settings;
 use forebay_cli::report::page_of;
 use forebay_core::Bytes;
 use forebay_trace::format::{read, write};
-use forebay_trace::{Event, ReadOptions, Trace};
+use forebay_trace::{Event, ReadOptions, Trace, WorkBudget};
 
 use self::trial::{Program, Setting, try_on_sim};
 
@@ -106,7 +106,8 @@ pub fn reports(input: &[u8]) -> usize {
         if trace.len() > MOST_REPORTED.0 || trace.statistics().peak_requested > MOST_REPORTED.1 {
             continue;
         }
-        let page = page_of(&trace, &Settings::default(), None, false).expect("a report");
+        let page = page_of(&trace, &Settings::default(), None, false, &WorkBudget::unlimited())
+            .expect("a report");
         assert_eq!(page.matches("<script").count(), 2, "the data, and the program");
         let mut json = Vec::new();
         write(&trace, ".json", &mut json).expect("a file for Perfetto");

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 
 use forebay::Settings;
 use forebay_core::Bytes;
-use forebay_trace::{Fit, PassReport, ReadOptions, Trace, replay};
+use forebay_trace::{Fit, PassReport, ReadOptions, Trace, WorkBudget, replay};
 use serde::Serialize;
 
 use crate::Ending;
@@ -184,7 +184,9 @@ fn row(
         let device = open_device(DeviceName::SIM, Some(capacity), false)?;
         Ok(policy.player(device, settings)?)
     };
-    let Some(fit) = Fit::find(trace, options.passes, open)? else { return Ok(None) };
+    let Some(fit) = Fit::find(trace, options.passes, &WorkBudget::unlimited(), open)? else {
+        return Ok(None);
+    };
     let mut larger = Vec::new();
     for percent in LARGER {
         let capacity = fit.smallest.saturating_add(Bytes::new(fit.smallest.get() / 100 * percent));

@@ -10,7 +10,8 @@ use forebay_cli::replay::{DeviceName, Policy, Row, open_device};
 use forebay_cli::report::{default_path, page_of};
 use forebay_trace::format::{FormatError, check_ending, read, read_path, write_path};
 use forebay_trace::{
-    ReadOptions, Recorder, ReplayOptions, Trace, Verifier, replay as play, trace_of_pool,
+    ReadOptions, Recorder, ReplayOptions, Trace, Verifier, WorkBudget, replay as play,
+    trace_of_pool,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -140,7 +141,8 @@ pub(crate) fn report_page(
         };
         let trace =
             trace.map_err(|error| Failure::Trace(format!("{}: {error}", path.display())))?;
-        let page = page_of(&trace, &settings, capacity, !quick).map_err(Failure::Trace)?;
+        let page = page_of(&trace, &settings, capacity, !quick, &WorkBudget::unlimited())
+            .map_err(Failure::Trace)?;
         Ok((page, default_path(trace.name())))
     })
 }

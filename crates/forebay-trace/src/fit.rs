@@ -10,7 +10,7 @@
 
 use forebay_core::Bytes;
 
-use crate::{PassReport, Player, ReplayOptions, Trace, replay};
+use crate::{PassReport, Player, ReplayOptions, Trace, WorkBudget, replay};
 
 /// What a device's capacity is a multiple of.
 const GRANULE: u64 = Bytes::mib(2).get();
@@ -44,7 +44,7 @@ impl Fit {
     /// ```
     /// use forebay_core::Bytes;
     /// use forebay_sim::{MemoryModel, SimMachine};
-    /// use forebay_trace::{Fit, Model, TraceBuilder};
+    /// use forebay_trace::{Fit, Model, TraceBuilder, WorkBudget};
     ///
     /// let mut builder = TraceBuilder::new("one block");
     /// builder.allocate(0, Bytes::mib(3), 0)?;
@@ -53,13 +53,14 @@ impl Fit {
     ///     let machine = SimMachine::builder().memory(MemoryModel::Phantom).capacity(capacity).build()?;
     ///     Ok(Model::Torch.player(machine.device(0).ok_or("no device")?)?)
     /// };
-    /// let fit = Fit::find(&trace, 2, open)?.ok_or("it never fits")?;
+    /// let fit = Fit::find(&trace, 2, &WorkBudget::unlimited(), open)?.ok_or("it never fits")?;
     /// assert_eq!(fit.smallest, Bytes::mib(20), "3 MiB come out of a 20 MiB segment");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn find(
         trace: &Trace,
         passes: u32,
+        budget: &WorkBudget<'_>,
         mut open: impl FnMut(Bytes) -> Result<Box<dyn Player>, AnyError>,
     ) -> Result<Option<Self>, AnyError> {
         let requested = trace.statistics().peak_requested;
@@ -73,7 +74,7 @@ impl Fit {
             let reports = replay(
                 trace,
                 &mut *open(capacity)?,
-                ReplayOptions::new().passes(passes).stop_when_short(),
+                ReplayOptions::new().passes(passes).stop_when_short().budget(budget),
             )?;
             let is_short = reports.iter().any(|report| report.out_of_memory > 0);
             Ok::<_, AnyError>((!is_short).then_some(reports))

@@ -36,6 +36,7 @@
 //! ```
 
 pub mod analysis;
+mod budget;
 mod fit;
 pub mod format;
 pub mod models;
@@ -47,6 +48,7 @@ mod trace;
 pub mod workload;
 
 pub use analysis::Analysis;
+pub use budget::WorkBudget;
 pub use fit::Fit;
 pub use format::{Format, FormatError, Position, ReadOptions};
 pub use models::Model;

@@ -92,9 +92,16 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
         transfers: transfers(trace),
         run,
     };
+    stopped(trace, terms)?;
     let gains = Gains::new(trace, &lives, terms, &report.policies);
     report.advice = advice::of(&report, &gains, &found);
+    stopped(trace, terms)?;
     Ok((report, faults))
+}
+
+/// Fails once the budget has ended the work: what comes then is left out for want of time, not because it failed.
+fn stopped(trace: &Trace, terms: &Terms<'_>) -> Result<(), String> {
+    terms.budget.check().map_err(|error| format!("{}: {error}", trace.name()))
 }
 
 /// forebay's pool, watched.
@@ -121,7 +128,7 @@ fn play_ours(trace: &Trace, terms: &Terms<'_>, peak_at: u64) -> Result<Ours, Str
             watch.see(&mut moment);
         }
     };
-    let passes = played(trace, &mut player, &mut observe)?;
+    let passes = played(trace, &mut player, &mut observe, terms)?;
     let (requested, held) = (requested.finish(), held.finish());
     Ok(Ours { requested, held, seen: watch.finish(), passes })
 }
@@ -139,7 +146,7 @@ fn play_model(
             held.push(moment.player.reserved().get());
         }
     };
-    let passes = played(trace, &mut *player, &mut observe)?;
+    let passes = played(trace, &mut *player, &mut observe, terms)?;
     Ok((held.finish(), passes))
 }
 
@@ -147,7 +154,8 @@ fn played(
     trace: &Trace,
     player: &mut dyn Player,
     observe: &mut dyn FnMut(Moment<'_>),
+    terms: &Terms<'_>,
 ) -> Result<Vec<PassReport>, String> {
-    let options = ReplayOptions::new().observe(observe);
+    let options = ReplayOptions::new().observe(observe).budget(terms.budget);
     replay(trace, player, options).map_err(|error| error.to_string())
 }

@@ -145,8 +145,8 @@ impl<'a> Gains<'a> {
         }
         let warm_up = warm_up.finish();
         let after = self.measured(|player| {
-            replay(&warm_up, player, ReplayOptions::new().passes(1))?;
-            Ok(replay(self.trace, player, ReplayOptions::new().passes(1))?)
+            replay(&warm_up, player, self.playing(1))?;
+            Ok(replay(self.trace, player, self.playing(1))?)
         })?;
         Some(Gain { before: self.before(1), after })
     }
@@ -154,7 +154,7 @@ impl<'a> Gains<'a> {
     /// The part of its requests that thread caches serve with these settings.
     pub(super) fn cache_hits(&self, settings: &Settings) -> Option<f64> {
         let mut player = self.player(settings)?;
-        replay(self.trace, &mut player, ReplayOptions::new().passes(PASSES)).ok()?;
+        replay(self.trace, &mut player, self.playing(PASSES)).ok()?;
         let figures = player.pool().statistics();
         Some(figures.magazine_hits as f64 / figures.allocations.max(1) as f64)
     }
@@ -162,6 +162,10 @@ impl<'a> Gains<'a> {
     /// The settings in force, unless somebody chose them: those are not mixed with others.
     pub(super) fn default_settings(&self) -> Option<&Settings> {
         Some(self.terms.settings).filter(|&settings| settings == &Settings::default())
+    }
+
+    fn playing(&self, passes: u32) -> ReplayOptions<'_> {
+        ReplayOptions::new().passes(passes).budget(self.terms.budget)
     }
 
     fn is_picked(&self, event: &Event, picks: impl Fn(&Life) -> bool) -> bool {
@@ -172,7 +176,7 @@ impl<'a> Gains<'a> {
     fn of_run(&self, events: impl Iterator<Item = Event>) -> Option<Gain> {
         let after = self.measured(|player| {
             let changed = rebuilt(self.trace, events)?;
-            Ok(replay(&changed, player, ReplayOptions::new().passes(PASSES))?)
+            Ok(replay(&changed, player, self.playing(PASSES))?)
         })?;
         Some(Gain { before: self.before(PASSES), after })
     }

@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 
 use forebay::Settings;
 use forebay_core::{Bytes, counted};
-use forebay_trace::{ReadOptions, Trace};
+use forebay_trace::{ReadOptions, Trace, WorkBudget};
 
 use crate::Ending;
 use crate::command::ReportOptions;
@@ -65,6 +65,7 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
         capacity: options.capacity,
         depth: if options.quick { Depth::Quick } else { Depth::Thorough },
         tell: &tell,
+        budget: &WorkBudget::unlimited(),
     };
     let found = collect(&trace, &terms);
     drop(progress);
@@ -102,15 +103,16 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
 }
 
 /// The page of a run that `settings` of forebay's pool and the capacity of a device, if any, are assumed for; `is_thorough`
-/// as without `--quick`. A model that fails is left out.
+/// as without `--quick`. A model that fails is left out. Fails if `budget` ends the work.
 pub fn page_of(
     trace: &Trace,
     settings: &Settings,
     capacity: Option<Bytes>,
     is_thorough: bool,
+    budget: &WorkBudget<'_>,
 ) -> Result<String, String> {
     let depth = if is_thorough { Depth::Thorough } else { Depth::Quick };
-    let terms = Terms { settings, capacity, depth, tell: &|_| {} };
+    let terms = Terms { settings, capacity, depth, tell: &|_| {}, budget };
     let (report, _) = collect(trace, &terms)?;
     page::page(&report).map_err(|error| error.to_string())
 }
@@ -123,7 +125,8 @@ pub(crate) fn advice_on(trace: &Trace, settings: &Settings) -> Option<Vec<data::
         progress.doing(what);
         progress.advance(1);
     };
-    let terms = Terms { settings, capacity: None, depth: Depth::Advice, tell: &tell };
+    let budget = &WorkBudget::unlimited();
+    let terms = Terms { settings, capacity: None, depth: Depth::Advice, tell: &tell, budget };
     let found = collect(trace, &terms);
     drop(progress);
     let (report, faults) = found.inspect_err(|error| complain(error)).ok()?;
@@ -134,7 +137,8 @@ pub(crate) fn advice_on(trace: &Trace, settings: &Settings) -> Option<Vec<data::
 /// A quick report of a run at the pool's default settings on a device of that capacity, in a new file of the folder for
 /// temporary files.
 pub(crate) fn write_for_demo(trace: &Trace, capacity: Bytes) -> Result<PathBuf, String> {
-    let page = page_of(trace, &Settings::default(), Some(capacity), false)?;
+    let page =
+        page_of(trace, &Settings::default(), Some(capacity), false, &WorkBudget::unlimited())?;
     let path = std::env::temp_dir().join(format!("forebay-demo-{}.html", std::process::id()));
     // Others may write to that folder too: what is there already, such as a link, is not followed.
     let written = File::create_new(&path).and_then(|mut file| file.write_all(page.as_bytes()));

@@ -2,6 +2,7 @@
 
 use forebay::Settings;
 use forebay_core::Bytes;
+use forebay_trace::WorkBudget;
 
 /// How much is replayed for a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,4 +25,6 @@ pub(super) struct Terms<'a> {
     pub(super) depth: Depth,
     /// Told what begins.
     pub(super) tell: &'a dyn Fn(&'static str),
+    /// What all replays together may take.
+    pub(super) budget: &'a WorkBudget<'a>,
 }

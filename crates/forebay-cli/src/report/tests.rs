@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use forebay::Settings;
 use forebay_core::Bytes;
 use forebay_trace::{
-    Fit, ReplayOptions, Trace, TraceBuilder, Transfer, TransferDirection, replay, sample,
+    Fit, ReplayOptions, Trace, TraceBuilder, Transfer, TransferDirection, WorkBudget, replay,
+    sample,
 };
 use proptest::prelude::*;
 
@@ -23,7 +24,8 @@ const MOST_BYTES: usize = 5 << 20;
 fn reported(trace: &Trace, capacity: Option<Bytes>, is_thorough: bool) -> Report {
     let settings = Settings::default();
     let depth = if is_thorough { Depth::Thorough } else { Depth::Quick };
-    let terms = Terms { settings: &settings, capacity, depth, tell: &|_| {} };
+    let budget = &WorkBudget::unlimited();
+    let terms = Terms { settings: &settings, capacity, depth, tell: &|_| {}, budget };
     let (report, faults) = collect(trace, &terms).unwrap();
     assert_eq!(faults, Vec::<String>::new());
     report
@@ -276,7 +278,7 @@ fn trials_are_those_of_fit_and_replay() {
             let device = open_device(DeviceName::SIM, Some(capacity), false)?;
             Ok(policy.player(device, &Settings::default())?)
         };
-        let fit = Fit::find(&trace, 2, open).unwrap().unwrap();
+        let fit = Fit::find(&trace, 2, &WorkBudget::unlimited(), open).unwrap().unwrap();
         assert_eq!((found.smallest_bytes, found.ratio), (fit.smallest.get(), fit.ratio()));
     }
     let changes: HashSet<&str> = report.trials.iter().map(|trial| trial.change).collect();

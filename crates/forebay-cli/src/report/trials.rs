@@ -59,7 +59,7 @@ pub(super) fn run(
     for policy in FITTED.into_iter().filter(|_| terms.depth == Depth::Thorough) {
         (terms.tell)("smallest device");
         let open = |capacity: Bytes| opened(policy, Some(capacity), terms.settings);
-        match Fit::find(trace, PASSES, open) {
+        match Fit::find(trace, PASSES, terms.budget, open) {
             Ok(Some(fit)) => found.fits.push(SmallestDevice {
                 policy: policy.name(),
                 smallest_bytes: fit.smallest.get(),
@@ -114,7 +114,8 @@ fn tried(
     settings: &Settings,
 ) -> Result<Trial, Box<dyn Error>> {
     let mut player = opened(Policy::Forebay, terms.capacity, settings)?;
-    let passes = replay(trace, &mut *player, ReplayOptions::new().passes(PASSES))?;
+    let options = ReplayOptions::new().passes(PASSES).budget(terms.budget);
+    let passes = replay(trace, &mut *player, options)?;
     Ok(summed(change, &passes))
 }
 
@@ -161,7 +162,7 @@ fn batch(
             return Ok(false);
         }
         let mut player = opened(Policy::Forebay, Some(capacity), terms.settings)?;
-        let options = ReplayOptions::new().passes(PASSES).stop_when_short();
+        let options = ReplayOptions::new().passes(PASSES).stop_when_short().budget(terms.budget);
         let passes = replay(&larger, &mut *player, options)?;
         Ok(passes.iter().all(|pass| pass.out_of_memory == 0))
     };

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use forebay_core::Bytes;
 
-use crate::{BlockIndex, Event, Trace};
+use crate::{BlockIndex, Event, Trace, WorkBudget};
 
 /// How often progress is told: often enough for a person, too seldom to cost.
 const PROGRESS_EVERY: usize = 1 << 13;
@@ -34,6 +34,8 @@ pub struct ReplayOptions<'a> {
     pub stop_when_short: bool,
     /// Called after every event, outside of what is timed.
     pub observe: Option<&'a mut dyn FnMut(Moment<'_>)>,
+    /// What may stop the replay.
+    pub budget: Option<&'a WorkBudget<'a>>,
 }
 
 /// The moment after an event was played.
@@ -60,9 +62,16 @@ impl fmt::Debug for Moment<'_> {
 }
 
 impl ReplayOptions<'_> {
-    /// Two passes, a cold and a warm one, nobody told and nothing verified.
+    /// Two passes, a cold and a warm one, without a limit, nobody told and nothing verified.
     pub fn new() -> Self {
-        Self { passes: 2, progress: None, verify: None, stop_when_short: false, observe: None }
+        Self {
+            passes: 2,
+            progress: None,
+            verify: None,
+            stop_when_short: false,
+            observe: None,
+            budget: None,
+        }
     }
 }
 
@@ -93,6 +102,13 @@ impl<'a> ReplayOptions<'a> {
     #[must_use]
     pub fn observe(mut self, observe: &'a mut dyn FnMut(Moment<'_>)) -> Self {
         self.observe = Some(observe);
+        self
+    }
+
+    /// The same within `budget`, which may span other replays too.
+    #[must_use]
+    pub fn budget(mut self, budget: &'a WorkBudget<'a>) -> Self {
+        self.budget = Some(budget);
         self
     }
 
@@ -212,6 +228,7 @@ fn play_passes(
                     verifier.read(player, block, stream)?;
                 }
                 player.free(block, stream)?;
+                spend(options.budget, None)?;
             }
         }
         if let Some(verifier) = &mut options.verify {
@@ -225,6 +242,11 @@ fn play_passes(
         }
     }
     Ok(reports)
+}
+
+/// Counts an event that ended `now`; unless that is known, the clock is asked.
+fn spend(budget: Option<&WorkBudget<'_>>, now: Option<Instant>) -> Result<(), ReplayError> {
+    budget.map_or(Ok(()), |budget| budget.spend(now.unwrap_or_else(Instant::now)))
 }
 
 fn play(
@@ -250,6 +272,7 @@ fn play(
     let mut told = 0_u64;
     for (index, event) in trace.events().enumerate() {
         let refused_before = report.out_of_memory;
+        let mut now = None;
         match event {
             Event::Allocate { block, size, stream } => {
                 // What was asked for counts whether it was got or not: the peak is the program's.
@@ -258,6 +281,7 @@ fn play(
                 let began = Instant::now();
                 let got = player.allocate(block, size, stream);
                 let took = began.elapsed();
+                now = began.checked_add(took);
                 report.latency.record(took);
                 report.operations += 1;
                 match got {
@@ -292,11 +316,13 @@ fn play(
                     let began = Instant::now();
                     player.free(block, stream)?;
                     let took = began.elapsed();
+                    now = began.checked_add(took);
                     report.latency.record(took);
                     report.operations += 1;
                 }
             }
         }
+        spend(options.budget, now)?;
         if let Some(observe) = &mut options.observe {
             let is_refused = report.out_of_memory > refused_before;
             observe(Moment { pass, index, event, requested, is_refused, player: &mut *player });

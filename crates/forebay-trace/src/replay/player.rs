@@ -77,9 +77,23 @@ pub enum ReplayError {
     /// What blocks hold was to be verified, and the player does not say where they lie. Playing
     /// ends.
     NotPlaced,
+    /// The hook of the [budget](crate::WorkBudget) asked to stop. Playing ends.
+    Interrupted,
+    /// The work takes longer than its [budget](crate::WorkBudget) allows, or would. Playing ends.
+    TooLong {
+        /// What it may take.
+        limit: Duration,
+        /// What all of it would take on this machine, roughly; or what it has taken, if that is all that is known.
+        estimate: Duration,
+    },
 }
 
 impl ReplayError {
+    /// Whether the budget ended the replay: there is no use in trying another one under the same budget.
+    pub const fn is_stop(&self) -> bool {
+        matches!(self, Self::Interrupted | Self::TooLong { .. })
+    }
+
     /// Whether there was not enough memory, whoever said so. Playing goes on after that.
     pub const fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory { .. } | Self::Shortage { .. })
@@ -130,7 +144,43 @@ impl fmt::Display for ReplayError {
                 "this player does not say where its blocks lie, so what they hold cannot be \
                  verified; play without verifying",
             ),
+            Self::Interrupted => f.write_str("interrupted"),
+            Self::TooLong { limit, estimate } => write!(
+                f,
+                "this recording would take about {} on this machine, longer than the limit of {}; allow more, such as \
+                 --limit {}",
+                Rough(*estimate),
+                Rough(*limit),
+                Rough(estimate.saturating_mul(3) / 2).without_space()
+            ),
         }
+    }
+}
+
+/// A time as people say it: "40 s", "5 min", "3 h".
+struct Rough(Duration);
+
+impl Rough {
+    fn parts(&self) -> (u64, &'static str) {
+        let rounded = |unit: u64| (self.0.as_secs().saturating_add(unit / 2) / unit).max(1);
+        match self.0.as_secs() {
+            0..=90 => (rounded(1), "s"),
+            91..=7200 => (rounded(60), "min"),
+            _ => (rounded(3600), "h"),
+        }
+    }
+
+    /// As it is typed.
+    fn without_space(&self) -> String {
+        let (count, unit) = self.parts();
+        format!("{count}{unit}")
+    }
+}
+
+impl fmt::Display for Rough {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, unit) = self.parts();
+        write!(f, "{count} {unit}")
     }
 }
 

@@ -176,3 +176,43 @@ fn a_shortage_names_its_true_cause() {
     let pieces = said(Bytes::gib(1), Bytes::mib(1));
     assert!(pieces.contains("the largest free piece is 512.00 KiB"), "{pieces}");
 }
+
+#[test]
+fn a_budget_ends_a_replay_between_events_whatever_an_event_takes() {
+    /// Takes a while for each block.
+    struct Slow;
+    impl Player for Slow {
+        fn allocate(&mut self, _: BlockIndex, _: Bytes, _: StreamIndex) -> Result<(), ReplayError> {
+            std::thread::sleep(core::time::Duration::from_millis(5));
+            Ok(())
+        }
+        fn free(&mut self, _: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
+            Ok(())
+        }
+        fn reserved(&self) -> Bytes {
+            Bytes::ZERO
+        }
+        fn driver(&self) -> DriverUse {
+            DriverUse::default()
+        }
+    }
+    let mut builder = TraceBuilder::new("slow");
+    for key in 0..10_000 {
+        builder.allocate(key, Bytes::new(1), 0).unwrap();
+    }
+    let trace = builder.finish();
+    let asked = core::cell::Cell::new(0);
+    let hook = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 3
+    };
+    let budget = WorkBudget::unlimited().interrupted_by(&hook);
+    let played = replay(&trace, &mut Slow, ReplayOptions::new().budget(&budget));
+    assert!(matches!(played, Err(ReplayError::Interrupted)), "{played:?}");
+    let limit = core::time::Duration::from_millis(50);
+    let budget = WorkBudget::of(limit);
+    let began = Instant::now();
+    let played = replay(&trace, &mut Slow, ReplayOptions::new().budget(&budget));
+    assert!(matches!(played, Err(ReplayError::TooLong { .. })), "{played:?}");
+    assert!(began.elapsed() < core::time::Duration::from_secs(10), "all of it takes 50 s");
+}
