@@ -164,6 +164,97 @@ def graphs_and_peaks():
 
 
 @row
+def destroyed_graph():
+    """A graph is destroyed, and its result stays: only the result's memory is kept once the cache is emptied."""
+    import torch
+
+    mib = 1 << 20
+    x = torch.ones(8 * mib, device="cuda")
+
+    def work():
+        parts = [x * (index + 1) for index in range(8)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total[: mib // 4].clone()
+
+    # Kernels are loaded before the capture.
+    work()
+    fresh()
+    allocated, before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    figures = {}
+
+    def reserved(name):
+        now = torch.cuda.memory_reserved() - before
+        figures[name] = {"reserved_mib": round(now / mib, 1), "segments": torch.cuda.memory_stats()["segment.all.current"]}
+        return now
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work()
+    graph.replay()
+    values = [result.sum().item()]
+    x.fill_(2)
+    graph.replay()
+    values.append(result.sum().item())
+    # Eight temporaries of 32 MiB at the same time, which the graph may use again.
+    told = [reserved("captured") >= 256 * mib]
+    torch.cuda.empty_cache()
+    told.append(reserved("emptied") >= 256 * mib)
+    x.fill_(3)
+    graph.replay()
+    values.append(result.sum().item())
+    x.fill_(4)
+    # It is destroyed while it runs.
+    graph.replay()
+    del graph
+    gc.collect()
+    torch.cuda.empty_cache()
+    # A page or segment or two, of the 320 MiB that the graph used.
+    told.append(reserved("destroyed") <= 64 * mib)
+    # The result's 1 MiB and nothing else.
+    told.append(mib <= torch.cuda.memory_allocated() - allocated <= mib + 65536)
+    values.append(result.sum().item())
+    # What was released serves others, and the result stays.
+    others = [torch.full((8 * mib,), -1.0, device="cuda") for _ in range(8)]
+    values.extend([result.min().item(), result.max().item(), sum(other.sum().item() for other in others)])
+    del others, result
+    fresh()
+    # PyTorch keeps the seeds of graphs, in a segment of 2 MiB.
+    told.append(reserved("freed") <= 8 * mib)
+    about("destroyed_graph", **figures)
+    return [values, told]
+
+
+@row
+def recorded_stream():
+    """A block that another stream has used comes back to its own stream once that is done, and nothing is reserved."""
+    import torch
+
+    size = 64 << 20
+    side = torch.cuda.Stream()
+    torch.cuda.current_stream().synchronize()
+    fresh()
+    with torch.cuda.stream(side):
+        block = torch.zeros(size, dtype=torch.uint8, device="cuda")
+    torch.cuda.current_stream().wait_stream(side)
+    first = block.data_ptr()
+    total = block.sum()
+    block.record_stream(torch.cuda.current_stream())
+    del block
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_reserved()
+    with torch.cuda.stream(side):
+        block = torch.full((size,), 3, dtype=torch.uint8, device="cuda")
+    about("recorded_stream", same_address=block.data_ptr() == first)
+    side.synchronize()
+    told = [total.item(), int(block[-1]), torch.cuda.memory_reserved() - before]
+    del block
+    fresh()
+    return told
+
+
+@row
 def out_of_memory_in_graph_pool():
     import torch
 

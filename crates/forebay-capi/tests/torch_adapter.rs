@@ -201,6 +201,17 @@ impl Driver {
         }
     }
 
+    /// Whether all work of a stream is done.
+    fn is_done(&self, stream: usize) -> bool {
+        type Query = unsafe extern "C" fn(*mut c_void) -> c_int;
+        // SAFETY: the function of that name is of that kind, and the stream is not destroyed.
+        let answer = unsafe {
+            self.0.get::<Query>(b"cuStreamQuery\0").unwrap()(without_provenance_mut(stream))
+        };
+        assert!([0, 600].contains(&answer), "{answer}");
+        answer == 0
+    }
+
     /// Fills a block so many times, and does not wait for it.
     fn fill(&self, stream: usize, block: *mut c_void, size: usize, times: u32) {
         type Fill = unsafe extern "C" fn(u64, u8, usize, *mut c_void) -> c_int;
@@ -300,6 +311,64 @@ fn a_pool_that_a_graph_was_captured_from_keeps_its_memory() {
 }
 
 #[test]
+fn a_destroyed_graph_returns_its_memory_while_a_result_lives() {
+    let _alone = alone();
+    let driver = Driver::open();
+    let [launches] = driver.streams(0);
+    let number = PoolNumber { first: 10, second: 0 };
+    let before = stats(0);
+    ok(forebay_torch_begin(0, number));
+    let temporaries = [(); 8].map(|()| allocate_in(20 * MIB, 0, number, true));
+    for block in &temporaries[..7] {
+        ok(free(*block));
+    }
+    let result = allocate_in(MIB, 0, number, true);
+    ok(free(temporaries[7]));
+    ok(forebay_torch_end(0, number));
+    let reserved =
+        |now: DeviceFigures| now.reserved_bytes[0].current - before.reserved_bytes[0].current;
+    let with_graph = reserved(stats(0));
+    assert!(with_graph >= 160 << 20, "{with_graph}");
+    ok(forebay_torch_empty_cache(GPU_POOL));
+    assert_eq!(reserved(stats(0)), with_graph, "the graph may be launched again");
+    // The last launch, on a stream that the pool does not know, is still running when the graph is destroyed.
+    for block in temporaries {
+        driver.fill(launches, block, 20 * MIB, 10);
+    }
+    driver.fill(launches, result, MIB, 1);
+    ok(forebay_torch_release(0, number));
+    assert_eq!(reserved(stats(0)), with_graph, "until memory is short or the cache is emptied");
+    ok(forebay_torch_empty_cache(GPU_POOL));
+    assert!(driver.is_done(launches), "its memory went while it was running");
+    let left = reserved(stats(0));
+    assert!((1..=20 << 20).contains(&left), "{left} B are reserved for a result of 1 MiB");
+    assert_eq!(walk_pool(0, number).1.len(), 1);
+    assert_eq!(stats(0).allocation[0].current, before.allocation[0].current + 1);
+    ok(free(result));
+    ok(forebay_torch_empty_cache(GPU_POOL));
+    assert_eq!(reserved(stats(0)), 0);
+}
+
+#[test]
+fn a_refused_request_gets_what_a_destroyed_graph_left() {
+    let _alone = alone();
+    let number = PoolNumber { first: 11, second: 0 };
+    ok(forebay_torch_begin(0, number));
+    let result = allocate_in(MIB, 0, number, true);
+    let temporary = allocate_in(64 * MIB, 0, number, true);
+    ok(free(temporary));
+    ok(forebay_torch_end(0, number));
+    assert_eq!(forebay_torch_drop_unused(), 0, "the graph may be launched again");
+    ok(forebay_torch_release(0, number));
+    assert_eq!(forebay_torch_drop_unused(), 1);
+    assert_eq!(forebay_torch_drop_unused(), 0);
+    let (held, blocks) = walk_pool(0, number);
+    assert!(held < 64 << 20 && blocks.len() == 1, "{held}");
+    ok(free(result));
+    assert_eq!(forebay_torch_drop_unused(), 1);
+}
+
+#[test]
 fn blocks_are_freed_on_the_gpu_and_stream_they_were_allocated_for() {
     let _alone = alone();
     let driver = Driver::open();
@@ -345,6 +414,25 @@ fn a_block_that_another_stream_uses_waits_for_it() {
             ok(free(without_provenance_mut(usize::try_from(block.address).unwrap())));
         }
     }
+}
+
+#[test]
+fn a_block_that_another_stream_has_used_comes_back_before_the_pool_grows() {
+    let _alone = alone();
+    let driver = Driver::open();
+    let [one, two] = driver.streams(0);
+    ok(forebay_torch_empty_cache(GPU_POOL));
+    let block = allocate(64 * MIB, 0, one);
+    driver.fill(two, block, 64 * MIB, 1);
+    ok(record(block, two));
+    ok(free(block));
+    while !driver.is_done(two) {
+        std::thread::yield_now();
+    }
+    let reserved = stats(0).reserved_bytes[0].current;
+    assert_eq!(allocate(64 * MIB, 0, one), block);
+    assert_eq!(stats(0).reserved_bytes[0].current, reserved);
+    ok(free(block));
 }
 
 #[test]

@@ -352,6 +352,10 @@ unsafe impl Streams for CudaDevice {
         self.wait_for_all()
     }
 
+    fn synchronize_process(&self) -> Result<()> {
+        self.wait_for_context()
+    }
+
     fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
         self.enqueue_task(task, stream)
     }

@@ -366,6 +366,15 @@ impl CudaDevice {
         self.context.call(|table| unsafe { table.stream_synchronize(core.raw) })
     }
 
+    /// Waits for all work of the context, that of other libraries too.
+    pub(crate) fn wait_for_context(&self) -> Result<()> {
+        // A driver without the function says so: an answer before the work is done is worse.
+        self.context.synchronize().map_err(|refusal| {
+            let asked = CallInfo::of("device", &self.descriptor, "a device that is up");
+            self.refused(Call::SynchronizeDevice, refusal, &asked)
+        })
+    }
+
     /// Waits for the streams of this device only, not for other libraries' work in the same context. If
     /// per-thread default streams were adopted, it waits for the whole context: nothing less covers those of
     /// other threads. So it does if a stream is gone that another library made.
@@ -374,22 +383,15 @@ impl CudaDevice {
         let table = self.streams.read().unwrap_or_else(PoisonError::into_inner);
         let (streams, per_thread) = (table.all(), table.has_per_thread());
         drop(table);
-        // A driver without the function says so: an answer before the work is done is worse.
-        let whole_context = || {
-            self.context.synchronize().map_err(|refusal| {
-                let asked = CallInfo::of("device", &self.descriptor, "a device that is up");
-                self.refused(call, refusal, &asked)
-            })
-        };
         if per_thread {
-            return whole_context();
+            return self.wait_for_context();
         }
         for core in &streams {
             match self.wait_for(core) {
                 Ok(()) => {}
                 // Another library destroyed it and did not say so.
                 Err(refusal) if refusal.understood() == Code::ERROR_INVALID_HANDLE => {
-                    return whole_context();
+                    return self.wait_for_context();
                 }
                 Err(refusal) => {
                     let given = StreamHandle(core.raw.0);

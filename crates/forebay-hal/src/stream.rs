@@ -199,6 +199,12 @@ pub unsafe trait Streams {
     /// Waits until all work of all streams is done, of every thread's own streams too.
     fn synchronize_device(&self) -> Result<()>;
 
+    /// The same, and waits for what other libraries of this process have on streams that were not adopted, where the
+    /// driver can do that.
+    fn synchronize_process(&self) -> Result<()> {
+        self.synchronize_device()
+    }
+
     /// Runs a host function in stream order.
     fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()>;
 

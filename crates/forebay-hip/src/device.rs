@@ -94,6 +94,10 @@ unsafe impl Streams for HipDevice {
         self.inner.synchronize_device()
     }
 
+    fn synchronize_process(&self) -> Result<()> {
+        self.inner.synchronize_process()
+    }
+
     fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
         self.inner.enqueue_host(task, stream)
     }

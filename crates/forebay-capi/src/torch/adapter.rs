@@ -152,8 +152,7 @@ pub unsafe extern "C" fn forebay_torch_record_stream(
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_empty_cache(number: PoolNumber) -> c_int {
     guarded(-1, || {
-        private::drop_unused();
-        let mut result = Ok(());
+        let mut result = private::release_unused().map(drop);
         for (device, main) in device_pools::existing() {
             let private = private::pools_of(device).into_iter();
             let private = private.filter(|(_, of, _)| *of == number).map(|(.., pool)| pool);
@@ -168,10 +167,12 @@ pub extern "C" fn forebay_torch_empty_cache(number: PoolNumber) -> c_int {
     })
 }
 
-/// Drops private pools that nothing uses, for a request that was refused: 1 if there were any, or 0.
+/// Gives back what private pools without users hold and do not need, for a request that was refused: 1 if that was
+/// anything, or 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_drop_unused() -> c_int {
-    guarded(0, || c_int::from(private::drop_unused()))
+    // The request has failed already, and says why.
+    guarded(0, || c_int::from(private::release_unused().unwrap_or(false)))
 }
 
 /// The most that the pools of GPU `device` take, as a part of its memory.

@@ -164,10 +164,10 @@ pub extern "C" fn forebay_face_configure_undo() -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
     guarded(-1, || {
-        private::drop_unused();
+        let released = private::release_unused();
         let trimmed = device_pools::pool(device)
             .and_then(|pool| pool.trim(Bytes::ZERO).map_err(|error| error.to_string()));
-        told(trimmed.map(|_| ()))
+        told(released.and(trimmed).map(drop))
     })
 }
 

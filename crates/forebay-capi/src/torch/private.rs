@@ -6,12 +6,13 @@
 //!   release (1, 7)   one user less
 //! ```
 //!
-//! A pool without users and without blocks stays until memory is short or the program empties the cache: a graph of
-//! another pool may have been captured with a block of it, as programs do that capture again what they keep.
+//! A pool without users keeps its memory until memory is short or the program empties the cache: a graph of another pool
+//! may have been captured with a block of it, as programs do that capture again what they keep. Then it is dropped; if
+//! blocks of it live, such as the results of a graph that was destroyed, only its free pages go.
 //!
 //! Which streams is the adapter's affair, which has PyTorch's filters. A private pool serves nothing but its users,
 //! and its memory counts against the limit of its GPU. Once a graph was captured from it, it keeps what is behind its
-//! addresses ([`MemoryClass::STABLE`]), records no event, waits for nothing and gives nothing back.
+//! addresses ([`MemoryClass::STABLE`]), records no event, waits for nothing and gives nothing back as long as it has users.
 
 use core::ffi::c_int;
 use std::collections::BTreeMap;
@@ -38,7 +39,8 @@ pub struct PoolNumber {
     pub second: u64,
 }
 
-/// The pages of blocks that other processes map.
+/// The first number of the pools of blocks that other processes map, and the pages of these.
+const SHAREABLE: u64 = u64::MAX;
 const SMALL_PAGE: Bytes = Bytes::mib(2);
 const LARGE_PAGE: Bytes = Bytes::mib(64);
 
@@ -154,11 +156,12 @@ impl State {
         Ok(())
     }
 
-    /// Removes the unused pools. Dropping one calls the driver and waits for the device: the caller drops them
-    /// without a lock. While a graph may be captured, this returns none.
-    fn take_unused(&mut self) -> Vec<PrivatePool> {
+    /// Removes the unused pools, and returns them with those that have blocks but no users. Dropping or trimming one
+    /// calls the driver and waits for the device: the caller does it without a lock. While a graph may be captured,
+    /// this returns none.
+    fn take_unused(&mut self) -> (Vec<PrivatePool>, Vec<Pool>) {
         if self.routes.iter().any(|route| route.capture.is_some()) {
-            return Vec::new();
+            return (Vec::new(), Vec::new());
         }
         let is_unused = |_: &u32, private: &mut PrivatePool| {
             private.users + private.requests == 0 && private.pool.statistics().blocks == 0
@@ -168,25 +171,39 @@ impl State {
         for private in &gone {
             self.keys.remove(&(private.device, private.number));
         }
-        gone
+        // Other processes may map the pages of blocks that they were sent, also of freed ones.
+        let left = self.pools.values().filter(|private| private.number.first != SHAREABLE);
+        let left = left.filter(|private| private.users + private.requests == 0);
+        (gone, left.map(|private| private.pool.clone()).collect())
     }
 }
 
-/// Drops the unused pools. Returns whether there were any.
-pub(super) fn drop_unused() -> bool {
+/// Drops the unused pools, and releases the free memory of those that have blocks but no users. Returns whether that gave
+/// back anything.
+pub(super) fn release_unused() -> Result<bool, String> {
     let _relaxed = RelaxedCapture::begin();
-    let gone = state().take_unused();
+    let (gone, left) = state().take_unused();
     for private in &gone {
         statistics::keep_totals(private.device, &private.pool);
+        // Graphs may have been launched on streams that the device does not know. Where it cannot wait for them, it is lost.
+        let _ = private.pool.device().synchronize_process();
     }
-    !gone.is_empty()
+    let mut released = Ok(!gone.is_empty());
+    drop(gone);
+    for pool in left {
+        match pool.trim_stable() {
+            Ok(bytes) => released = released.map(|any| any || !bytes.is_zero()),
+            Err(error) => released = Err(error.to_string()),
+        }
+    }
+    released
 }
 
 /// The private pool for blocks that other processes map, and the size for a request there. It has pages of one size, as
 /// PyTorch requires: small ones for small blocks, and large ones so that a large block is not a thousand descriptors.
 pub(super) fn shareable(device: c_int, size: u64) -> Result<(Held, u64), String> {
     let page = if size <= SMALL_PAGES_UP_TO { SMALL_PAGE } else { LARGE_PAGE };
-    let number = PoolNumber { first: u64::MAX, second: page.get() };
+    let number = PoolNumber { first: SHAREABLE, second: page.get() };
     let _relaxed = RelaxedCapture::begin();
     let mut state = state();
     if state.find(device, number).is_none() {

@@ -106,6 +106,12 @@ impl Pool {
         self.shared.restore(kept, stream_of)
     }
 
+    /// Releases all free memory of a pool that graphs were captured from, once none of them is left, and returns how
+    /// much that was. Only this releases [stable](crate::MemoryClass::STABLE) memory. Waits for all work of the process.
+    pub fn trim_stable(&self) -> Result<Bytes> {
+        self.shared.trim_stable()
+    }
+
     /// How often a page came, went or moved.
     pub fn page_changes(&self) -> u64 {
         if self.shared.is_inherited() {

@@ -80,7 +80,7 @@ pub(in crate::pool) struct Backing {
     /// The pattern that new pages are filled with.
     fresh: Option<Pattern>,
     /// Whether pages are never moved, nor released before the pool is dropped.
-    stable: bool,
+    pub(in crate::pool) stable: bool,
     /// The captures under way.
     pub(in crate::pool) captures: Captures,
     pub(in crate::pool) log: CallLog,

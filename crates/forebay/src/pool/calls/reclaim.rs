@@ -29,7 +29,7 @@ use crate::pool::heap::span_of;
 use crate::pool::heap::stream_slots::Serial;
 use crate::pool::shared::Shared;
 use crate::sync::map::Side;
-use crate::{Error, Result};
+use crate::{Error, MemoryClass, Result};
 
 /// The result of reclaiming memory for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,18 @@ impl Shared {
         let trimmed = self.trim_inner(keep);
         self.tell_release(&begun, &trimmed);
         self.read_pressure();
+        trimmed
+    }
+
+    /// Releases all free memory of a pool whose memory is [stable](crate::MemoryClass::STABLE), once no graph uses it.
+    /// Waits for all work of the process: graphs may have been launched on streams that the device does not know.
+    pub(in crate::pool) fn trim_stable(&self) -> Result<Bytes> {
+        self.birth.check()?;
+        let wait = || self.device.synchronize_process();
+        self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait)?;
+        self.backing().stable = false;
+        let trimmed = self.trim(Bytes::ZERO);
+        self.backing().stable = self.options.class.contains(MemoryClass::STABLE);
         trimmed
     }
 
