@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -122,6 +124,38 @@ def test_stacks_go_on_and_off_in_a_history():
     assert [row["stack"] is not None for row in rows] == [False, False, True, False]
     line = allocate_weights.__code__.co_firstlineno + 1
     assert rows[2]["stack"][0].endswith(f"test_traces.py:{line}") and rows[2]["thread"] == rows[0]["thread"]
+
+
+def test_a_stack_keeps_no_code_alive_and_names_it_all_the_same():
+    names = {}
+    exec("def passing(pool):\n    return pool.allocate(10)\n", names)
+    code = weakref.ref(names["passing"].__code__)
+    with forebay.Pool("host", stacks=True, history=10) as pool:
+        names["passing"](pool).free()
+        names.clear()
+        gc.collect()
+        assert code() is None
+        assert pool.history()[0]["stack"][0] == "passing <string>:2"
+
+
+LONG_NAMES = """
+import forebay
+with forebay.Pool("host", stacks=True, history=100) as pool:
+    for number in range(40):
+        names = {}
+        exec(f"def f{number}_{'x' * (1 << 20)}(pool): return pool.allocate(10)", names)
+        names.popitem()[1](pool).free()
+    lines = [row["stack"][0] for row in pool.history()[::2]]
+assert lines[0].startswith("f0_xxx") and lines[0].endswith(" <string>:1"), lines[0][-100:]
+assert lines[-1] == "(a function: the table of names is full):1", lines[-1][-100:]
+print(sum(map(len, lines)) >> 20)
+"""
+
+
+def test_names_of_functions_take_a_bounded_part_of_the_memory():
+    ended = subprocess.run([sys.executable, "-c", LONG_NAMES], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert 10 <= int(ended.stdout) <= 16
 
 
 class Handle(ctypes.Structure):

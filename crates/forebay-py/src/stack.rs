@@ -1,18 +1,55 @@
 //! Call stacks of Python programs: of a thread that holds the GIL, the lines of the program; of any other one, native
 //! frames.
 //!
-//! A frame is two words: its code object, which is never freed once a stack with it is kept, and the number of its line.
-//! They are named when somebody reads the stack, for which that thread waits for the GIL.
+//! A frame is two words: the number of its function's name in a table of the process, and the number of its line. The
+//! table has text alone, so that a stack keeps nothing of the program alive, and is read without the GIL.
 
 use core::ffi::c_int;
 use core::num::NonZeroUsize;
 use core::ptr;
-use std::sync::OnceLock;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 use forebay::bindings::{Interpreter, is_capturing, set_interpreter, with_stack};
 use forebay::report::Stack;
+use forebay_sync::fork::ForkSafeMutex;
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+/// The most bytes of names of functions and files: those of about 200,000 functions.
+const MOST_TEXT: usize = 16 << 20;
+
+static NAMES: ForkSafeMutex<Option<Names>> = ForkSafeMutex::new(None);
+
+/// The names of functions with their files, each once.
+#[derive(Default)]
+struct Names {
+    numbers: HashMap<Arc<str>, usize>,
+    texts: Vec<Arc<str>>,
+    bytes: usize,
+}
+
+impl Names {
+    /// The number of a name; one that no name has if there is no room for it.
+    fn intern(&mut self, text: &str, most: usize) -> usize {
+        if let Some(&number) = self.numbers.get(text) {
+            return number;
+        }
+        if text.len() > most.saturating_sub(self.bytes) {
+            return usize::MAX;
+        }
+        let (number, text) = (self.texts.len(), Arc::<str>::from(text));
+        self.bytes += text.len();
+        self.texts.push(Arc::clone(&text));
+        self.numbers.insert(text, number);
+        number
+    }
+
+    fn text(&self, number: usize) -> &str {
+        self.texts.get(number).map_or("(a function: the table of names is full)", |text| text)
+    }
+}
 
 unsafe extern "C" {
     /// Whether the calling thread holds the GIL. Every Python has it, though the header of the stable ABI omits it.
@@ -26,13 +63,18 @@ type GilHolder = unsafe extern "C" fn() -> *mut ffi::PyThreadState;
 /// it does not hold the GIL.
 static GIL_HOLDER: OnceLock<GilHolder> = OnceLock::new();
 
+/// The attribute of a code object that is its name.
+static NAME: OnceLock<&str> = OnceLock::new();
+
 /// Lets captures of this process tell Python's frames; where it cannot be known who holds the GIL, they do not.
 pub(crate) fn install(py: Python<'_>) {
     if py.version_info() < (3, 12) {
         let Ok(holder) = gil_holder(py) else { return };
         let _ = GIL_HOLDER.set(holder);
     }
-    set_interpreter(Interpreter { capture, keep, name });
+    // Without its class before Python 3.11.
+    let _ = NAME.set(if py.version_info() < (3, 11) { "co_name" } else { "co_qualname" });
+    set_interpreter(Interpreter { capture, name });
 }
 
 fn gil_holder(py: Python<'_>) -> PyResult<GilHolder> {
@@ -74,9 +116,11 @@ fn capture(frames: &mut Vec<usize>, most: usize) {
     if !holds_gil() {
         return;
     }
-    // SAFETY: the thread holds the GIL. Each reference that is made here is released: that of a code object at once, as
-    // its frame keeps it. An exception that is on its way while a library allocates stays what it is.
+    let mut text = String::new();
+    // SAFETY: the thread holds the GIL. Each reference that is made here is released. An exception that is on its way while
+    // a library allocates stays what it is.
     unsafe {
+        let py = Python::assume_attached();
         let (mut kind, mut value, mut trace) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         ffi::PyErr_Fetch(&raw mut kind, &raw mut value, &raw mut trace);
         let mut frame: *mut PyObject = ffi::PyEval_GetFrame().cast();
@@ -85,9 +129,10 @@ fn capture(frames: &mut Vec<usize>, most: usize) {
             if frame.is_null() || frame == ffi::Py_None() {
                 break;
             }
-            let code: *mut PyObject = ffi::PyFrame_GetCode(frame.cast()).cast();
-            frames.push(code.expose_provenance());
-            ffi::Py_XDECREF(code);
+            let code = Bound::from_owned_ptr(py, ffi::PyFrame_GetCode(frame.cast()).cast());
+            text.clear();
+            name_code(&code, &mut text);
+            frames.push(NAMES.lock().get_or_insert_default().intern(&text, MOST_TEXT));
             let line = ffi::PyFrame_GetLineNumber(frame.cast());
             frames.push(usize::try_from(line).unwrap_or(0));
             let back = ffi::PyObject_GetAttrString(frame, c"f_back".as_ptr());
@@ -99,33 +144,24 @@ fn capture(frames: &mut Vec<usize>, most: usize) {
     }
 }
 
-fn code_of(word: usize) -> *mut PyObject {
-    ptr::with_exposed_provenance_mut(word)
-}
-
-fn keep(frames: &[usize]) {
-    for &[code, _] in frames.as_chunks::<2>().0 {
-        // SAFETY: called where the stack was captured, by a thread that holds the GIL and whose frames have the code.
-        unsafe { ffi::Py_XINCREF(code_of(code)) };
+/// Adds the name and the file of a code object.
+fn name_code(code: &Bound<'_, PyAny>, text: &mut String) {
+    for (attribute, between) in
+        [(NAME.get().copied().unwrap_or("co_name"), " "), ("co_filename", "")]
+    {
+        let found = code.getattr(attribute);
+        if let Some(found) = found.as_ref().ok().and_then(|found| found.cast::<PyString>().ok()) {
+            text.push_str(&found.to_string_lossy());
+        }
+        text.push_str(between);
     }
 }
 
 fn name(frames: &[usize]) -> String {
-    let named = Python::try_attach(|py| {
-        let mut lines = Vec::new();
-        for &[code, line] in frames.as_chunks::<2>().0 {
-            // SAFETY: `keep` keeps the code object, and the thread is attached.
-            let code = unsafe { Bound::from_borrowed_ptr_or_opt(py, code_of(code)) };
-            let Some(code) = code else { continue };
-            // Without its class before Python 3.11.
-            let name = code.getattr("co_qualname").or_else(|_| code.getattr("co_name"));
-            let file = code.getattr("co_filename");
-            if let (Ok(name), Ok(file)) = (name, file) {
-                lines.push(format!("{name} {file}:{line}"));
-            }
-        }
-        lines.join("\n")
-    });
-    // The interpreter is gone, and its names with it.
-    named.unwrap_or_default()
+    let names = NAMES.lock();
+    let Some(names) = names.as_ref() else { return String::new() };
+    let frames = frames.as_chunks::<2>().0.iter();
+    let lines: Vec<String> =
+        frames.map(|&[number, line]| format!("{}:{line}", names.text(number))).collect();
+    lines.join("\n")
 }

@@ -87,27 +87,21 @@ impl Stack {
         }
         let mut frames = Vec::with_capacity(1 + MOST_FRAMES);
         frames.push(INTERPRETED);
-        let interpreter = INTERPRETER.get();
-        if let Some(interpreter) = interpreter {
+        if let Some(interpreter) = INTERPRETER.get() {
             (interpreter.capture)(&mut frames, MOST_FRAMES);
         }
-        let interpreter = interpreter.filter(|_| frames.len() > 1);
-        if interpreter.is_none() {
+        if frames.len() == 1 {
             frames.clear();
             frames.push(NATIVE);
             capture_native(&mut frames);
         }
-        let (stack, is_new) = TABLE.lock().get_or_insert_default().intern(&frames, MOST_STACKS);
-        if let Some(interpreter) = interpreter.filter(|_| is_new) {
-            (interpreter.keep)(frames.get(1..).unwrap_or_default());
-        }
-        stack
+        TABLE.lock().get_or_insert_default().intern(&frames, MOST_STACKS)
     }
 }
 
 impl fmt::Display for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not named under the lock: an interpreter waits for a lock of its own.
+        // Not named under the lock: naming takes locks of its own.
         let frames = TABLE.lock().as_ref().and_then(|table| table.frames(*self));
         let interpreter = INTERPRETER.get();
         let text = match frames.as_deref().and_then(|frames| frames.split_first()) {
@@ -136,19 +130,19 @@ struct Table {
 }
 
 impl Table {
-    /// The stack of these frames, and whether it is new here.
-    fn intern(&mut self, frames: &[usize], most: usize) -> (Stack, bool) {
+    /// The stack of these frames.
+    fn intern(&mut self, frames: &[usize], most: usize) -> Stack {
         if let Some(&stack) = self.numbers.get(frames) {
-            return (stack, false);
+            return stack;
         }
         let number = u32::try_from(self.stacks.len() + 1).ok();
         let Some(number) = number.filter(|_| self.stacks.len() < most) else {
-            return (Stack::OTHER, false);
+            return Stack::OTHER;
         };
         let frames: Arc<[usize]> = frames.into();
         self.stacks.push(Arc::clone(&frames));
         self.numbers.insert(frames, Stack(number));
-        (Stack(number), true)
+        Stack(number)
     }
 
     fn frames(&self, stack: Stack) -> Option<Arc<[usize]>> {
@@ -156,14 +150,13 @@ impl Table {
     }
 }
 
-/// How an interpreter in this process tells its frames, two words for each.
+/// How an interpreter in this process tells its frames, two words for each. They keep their meaning as long as the process
+/// runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Interpreter {
     /// Adds the words of that many frames at most, the innermost first; none if the calling thread may not ask the
     /// interpreter now. Does not wait.
     pub capture: fn(&mut Vec<usize>, usize),
-    /// Keeps what the words refer to as long as the process runs. Called once for each stack, where it was captured.
-    pub keep: fn(&[usize]),
     /// Names the frames, a line for each.
     pub name: fn(&[usize]) -> String,
 }
@@ -304,12 +297,11 @@ mod tests {
     fn a_full_table_says_so() {
         let mut table = Table::default();
         for frame in 0..1000_usize {
-            let (stack, is_new) = table.intern(&[0, frame], 100);
-            assert_eq!((stack == Stack::OTHER, is_new), (frame >= 100, frame < 100));
+            assert_eq!(table.intern(&[0, frame], 100) == Stack::OTHER, frame >= 100);
         }
         assert_eq!((table.stacks.len(), table.numbers.len()), (100, 100));
         assert!(Stack::OTHER.to_string().contains("65536"));
-        assert_eq!(table.intern(&[0, 7], 100), (Stack(8), false), "what is there is found");
+        assert_eq!(table.intern(&[0, 7], 100), Stack(8), "what is there is found");
         assert_eq!(table.frames(Stack(8)).as_deref(), Some(&[0, 7][..]));
         assert_eq!((table.frames(Stack::NONE), table.frames(Stack(101))), (None, None));
     }
