@@ -93,3 +93,37 @@ def test_what_pages_show_runs(page, least, tmp_path, monkeypatch):
     for block in blocks:
         if "import torch" not in block:
             exec(compile(block, page, "exec"), names)
+
+
+IN_SUBINTERPRETER = """
+try:
+    import _xxsubinterpreters as interpreters
+except ImportError:
+    import _interpreters as interpreters
+import sys
+if sys.argv[1] == "after":
+    import forebay
+try:
+    made = interpreters.create("legacy")
+except TypeError:
+    made = interpreters.create(isolated=False)
+run = getattr(interpreters, "exec", None) or interpreters.run_string
+run(made, sys.argv[2])
+"""
+
+IMPORTED = """
+try:
+    import forebay
+except ImportError as error:
+    print(error, flush=True)
+else:
+    memoryview(forebay.Pool("host").allocate(10))
+"""
+
+
+@pytest.mark.parametrize("when", ["first", "after"])
+def test_a_subinterpreter_is_told_to_use_the_main_one(when):
+    command = [sys.executable, "-c", IN_SUBINTERPRETER, when, IMPORTED]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "forebay works in the main interpreter alone" in ended.stdout

@@ -1,4 +1,4 @@
-//! Drops that release the GIL.
+//! Drops that release the GIL, and the interpreter that the module works in.
 //!
 //! Dropping some values waits for a pool's lock or for the device. The thread that holds such a lock may be
 //! waiting for the GIL, so an object of Python's drops such a value with the GIL released.
@@ -6,8 +6,27 @@
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
+use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+
+/// The number of the main interpreter.
+const MAIN: i64 = 0;
+
+/// Fails in a sub-interpreter.
+///
+/// Threads of the library, frees and the buffer protocol take the GIL by `PyGILState_Ensure`, which knows the main
+/// interpreter alone: a thread that runs another one waits there for the GIL that it holds itself.
+pub(crate) fn check_interpreter() -> PyResult<()> {
+    // SAFETY: this thread imports the module, so it runs an interpreter and holds its GIL.
+    match unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } {
+        MAIN => Ok(()),
+        number => Err(PyImportError::new_err(format!(
+            "forebay works in the main interpreter alone, and this is sub-interpreter {number}: import it there, or \
+             start a process with multiprocessing"
+        ))),
+    }
+}
 
 /// Does `work` with the GIL released, where this thread holds it.
 pub(crate) fn without_gil(work: impl FnOnce() + Send) {

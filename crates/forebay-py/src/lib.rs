@@ -61,6 +61,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    gil::check_interpreter()?;
     stack::install(py);
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("Buffer", construct::buffer_type(py)?)?;
