@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import struct
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -341,3 +344,50 @@ def test_threads_never_write_at_once(memory):
         thread.join()
     assert written and not wrong
     assert buffer.figures()["views"] == 0
+
+
+def test_a_sequence_that_says_it_is_endless_is_refused(memory):
+    with pytest.raises(forebay.InvalidError, match="is not a shape"):
+        memory.buffer(range(1 << 50))
+    with forebay.Pool("host") as pool:
+        for call in (pool.allocate_batch, pool.warmup):
+            with pytest.raises(MemoryError, match="8.0 PiB|requested"):
+                call(range(1 << 50))
+            with pytest.raises(TypeError):
+                call("1MiB")
+
+
+SHORT_OF_MEMORY = """
+import forebay, resource, sys
+size = 256 << 20
+memory = forebay.Memory("host")
+one, two, other = memory.buffer(size, "uint8"), memory.buffer(size, "uint8"), bytearray(size)
+one.fill(1)
+shared = memory.shared(f"short-{sys.argv[1]}", size, "uint8")
+(used,) = (int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmSize"))
+# No room for another copy.
+resource.setrlimit(resource.RLIMIT_AS, (used + size // 2,) * 2)
+calls = {
+    "copy_from": lambda: one.copy_from(other),
+    "copy_from_buffer": lambda: two[: size // 4 * 3].copy_from(one[: size // 4 * 3]),
+    "to_bytes": one.to_bytes,
+    "write": lambda: shared.write(other),
+    "read": shared.read,
+    "read_into": lambda: shared.read_into(other),
+}
+for name, call in calls.items():
+    try:
+        call()
+    except MemoryError as error:
+        print(name, getattr(error, "requested", None) in (None, size, size // 4 * 3))
+print("first", memoryview(one.view())[0])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of addresses are Linux's")
+def test_a_host_without_memory_for_a_copy_raises():
+    command = [sys.executable, "-c", SHORT_OF_MEMORY, str(os.getpid())]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    names = ["copy_from", "copy_from_buffer", "to_bytes", "write", "read", "read_into"]
+    assert ended.stdout.splitlines() == [f"{name} True" for name in names] + ["first 1"]

@@ -42,6 +42,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("named::name", "which names shared buffers can have"),
     ("named::error", "errors of shared buffers"),
     ("error", "errors of the whole crate"),
+    ("host_vec", "vectors whose memory the host may refuse"),
     ("block", "blocks, requests, and the trait of everything that allocates"),
     ("callback", "calls of the program's hooks, whose panics end there"),
     ("user", "who is at the other end of a socket"),

@@ -6,8 +6,8 @@
 use core::ffi::c_void;
 use std::sync::Arc;
 
-use forebay::bindings::transfer_engine;
-use forebay::hal::{Copy, Place};
+use forebay::bindings::{host_vec, transfer_engine};
+use forebay::hal::{Call, Copy, Place};
 use forebay::transfer::TransferEngine;
 use forebay::transfer::raw::RawTicket;
 use forebay::{Address, Bytes, Priority};
@@ -278,8 +278,8 @@ unsafe fn transfer_batch(
         let wants_results = !results.is_null() && check_array(results, count, "results")?;
         let device = table::find::<DeviceEntry>(device.id)?;
         let (_kept, handle) = (stream::entry(stream)?, stream::on_device(stream, &device)?);
-        let mut outcomes: Vec<Result<(), Failure>> = Vec::with_capacity(count);
-        let mut copies = Vec::with_capacity(count);
+        let mut outcomes = host_vec::with_capacity::<Result<(), Failure>>(count, Call::Copy)?;
+        let mut copies = host_vec::with_capacity(count, Call::Copy)?;
         for item in items {
             let copy = copy_of(direction, *item);
             outcomes.push(copy.map(|copy| copies.push(Ok(copy))));

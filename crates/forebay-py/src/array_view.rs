@@ -10,6 +10,7 @@ use pyo3::types::PyTuple;
 use crate::allocation::Allocation;
 use crate::dtype::{self, Dtype};
 use crate::failure::Failure;
+use crate::quantity::items;
 
 /// The most dimensions: as many as numpy allows.
 const MOST_DIMENSIONS: usize = 64;
@@ -215,7 +216,7 @@ pub(crate) fn shape_argument(given: &Bound<'_, PyAny>) -> Result<Vec<u64>, Failu
     if let Ok(length) = given.extract::<u64>() {
         return Ok(vec![length]);
     }
-    given.extract::<Vec<u64>>().map_err(|_| {
+    items::<u64>(given).map_err(|_| {
         let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
         Failure::invalid(format!("{given} is not a shape: expected whole numbers of 0 or more"))
     })

@@ -7,6 +7,8 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::ManuallyDrop;
 
+use forebay::bindings::host_vec;
+use forebay::hal::Call;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi::PyObject;
 use pyo3::intern;
@@ -85,14 +87,15 @@ impl<'py> HostBytes<'py> {
     }
 
     /// A copy of the bytes.
-    pub(crate) fn to_vec(&self) -> Vec<u8> {
+    pub(crate) fn copied(&self) -> Result<Vec<u8>, Failure> {
         let length = usize::try_from(self.length()).unwrap_or(0);
         if length == 0 {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         // SAFETY: the object exports that many bytes until this is dropped, and the GIL is held, so that no other
         // thread of Python writes them.
-        unsafe { core::slice::from_raw_parts(self.start(), length) }.to_vec()
+        let bytes = unsafe { core::slice::from_raw_parts(self.start(), length) };
+        Ok(host_vec::copied(bytes, Call::Copy)?)
     }
 
     /// Replaces the bytes, of an object that was exported for writing, by as many of `from`.

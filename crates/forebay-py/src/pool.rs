@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay::bindings::effective_settings;
+use forebay::bindings::{effective_settings, host_vec};
 use forebay::devices::DeviceName;
+use forebay::hal::Call;
 use forebay::handle::{allocate_batch, warm_up};
 use forebay::report::EventAction;
 use forebay::snapshot::StatisticsSnapshot;
@@ -27,7 +28,7 @@ use crate::gil::{DropDetached, without_gil};
 use crate::host_side::HostSide;
 use crate::live_blocks;
 use crate::open_device::OpenDevice;
-use crate::quantity::{Size, optional_integer, seconds};
+use crate::quantity::{Size, items, optional_integer, seconds};
 use crate::scope::PyScope;
 use crate::settings;
 use crate::stack;
@@ -205,7 +206,7 @@ impl PyPool {
     fn allocate_batch<'py>(
         &self,
         py: Python<'py>,
-        sizes: Vec<Size>,
+        #[pyo3(from_py_with = items::<Size>)] sizes: Vec<Size>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> Result<Bound<'py, PyList>, Failure> {
         let stream_ref = stream_argument(&self.device, stream)?;
@@ -228,11 +229,11 @@ impl PyPool {
     fn warmup<'py>(
         &self,
         py: Python<'py>,
-        shapes: Vec<Bound<'py, PyAny>>,
+        #[pyo3(from_py_with = items::<Bound<'py, PyAny>>)] shapes: Vec<Bound<'py, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> Result<Bound<'py, PyDict>, Failure> {
         let stream_ref = stream_argument(&self.device, stream)?;
-        let mut list = Vec::with_capacity(shapes.len());
+        let mut list = host_vec::with_capacity(shapes.len(), Call::Allocate)?;
         for shape in &shapes {
             list.push(match shape.extract::<(Size, u64)>() {
                 Ok((size, count)) => (size.bytes(), count),

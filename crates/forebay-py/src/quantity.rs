@@ -4,8 +4,10 @@ use core::time::Duration;
 use std::str::FromStr;
 
 use forebay::Bytes;
+use forebay::bindings::host_vec;
+use forebay::hal::Call;
 use pyo3::conversion::FromPyObjectOwned;
-use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 use pyo3::{Borrowed, FromPyObject};
@@ -63,6 +65,19 @@ where
         let most = T::MOST;
         Failure::invalid(format!("{given} is out of range: expected 0 to {most}")).into()
     })
+}
+
+/// The items of a sequence. PyO3 aborts where there is no memory for as many as the sequence says, such as `range(2**50)`.
+pub(crate) fn items<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyAny>) -> PyResult<Vec<T>> {
+    if given.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err("expected several items, not a string"));
+    }
+    let length = given.len()?;
+    let mut items = host_vec::with_capacity(length, Call::Allocate).map_err(Failure::from)?;
+    for item in given.try_iter()?.take(length) {
+        items.push(item?.extract().map_err(Into::into)?);
+    }
+    Ok(items)
 }
 
 /// An integer argument that may be `None`.

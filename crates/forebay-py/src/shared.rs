@@ -7,8 +7,9 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay::bindings::SharedBytes;
+use forebay::bindings::{SharedBytes, host_vec};
 use forebay::buffer::Memory;
+use forebay::hal::Call;
 use forebay::named::SharedOptions;
 use forebay_sync::fork::LeakOnFork;
 use pyo3::prelude::*;
@@ -183,7 +184,8 @@ impl PySharedBuffer {
         let py = target.py();
         let to = HostBytes::of(target, true)?;
         self.array.span(offset, to.length())?;
-        let mut bytes = vec![0; usize::try_from(to.length()).unwrap_or(0)];
+        let length = usize::try_from(to.length()).unwrap_or(0);
+        let mut bytes = host_vec::zeroed(length, Call::Copy)?;
         py.detach(|| Ok::<_, Failure>(self.shared()?.read(offset, &mut bytes)?))?;
         to.fill_from(&bytes);
         Ok(())
@@ -198,7 +200,7 @@ impl PySharedBuffer {
     ) -> Result<(), Failure> {
         let from = HostBytes::of(source, false)?;
         self.array.span(offset, from.length())?;
-        let bytes = from.to_vec();
+        let bytes = from.copied()?;
         source.py().detach(|| Ok(self.shared()?.write(offset, &bytes)?))
     }
 

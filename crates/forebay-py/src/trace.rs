@@ -19,7 +19,7 @@ use pyo3::types::PyList;
 use crate::failure::Failure;
 use crate::open_device::check_drivers;
 use crate::pool::PyPool;
-use crate::quantity::{Size, integer};
+use crate::quantity::{Size, integer, items};
 use crate::value::to_python;
 
 /// The most passes: more than anybody has time for.
@@ -168,7 +168,7 @@ fn policies_of(given: Option<&Bound<'_, PyAny>>) -> Result<Vec<Policy>, Failure>
     let Some(given) = given else { return Ok(Policy::ALL.to_vec()) };
     let names = match given.extract::<String>() {
         Ok(names) => names.split(',').map(|name| name.trim().to_owned()).collect(),
-        Err(_) => given.extract::<Vec<String>>()?,
+        Err(_) => items::<String>(given)?,
     };
     let found = names.iter().map(|name| {
         let found = Policy::ALL.iter().copied().find(|policy| policy.name() == name);

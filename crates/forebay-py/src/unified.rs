@@ -6,13 +6,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use forebay::bindings::{CountedBuffer, CountedError, CountedFigures, View};
+use forebay::bindings::{CountedBuffer, CountedError, CountedFigures, View, host_vec};
 use forebay::buffer::{Access, Replica};
+use forebay::hal::Call;
 use forebay::{Bytes, StreamHandle};
 use forebay_sync::fork::LeakOnFork;
 use forebay_sync::lock;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PySlice, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 
 use crate::allocation::{Allocation, MemorySpace};
 use crate::array_view::{ArrayView, shape_argument};
@@ -149,10 +150,10 @@ impl PyUnifiedBuffer {
         if !self.is_slice && !from.is_slice && source.bytes() == array.bytes() {
             return Ok(self.counted()?.copy_from(from.counted()?, stream)?);
         }
-        let mut bytes = Vec::new();
-        let take = |from: &[u8]| bytes.extend_from_slice(from);
+        let mut bytes = Ok(Vec::new());
+        let take = |from: &[u8]| bytes = host_vec::copied(from, Call::Copy);
         from.counted()?.read(source.offset(), source.bytes(), take)?;
-        Ok(self.counted()?.write(to, &bytes)?)
+        Ok(self.counted()?.write(to, &bytes?)?)
     }
 }
 
@@ -278,19 +279,21 @@ impl PyUnifiedBuffer {
         }
         let bytes = HostBytes::of(source, false)?;
         let to = self.array().span(offset, bytes.length())?;
-        let from = bytes.to_vec();
+        let from = bytes.copied()?;
         py.detach(|| Ok(self.counted()?.write(to, &from)?))
     }
 
     /// Its contents as bytes.
-    fn to_bytes(&self, py: Python<'_>) -> Result<Vec<u8>, Failure> {
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
         let array = self.array();
-        py.detach(|| {
-            let mut bytes = Vec::new();
-            let take = |from: &[u8]| bytes.extend_from_slice(from);
-            self.counted()?.read(array.offset(), array.bytes(), take)?;
-            Ok(bytes)
-        })
+        let length = usize::try_from(array.bytes());
+        let length = length.map_err(|error| Failure::invalid(error.to_string()))?;
+        let bytes = PyBytes::new_with(py, length, |bytes| {
+            let take = |from: &[u8]| bytes.copy_from_slice(from);
+            let read = || Ok(self.counted()?.read(array.offset(), array.bytes(), take)?);
+            Ok(py.detach::<Result<(), Failure>, _>(read)?)
+        });
+        Ok(bytes?)
     }
 
     /// Give all elements one value. Zeros cost nothing until they are needed.

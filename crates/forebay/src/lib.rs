@@ -64,6 +64,7 @@ mod bulk;
 mod callback;
 mod class;
 mod error;
+mod host_vec;
 #[cfg(feature = "host")]
 mod memory_view;
 mod pool;

@@ -208,7 +208,7 @@ impl Lz4Layout {
     /// use forebay_core::transfer::Lz4Layout;
     ///
     /// // 16 bytes of data in one block, which is kept as it is.
-    /// let bytes = Lz4Layout::new(1024, 16)?.assemble(&[vec![7; 16]])?;
+    /// let bytes = Lz4Layout::new(1024, 16)?.assemble(&[[7; 16]], Vec::new())?;
     /// let layout = Lz4Layout::parse(&bytes)?;
     /// assert_eq!((layout.total(), layout.blocks()), (16, 1));
     /// assert!(Lz4Layout::parse(&bytes[..bytes.len() - 1]).is_err());
@@ -242,23 +242,30 @@ impl Lz4Layout {
         if expected == found { Ok(layout) } else { Err(short(expected)) }
     }
 
-    /// Puts the compressed blocks together with their header and table. A block that is as long as its data is taken for
-    /// the data itself.
-    pub fn assemble(&self, blocks: &[Vec<u8>]) -> Result<Vec<u8>, CompressedError> {
-        let size =
-            blocks.iter().fold(self.data_start(), |sum, block| sum.saturating_add(block.len()));
-        let mut bytes = Vec::with_capacity(size);
+    /// The size of blocks with their header and table.
+    pub fn assembled_size<B: AsRef<[u8]>>(&self, blocks: &[B]) -> usize {
+        let lengths = blocks.iter().map(|block| block.as_ref().len());
+        lengths.fold(self.data_start(), usize::saturating_add)
+    }
+
+    /// Puts the compressed blocks together with their header and table, in the empty vector `bytes`, which has room for
+    /// [so many](Self::assembled_size). A block that is as long as its data is taken for the data itself.
+    pub fn assemble<B: AsRef<[u8]>>(
+        &self,
+        blocks: &[B],
+        mut bytes: Vec<u8>,
+    ) -> Result<Vec<u8>, CompressedError> {
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&self.block.to_le_bytes());
         bytes.extend_from_slice(&self.total.to_le_bytes());
         let mut end = 0_u64;
         for block in blocks {
-            end = end.saturating_add(block.len() as u64);
+            end = end.saturating_add(block.as_ref().len() as u64);
             bytes.extend_from_slice(&end.to_le_bytes());
         }
         for block in blocks {
-            bytes.extend_from_slice(block);
+            bytes.extend_from_slice(block.as_ref());
         }
         Self::parse(&bytes)?;
         Ok(bytes)

@@ -19,6 +19,10 @@ use crate::transfer::{TransferEngine, TransferOptions};
 use crate::{Pool, Result, Settings};
 pub use forebay_core::address_space::Growth;
 
+/// Vectors of a length that the program chose: an error if the host has no memory for one.
+pub mod host_vec {
+    pub use crate::host_vec::{copied, with_capacity, zeroed};
+}
 pub use self::counted::{CountedBuffer, CountedError, CountedFigures, View};
 pub use crate::named::bytes::SharedBytes;
 pub use crate::pool::KeptBlock;

@@ -13,7 +13,7 @@ use super::figures::BufferFigures;
 use super::guard::{HostMut, OnDevice, bytes_of, elements_of};
 use super::raw::{RawBuffer, offset, out_of_range};
 use super::registry::Registration;
-use crate::Result;
+use crate::{Result, host_vec};
 
 /// Elements with a replica on the host and one on a device, which are copied when and as far as a use needs it. Made by
 /// [`Memory::buffer`](super::Memory::buffer).
@@ -194,7 +194,7 @@ impl<T: Pod> Buffer<T> {
 
     /// All elements, copied.
     pub fn to_vec(&mut self) -> Result<Vec<T>> {
-        Ok(self.host()?.to_vec())
+        host_vec::copied(self.host()?, Call::Copy)
     }
 
     /// Gives all elements one value.

@@ -8,7 +8,7 @@ use forebay_hal::{self as hal, Call, Place, StreamHandle, invalid, valid_span};
 
 use super::failure::does_not_fit;
 use super::{OwnedBlock, Pod, Refused};
-use crate::{Allocate, Error, Pool, Request, Result, bulk};
+use crate::{Allocate, Error, Pool, Request, Result, bulk, host_vec};
 
 /// How much is copied at once, through memory of this module's own. Large enough that what a copy
 /// costs to start is lost in it; small enough to lose when a device fails in the middle.
@@ -210,7 +210,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
 
     /// All elements, copied as [`copy_to_slice`](Self::copy_to_slice) does.
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        let mut elements = vec![T::zeroed(); self.length];
+        let mut elements = host_vec::zeroed(self.length, Call::Copy)?;
         self.copy_to_slice(&mut elements)?;
         Ok(elements)
     }

@@ -11,11 +11,11 @@ use core::cmp::Reverse;
 use core::fmt;
 
 use forebay_core::{Address, Alignment, Bytes, Span};
-use forebay_hal::StreamHandle;
+use forebay_hal::{Call, StreamHandle};
 
 use super::OwnedBlock;
 use super::failure::does_not_fit;
-use crate::{Allocate, Pool, Request, Result};
+use crate::{Allocate, Pool, Request, Result, host_vec};
 
 /// Allocates a block of each of these sizes for `stream`, and returns them in the order of `sizes`.
 ///
@@ -40,10 +40,11 @@ pub fn allocate_batch<A: Allocate + Clone>(
     sizes: &[Bytes],
     stream: StreamHandle,
 ) -> Result<Vec<OwnedBlock<A>>> {
-    let mut order: Vec<(usize, Bytes)> = sizes.iter().copied().enumerate().collect();
+    let mut order = host_vec::with_capacity::<(usize, Bytes)>(sizes.len(), Call::Allocate)?;
+    order.extend(sizes.iter().copied().enumerate());
     // Equal sizes stay in the caller's order, so that the same batch lies the same way every time.
     order.sort_by_key(|&(_, size)| Reverse(size));
-    let mut blocks = Vec::with_capacity(order.len());
+    let mut blocks = host_vec::with_capacity(order.len(), Call::Allocate)?;
     for (index, size) in order {
         blocks.push((index, OwnedBlock::new(allocator, Request::new(size, stream))?));
     }
@@ -77,7 +78,8 @@ pub struct Batch<A: Allocate = Pool> {
 impl<A: Allocate + Clone> Batch<A> {
     /// Allocates one block for `stream` with parts of these sizes, in this order.
     pub fn new(allocator: &A, sizes: &[Bytes], stream: StreamHandle) -> Result<Self> {
-        let mut offsets = Vec::with_capacity(sizes.len());
+        let mut offsets = host_vec::with_capacity(sizes.len(), Call::Allocate)?;
+        let mut parts = host_vec::with_capacity(sizes.len(), Call::Allocate)?;
         let mut end = Bytes::ZERO;
         for &size in sizes {
             offsets.push(end);
@@ -87,11 +89,9 @@ impl<A: Allocate + Clone> Batch<A> {
                 .map_err(|error| does_not_fit("sizes", &error))?;
         }
         let block = OwnedBlock::new(allocator, Request::new(end, stream))?;
-        let parts = sizes
-            .iter()
-            .zip(offsets)
-            .map(|(&size, offset)| part(block.address(), offset, size))
-            .collect::<Result<_>>()?;
+        for (&size, offset) in sizes.iter().zip(offsets) {
+            parts.push(part(block.address(), offset, size)?);
+        }
         Ok(Self { block, parts })
     }
 }

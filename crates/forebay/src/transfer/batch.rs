@@ -107,8 +107,7 @@ impl<'scope> BatchTicket<'scope> {
         copies: impl Iterator<Item = (Result<Copy>, StreamHandle)>,
     ) -> Self {
         let (engine, open) = (scope.engine(), scope.open());
-        let results = Vec::with_capacity(copies.size_hint().0);
-        let (alone, groups) = (Vec::new(), Vec::new());
+        let (results, alone, groups) = (Vec::new(), Vec::new(), Vec::new());
         let mut batch = Self { engine, open, direction, results, alone, groups };
         let mut small = Vec::new();
         for (number, (copy, stream)) in copies.enumerate() {

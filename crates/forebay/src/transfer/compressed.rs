@@ -11,8 +11,8 @@ use forebay_core::transfer::{BlockStatus, CompressedError, Lz4Layout};
 use forebay_hal::{Call, decode_lz4, invalid};
 
 use super::host_end::HostSource;
-use crate::Result;
 use crate::sync::lock;
+use crate::{Result, host_vec};
 
 /// The threads that compress, if the machine has that many.
 const MOST_THREADS: usize = 8;
@@ -76,14 +76,28 @@ impl Compressed {
         let size = u32::try_from(block.get()).map_err(|_| refused)?;
         let data: &[u8] = bytemuck::cast_slice(data);
         let layout = Lz4Layout::new(size, data.len() as u64)?;
-        let mut blocks = vec![Vec::new(); data.len().div_ceil(length_of(size))];
+        let call = Call::Allocate;
+        let (length, count) = (length_of(size), data.len().div_ceil(length_of(size)));
+        // Each block is compressed to a place of its own, which has room for the worst.
+        let room = lz4_flex::block::get_maximum_output_size(length);
+        let mut places = host_vec::zeroed::<u8>(room.saturating_mul(count), call)?;
+        let mut lengths = host_vec::zeroed::<usize>(count, call)?;
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let pairs = data.chunks(length_of(size)).zip(&mut blocks);
-        in_parallel(processors.min(MOST_THREADS), pairs, |(data, block)| {
-            let packed = lz4_flex::block::compress(data);
-            *block = if packed.len() < data.len() { packed } else { data.to_vec() };
+        let blocks = data.chunks(length).zip(places.chunks_mut(room)).zip(&mut lengths);
+        in_parallel(processors.min(MOST_THREADS), blocks, |((data, place), packed)| {
+            *packed = match lz4_flex::block::compress_into(data, place) {
+                Ok(packed) if packed < data.len() => packed,
+                _ => {
+                    place.iter_mut().zip(data).for_each(|(to, from)| *to = *from);
+                    data.len()
+                }
+            };
         });
-        let bytes = Packed(Arc::new(layout.assemble(&blocks)?));
+        let mut blocks = host_vec::with_capacity(count, call)?;
+        let packed = places.chunks(room).zip(&lengths);
+        blocks.extend(packed.map(|(place, &length)| place.get(..length).unwrap_or_default()));
+        let bytes = host_vec::with_capacity(layout.assembled_size(&blocks), call)?;
+        let bytes = Packed(Arc::new(layout.assemble(&blocks, bytes)?));
         Ok(Self { bytes, layout })
     }
 
@@ -117,7 +131,7 @@ impl Compressed {
 
     /// The data, decoded on the host by several threads.
     pub(super) fn decode<T: Pod>(&self, threads: usize) -> Result<Vec<T>> {
-        let mut elements = vec![T::zeroed(); self.elements::<T>()?];
+        let mut elements = host_vec::zeroed::<T>(self.elements::<T>()?, Call::Decompress)?;
         let to: &mut [u8] = bytemuck::cast_slice_mut(&mut elements);
         let first_bad = Mutex::new(None::<(u32, BlockStatus)>);
         let blocks = (0..self.layout.blocks()).zip(to.chunks_mut(length_of(self.layout.block())));

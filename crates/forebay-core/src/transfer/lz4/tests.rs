@@ -5,7 +5,7 @@ use super::*;
 /// Three blocks of 1 KiB of data and one of 100 bytes, with compressed lengths of 5, 1024, 7 and 100.
 fn sample() -> Vec<u8> {
     let blocks = [vec![1; 5], vec![2; 1024], vec![3; 7], vec![4; 100]];
-    Lz4Layout::new(1024, 3 * 1024 + 100).unwrap().assemble(&blocks).unwrap()
+    Lz4Layout::new(1024, 3 * 1024 + 100).unwrap().assemble(&blocks, Vec::new()).unwrap()
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn what_was_assembled_is_found_again() {
 
 #[test]
 fn no_data_is_no_block() {
-    let bytes = Lz4Layout::new(1024, 0).unwrap().assemble(&[]).unwrap();
+    let bytes = Lz4Layout::new(1024, 0).unwrap().assemble::<Vec<u8>>(&[], Vec::new()).unwrap();
     assert_eq!(bytes.len(), 24);
     assert_eq!(Lz4Layout::parse(&bytes).unwrap().blocks(), 0);
 }
@@ -68,9 +68,9 @@ fn each_field_is_checked() {
 #[test]
 fn blocks_that_do_not_fit_the_data_are_not_assembled() {
     let layout = Lz4Layout::new(1024, 2000).unwrap();
-    assert!(layout.assemble(&[vec![0; 10]]).is_err());
-    assert!(layout.assemble(&[vec![0; 10], vec![0; 977]]).is_err());
-    assert!(layout.assemble(&[vec![0; 10], vec![0; 976]]).is_ok());
+    assert!(layout.assemble(&[vec![0; 10]], Vec::new()).is_err());
+    assert!(layout.assemble(&[vec![0; 10], vec![0; 977]], Vec::new()).is_err());
+    assert!(layout.assemble(&[vec![0; 10], vec![0; 976]], Vec::new()).is_ok());
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl Sample {
             if packed.len() < block.len() { packed } else { block.to_vec() }
         };
         let blocks: Vec<_> = data.chunks(1024).map(pack).collect();
-        let mut bytes = layout.assemble(&blocks).map_err(failed)?;
+        let mut bytes = layout.assemble(&blocks, Vec::new()).map_err(failed)?;
         damage(&mut bytes, layout);
         let container = bench.allocate(bytes.len() as u64)?;
         bench.write(container, &bytes)?;

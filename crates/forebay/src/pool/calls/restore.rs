@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::StreamHandle;
+use forebay_hal::{Call, StreamHandle};
 
 use crate::pool::common::event::RawEvent;
 use crate::pool::debug;
@@ -20,7 +20,7 @@ use crate::pool::shared::{SLOW_PATH, Shared};
 use crate::pool::views::snapshot::still_live;
 use crate::report::{EventAction, Stack};
 use crate::sync::map::{BlockState, LARGEST, Side, Slot, UNIT_SHIFT, is_wide, tagged};
-use crate::{Error, Result, Tag};
+use crate::{Error, Result, Tag, host_vec};
 
 /// A block to which [`Pool::restore`](crate::Pool::restore) sets a pool back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Shared {
         if let Some(setting) = debug::conflicts_with_capture(&self.settings()) {
             return Err(Error::CaptureRefused { setting });
         }
-        let mut kept = kept.to_vec();
+        let mut kept = host_vec::copied(kept, Call::Allocate)?;
         kept.sort_unstable_by_key(|block| block.address);
         let mut end = 0;
         for block in &mut kept {

@@ -1,0 +1,93 @@
+//! Vectors whose memory the host may refuse: for sizes that come from a caller, a file or another process. A refusal is an
+//! error with figures, where `vec!` would end the process.
+
+use bytemuck::Pod;
+use forebay_core::Bytes;
+use forebay_hal::{self as hal, Call};
+
+use crate::{Error, Result};
+
+/// `length` zeroed elements, for a call.
+pub fn zeroed<T: Pod>(length: usize, call: Call) -> Result<Vec<T>> {
+    may_be_granted::<T>(length, call)?;
+    // The system's zeros: nothing is touched before it is written.
+    bytemuck::allocation::try_zeroed_vec(length).map_err(|()| refusal::<T>(length, call))
+}
+
+/// A copy of `elements`, for a call.
+pub fn copied<T: Copy>(elements: &[T], call: Call) -> Result<Vec<T>> {
+    let mut copy = with_capacity(elements.len(), call)?;
+    copy.extend_from_slice(elements);
+    Ok(copy)
+}
+
+/// An empty vector with room for `length` elements, for a call.
+pub fn with_capacity<T>(length: usize, call: Call) -> Result<Vec<T>> {
+    may_be_granted::<T>(length, call)?;
+    let mut elements = Vec::new();
+    elements.try_reserve_exact(length).map_err(|_| refusal::<T>(length, call))?;
+    Ok(elements)
+}
+
+/// Fails if the host has less memory in all. Where the system grants any size (vm.overcommit_memory is 1), touching so
+/// much would end the process.
+fn may_be_granted<T>(length: usize, call: Call) -> Result<()> {
+    if size_of_elements::<T>(length) > memory().1 {
+        return Err(refusal::<T>(length, call));
+    }
+    Ok(())
+}
+
+fn size_of_elements<T>(length: usize) -> Bytes {
+    Bytes::new((length as u64).saturating_mul(size_of::<T>() as u64))
+}
+
+fn refusal<T>(length: usize, call: Call) -> Error {
+    let (requested, (free, total)) = (size_of_elements::<T>(length), memory());
+    hal::Error::OutOfMemory { call, requested, free, total }.into()
+}
+
+/// The free and the whole memory of the host, with its swap.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn memory() -> (Bytes, Bytes) {
+    let found = rustix::system::sysinfo();
+    let bytes = |memory, swap| {
+        let parts = u64::from(memory).saturating_add(u64::from(swap));
+        Bytes::new(parts.saturating_mul(found.mem_unit.into()))
+    };
+    (bytes(found.freeram, found.freeswap), bytes(found.totalram, found.totalswap))
+}
+
+/// Not known.
+#[cfg(any(not(target_os = "linux"), miri))]
+fn memory() -> (Bytes, Bytes) {
+    (Bytes::ZERO, Bytes::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_host_cannot_have_is_refused_with_figures() {
+        assert_eq!(zeroed::<u32>(3, Call::Copy).unwrap(), [0; 3]);
+        assert_eq!(copied(&[1, 2], Call::Copy).unwrap(), [1, 2]);
+        assert_eq!(zeroed::<()>(usize::MAX, Call::Copy).unwrap().len(), usize::MAX);
+        for length in [usize::MAX, isize::MAX.cast_unsigned(), 1 << 50] {
+            let refused = [
+                zeroed::<u64>(length, Call::Copy).unwrap_err(),
+                with_capacity::<u64>(length, Call::Copy).unwrap_err(),
+            ];
+            for refused in refused {
+                let Error::Device(hal::Error::OutOfMemory { requested, total, .. }) = refused
+                else {
+                    panic!("{refused}")
+                };
+                assert!(
+                    requested.get() >= 1 << 53 && total > Bytes::ZERO,
+                    "{requested} of {total}"
+                );
+            }
+        }
+    }
+}
