@@ -300,3 +300,26 @@ def test_a_pool_is_reported_as_it_is(tmp_path, words):
         if words:  # What is over stays in a history and in a recording.
             page = open(forebay.report(pool, tmp_path / "pool.html")).read()
             assert '"peak_requested_bytes":3145728' in page
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time, forebay
+path = sys.argv[1]
+with forebay.Pool("host", record=True) as pool:
+    for number in range(10_000):
+        pool.allocate(1000 + number).free()
+    pool.save_trace(path)
+began = time.monotonic()
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    forebay.replay(path, device="sim", passes=1000)
+except KeyboardInterrupt:
+    print(time.monotonic() - began)
+"""
+
+
+def test_a_replay_ends_with_a_signal(tmp_path):
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "long.fbt")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert 0.5 <= float(ended.stdout) < 5

@@ -1,5 +1,6 @@
 //! Traces: recorded, saved and replayed.
 
+use core::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -95,7 +96,7 @@ pub(crate) fn replay<'py>(
     let settings = effective_settings()?;
     let capacity = capacity.map(Size::bytes);
     let setup = ReplaySetup { device: name, capacity, passes, verify, chosen };
-    let rows = py.detach(|| {
+    let rows = interruptible(py, |budget| {
         if name.is_hardware() {
             check_drivers()?;
         }
@@ -103,15 +104,35 @@ pub(crate) fn replay<'py>(
         let trace = read_path(&trace, &ReadOptions::default()).map_err(unread)?;
         let mut rows = Vec::new();
         for policy in policies {
-            rows.extend(replay_policy(policy, &trace, &settings, &setup)?);
+            rows.extend(replay_policy(policy, &trace, &settings, &setup, budget)?);
         }
-        Ok::<_, Failure>(rows)
+        Ok(rows)
     })?;
     let list = PyList::empty(py);
     for row in &rows {
         list.append(to_python(py, row)?)?;
     }
     Ok(list)
+}
+
+/// Does `work` with the GIL released, within a budget that a signal ends, such as Ctrl-C. What the signal's handler raised
+/// is raised then.
+fn interruptible<R: Send>(
+    py: Python<'_>,
+    work: impl FnOnce(&WorkBudget<'_>) -> Result<R, Failure> + Send,
+) -> Result<R, Failure> {
+    py.detach(|| {
+        let raised = Cell::new(None);
+        let is_interrupted = || match Python::attach(|py| py.check_signals()) {
+            Ok(()) => false,
+            Err(error) => {
+                raised.set(Some(error));
+                true
+            }
+        };
+        let done = work(&WorkBudget::unlimited().interrupted_by(&is_interrupted));
+        raised.take().map_or(done, |error| Err(error.into()))
+    })
 }
 
 /// The page of a report as ``forebay.report()`` writes it, and the name of its file unless one is given. ``source`` is a
@@ -134,15 +155,14 @@ pub(crate) fn report_page(
         Some(_) => PathBuf::new(),
         None => source.extract::<PathBuf>()?,
     };
-    py.detach(|| {
+    interruptible(py, |budget| {
         let trace = match pool {
             Some((pool, recorder, transfers)) => recorded_or_blocks(&pool, recorder, &transfers),
             None => read_path(&path, &ReadOptions::default()),
         };
         let trace =
             trace.map_err(|error| Failure::Trace(format!("{}: {error}", path.display())))?;
-        let page = page_of(&trace, &settings, capacity, !quick, &WorkBudget::unlimited())
-            .map_err(Failure::Trace)?;
+        let page = page_of(&trace, &settings, capacity, !quick, budget).map_err(Failure::Trace)?;
         Ok((page, default_path(trace.name())))
     })
 }
@@ -186,6 +206,7 @@ fn replay_policy(
     trace: &Trace,
     settings: &Settings,
     setup: &ReplaySetup,
+    budget: &WorkBudget<'_>,
 ) -> Result<Vec<Row>, Failure> {
     // Verification needs memory behind the addresses.
     let device =
@@ -202,7 +223,7 @@ fn replay_policy(
         }
         player => player?,
     };
-    let mut options = ReplayOptions::new().passes(setup.passes);
+    let mut options = ReplayOptions::new().passes(setup.passes).budget(budget);
     options.verify = verifier.as_mut();
     let reports =
         play(trace, &mut *player, options).map_err(|error| Failure::Trace(error.to_string()))?;
