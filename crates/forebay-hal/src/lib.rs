@@ -76,7 +76,7 @@ pub use stream::{
     Event, EventHandle, EventKind, ForeignStreams, HostTask, Priority, Progress, Stream,
     StreamHandle, Streams, fresh_handle, own_thread, run_host_task,
 };
-pub use stream_end::{StreamEnd, on_stream_end};
+pub use stream_end::{NamedStream, StreamEnd, announce_stream_end, on_stream_end, stream_ends};
 pub use to_device::ToDevice;
 pub use transfer::{Copy, Extent, Fill, Pattern, Pitch, Place, Rows, Transfers};
 pub use virtual_memory::{Access, Granularity, PageHandle, PageOptions, VirtualMemory};

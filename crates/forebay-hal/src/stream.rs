@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use forebay_core::StreamId;
 
-use crate::stream_end::{count_adoption, is_last_adoption, tell_stream_end};
+use crate::stream_end::{begin_stream, count_adoption, end_value};
 use crate::{Call, Device, Error, Result, ToDevice, invalid};
 
 /// The driver's handle of a stream. The value may be reused after the stream was destroyed; see
@@ -335,14 +335,16 @@ impl Stream {
         })?;
         // SAFETY: the caller has promised what is asked here.
         let handle = unsafe { streams.adopt_stream(raw) }?;
-        if ownership == Ownership::Foreign {
-            count_adoption(&device, handle);
-        }
         Self::of(device, handle, ownership)
     }
 
     /// A stream that is to be given up with the value, or now if its identity cannot be had.
     fn of(device: Arc<dyn Device>, handle: StreamHandle, ownership: Ownership) -> Result<Self> {
+        match ownership {
+            Ownership::Owned => begin_stream(&device, handle),
+            Ownership::Foreign => count_adoption(&device, handle),
+            Ownership::Borrowed => {}
+        }
         let mut stream = Self { device, handle, id: StreamId(0), ownership };
         stream.id = stream.device.stream_id(handle)?;
         Ok(stream)
@@ -408,14 +410,8 @@ fn destroy(device: &Arc<dyn Device>, end: impl Fn() -> Result<()>) {
 impl Drop for Stream {
     fn drop(&mut self) {
         // An adopted stream may end at any time from its last adopter's drop on.
-        let may_end = match self.ownership {
-            Ownership::Owned => true,
-            Ownership::Foreign => is_last_adoption(&self.device, self.handle),
-            Ownership::Borrowed => false,
-        };
-        // The default streams never end.
-        if may_end && !matches!(self.handle, StreamHandle::DEFAULT | StreamHandle::PER_THREAD) {
-            tell_stream_end(&self.device, self.handle);
+        if self.ownership != Ownership::Borrowed {
+            end_value(&self.device, self.handle);
         }
         destroy(&self.device, || match self.ownership {
             Ownership::Owned => self.device.destroy_stream(self.handle),
