@@ -236,8 +236,8 @@ pub unsafe extern "C" fn forebay_alloc_batch(
         let sizes: Vec<Bytes> = sizes.iter().copied().map(Bytes::new).collect();
         let given = allocate_batch(entry.pool(), &sizes, stream)?;
         for (index, block) in given.into_iter().enumerate() {
-            // SAFETY: there is room for `count` addresses, and no more blocks than sizes.
-            unsafe { blocks.add(index).write(pointer(block.into_raw().address())) };
+            // SAFETY: there is room for `count` addresses, and no more blocks than sizes. Nothing was enqueued yet.
+            unsafe { blocks.add(index).write(pointer(block.into_raw_unused().address())) };
         }
         Ok(())
     })

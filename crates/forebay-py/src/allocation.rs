@@ -386,7 +386,7 @@ impl Allocation {
         let (mut block, error) = refused.into_parts();
         if is_already_released(&error) {
             // Nothing is left to free: someone else freed the block, or a debugging aid keeps it.
-            let _ = block.into_raw();
+            drop(block.into_raw());
         } else {
             live_blocks::insert(
                 pool,

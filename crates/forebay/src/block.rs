@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::{self as hal, Call, Device, StreamHandle};
+use forebay_hal::{Device, NamedStream, StreamHandle};
 
 use crate::{Error, MemoryClass, PoolId, Result};
 
@@ -179,13 +179,47 @@ pub unsafe trait Allocate: Send + Sync {
         false
     }
 
-    /// Records that the block at `address` is used on `stream` too, as [`Pool::record_use`](crate::Pool::record_use).
-    /// Handles call this in place of an event during a [capture](Self::is_capturing). The default method fails.
-    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        let _ = (address, stream);
-        let missing = "an allocator that notes further uses of its blocks".into();
-        Err(hal::Error::Unsupported { call: Call::RecordEvent, missing }.into())
+    /// Tells the allocator that work on `stream` uses one of its blocks, so that it notices the end of the stream.
+    fn watch_stream(&self, stream: StreamHandle) {
+        let _ = stream;
     }
+
+    /// Records that the block at `address` is used on `stream` too, as [`Pool::record_use`](crate::Pool::record_use):
+    /// after its free, the memory is reused only after the work that is enqueued there by then, or was before the stream
+    /// ended.
+    ///
+    /// An allocator that keeps no such record says so, as the default method does. Before a handle frees a block, it then
+    /// makes the stream that it frees on wait for the others.
+    fn record_use(&self, address: Address, stream: NamedStream) -> Result<RecordedUse> {
+        let _ = (address, stream);
+        Ok(RecordedUse::Unsupported)
+    }
+}
+
+/// What an allocator did about a [use](Allocate::record_use) of a block on a further stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a use that was not recorded has to be ordered by the caller"]
+pub enum RecordedUse {
+    /// The memory is reused only after it.
+    Recorded,
+    /// Nothing: the caller keeps the order.
+    Unsupported,
+}
+
+/// Frees a block without a handle in the order of a stream that may have ended since it was named: then in that of the
+/// default stream, with the ended one as a use.
+pub(crate) fn free_named(
+    allocator: &impl Allocate,
+    address: Address,
+    stream: NamedStream,
+) -> Result<()> {
+    if !stream.has_ended(allocator.device()) {
+        return allocator.free(address, stream.handle());
+    }
+    if allocator.record_use(address, stream)? == RecordedUse::Unsupported {
+        allocator.device().synchronize_device()?;
+    }
+    allocator.free(address, StreamHandle::DEFAULT)
 }
 
 /// The methods of [`Allocate`] that an adaptor leaves to the allocator beneath it: all but those that
@@ -217,12 +251,16 @@ macro_rules! leave_to {
             $beneath.is_capturing()
         }
 
+        fn watch_stream(&$self, stream: forebay_hal::StreamHandle) {
+            $crate::Allocate::watch_stream(&$beneath, stream);
+        }
+
         fn record_use(
             &$self,
             address: forebay_core::Address,
-            stream: forebay_hal::StreamHandle,
-        ) -> $crate::Result<()> {
-            $beneath.record_use(address, stream)
+            stream: forebay_hal::NamedStream,
+        ) -> $crate::Result<$crate::RecordedUse> {
+            $crate::Allocate::record_use(&$beneath, address, stream)
         }
     };
 }

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Weak};
 
-use forebay_hal::{Copy, Device, StreamHandle};
+use forebay_hal::{Copy, Device, NamedStream};
 
 use crate::Result;
 use crate::sync::fork::PerProcess;
@@ -19,7 +19,7 @@ pub(crate) trait BulkCopy: Send + Sync {
     /// # Safety
     ///
     /// * The host's side is memory that nobody else uses meanwhile, and the device's side is memory of the device.
-    unsafe fn copy(self: Arc<Self>, copy: &Copy, stream: StreamHandle) -> Result<()>;
+    unsafe fn copy(self: Arc<Self>, copy: &Copy, stream: NamedStream) -> Result<()>;
 }
 
 /// The engines of this process, each with the address of its device, which lives as long.

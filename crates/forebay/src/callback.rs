@@ -1,5 +1,6 @@
 //! Calls of the program's callbacks: on a shortage, on pressure, on events, and when the pool is dropped.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +14,41 @@ pub(crate) struct Callbacks {
     panics: Arc<AtomicU64>,
 }
 
+thread_local! {
+    /// How many callbacks this thread is inside of.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts a callback as long as it lives.
+struct Inside;
+
+impl Inside {
+    fn enter() -> Self {
+        DEPTH.set(DEPTH.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get().saturating_sub(1));
+    }
+}
+
 impl Callbacks {
+    /// Whether the calling thread is inside a callback, which must not wait for what called it.
+    #[cfg(feature = "host")]
+    pub(crate) fn is_inside() -> bool {
+        DEPTH.get() > 0
+    }
+
     /// Calls `callback`; returns `None` if it panicked.
     ///
     /// The caller holds no lock of the pool (attaching an observer is the exception: it holds those of the settings and
     /// of the history, under which nothing is half changed), so a panic leaves none of the pool's state half changed. Keeping its own
     /// state consistent is up to the callback: it will be called again.
     pub(crate) fn call<R>(&self, callback: impl FnOnce() -> R) -> Option<R> {
+        let _inside = Inside::enter();
         match catch_unwind(AssertUnwindSafe(callback)) {
             Ok(returned) => Some(returned),
             Err(panic) => {

@@ -121,11 +121,11 @@ pub use forebay_sim as sim;
 pub use forebay_core::{Address, Alignment, Bytes, Span};
 #[cfg(feature = "cuda")]
 pub use forebay_cuda::CudaDevice;
-pub use forebay_hal::{Device, Event, Priority, Stream, StreamHandle};
+pub use forebay_hal::{Device, Event, NamedStream, Priority, Stream, StreamHandle};
 #[cfg(feature = "host")]
 pub use forebay_host::HostDevice;
 
-pub use block::{Allocate, Block, Request};
+pub use block::{Allocate, Block, RecordedUse, Request};
 pub use class::MemoryClass;
 pub use config::Settings;
 pub use error::{Error, Result};

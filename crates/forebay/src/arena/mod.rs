@@ -25,7 +25,7 @@ use core::cell::RefCell;
 use core::fmt;
 
 use forebay_core::{Address, Alignment, Bump, BumpBlock, BumpMark, Bytes, Span};
-use forebay_hal::StreamHandle;
+use forebay_hal::{NamedStream, StreamHandle};
 
 pub use forebay_core::{BumpFull, BumpGrowth, BumpStale, BumpUsage};
 
@@ -33,6 +33,7 @@ pub use block::{ArenaBlock, ArenaId, ArenaSlice, ArenaToken};
 pub use error::ArenaError;
 pub use scope::Scope;
 
+use crate::block::free_named;
 use crate::{Allocate, Error, Request};
 
 /// Options of a new arena.
@@ -85,7 +86,7 @@ impl ArenaOptions {
     ) -> Result<Arena<A>, ArenaError> {
         let arena = Arena {
             allocator,
-            stream,
+            stream: NamedStream::now(stream),
             id: ArenaId::fresh(),
             alignment: self.alignment,
             bump: RefCell::new(Bump::new(self.growth)),
@@ -171,7 +172,7 @@ pub struct Checkpoint {
 #[must_use = "an arena frees its memory when it is dropped"]
 pub struct Arena<A: Allocate> {
     allocator: A,
-    stream: StreamHandle,
+    stream: NamedStream,
     id: ArenaId,
     alignment: Alignment,
     /// Never borrowed while the allocator is called, so a borrow never meets another.
@@ -233,7 +234,8 @@ impl<A: Allocate> Arena<A> {
         if size.is_zero() {
             return Ok(());
         }
-        let request = Request::new(size, self.stream).aligned_to(alignment.max(Alignment::BLOCK));
+        let request =
+            Request::new(size, self.stream.handle()).aligned_to(alignment.max(Alignment::BLOCK));
         let block = self
             .allocator
             .allocate_request(request)
@@ -304,7 +306,7 @@ impl<A: Allocate> Arena<A> {
 
     /// The stream that orders the use of the arena.
     pub fn stream(&self) -> StreamHandle {
-        self.stream
+        self.stream.handle()
     }
 
     /// The allocator of the chunks.
@@ -337,9 +339,9 @@ impl<A: Allocate> Arena<A> {
 
     /// Frees a chunk. Retries a transient error once, so that one fault does not leak.
     fn free(&self, chunk: Address) -> Result<(), Error> {
-        match self.allocator.free(chunk, self.stream) {
+        match free_named(&self.allocator, chunk, self.stream) {
             Err(Error::Device(error)) if error.may_pass() => {
-                self.allocator.free(chunk, self.stream)
+                free_named(&self.allocator, chunk, self.stream)
             }
             outcome => outcome,
         }
@@ -357,6 +359,6 @@ impl<A: Allocate> Drop for Arena<A> {
 impl<A: Allocate> fmt::Debug for Arena<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let BumpUsage { used, capacity, .. } = self.usage();
-        write!(f, "Arena({}, {used} used of {capacity}, {})", self.id, self.stream)
+        write!(f, "Arena({}, {used} used of {capacity}, {})", self.id, self.stream())
     }
 }

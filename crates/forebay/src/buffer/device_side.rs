@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, Span, StreamId};
-use forebay_hal::{self as hal, Advice, Call, Device, StreamHandle};
+use forebay_hal::{self as hal, Advice, Call, Device, NamedStream, StreamHandle};
 
 use super::access::Access;
 use crate::handle::order::after;
@@ -15,17 +15,18 @@ use crate::{OwnedBlock, Pool, Request, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KnownStream {
     handle: StreamHandle,
-    id: StreamId,
+    /// `None` if the device could not tell: then it is taken for gone.
+    id: Option<StreamId>,
 }
 
 impl KnownStream {
     fn of(device: &dyn Device, handle: StreamHandle) -> hal::Result<Self> {
-        Ok(Self { handle, id: device.stream_id(handle)? })
+        Ok(Self { handle, id: Some(device.stream_id(handle)?) })
     }
 
     /// Whether the handle still names the stream, for this thread.
     fn is_there(self, device: &dyn Device) -> bool {
-        device.stream_id(self.handle).is_ok_and(|id| id == self.id)
+        self.id.is_some() && device.stream_id(self.handle).ok() == self.id
     }
 }
 
@@ -128,7 +129,7 @@ impl DeviceSide {
             self.writer = Some(user);
             self.readers.clear();
         } else if self.writer != Some(user) && !self.readers.contains(&user) {
-            after(device, stream, self.writer.map(|writer| writer.handle))?;
+            after(device, stream, self.writer.map(|writer| NamedStream::now(writer.handle)))?;
             self.block.used_on(stream);
             self.readers.push(user);
         }
@@ -151,9 +152,8 @@ impl DeviceSide {
     /// Records that work on `stream` reads the block.
     pub(super) fn read_on(&mut self, device: &dyn Device, stream: StreamHandle) {
         self.block.used_on(stream);
-        if let Ok(user) = KnownStream::of(device, stream)
-            && !self.users().any(|known| known == user)
-        {
+        let user = KnownStream { handle: stream, id: device.stream_id(stream).ok() };
+        if !self.users().any(|known| known == user) {
             self.readers.push(user);
         }
     }

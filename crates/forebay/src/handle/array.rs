@@ -101,7 +101,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         self.block.hand_over_to(stream)
     }
 
-    /// As [`OwnedBlock::set_stream`].
+    /// As [`OwnedBlock::set_stream`], which keeps what was enqueued before in order.
     pub fn set_stream(&mut self, stream: StreamHandle) {
         self.block.set_stream(stream);
     }
@@ -232,10 +232,11 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
             }
             return Ok(());
         };
-        let (device, stream) = (self.block.allocator().device(), self.block.stream());
+        let (device, stream) = (self.block.allocator().device(), self.block.stream_to_use()?);
         device.descriptor().check_process(Call::Fill)?;
         let fill = hal::Fill::linear(self.address(), size, pattern)?;
-        // SAFETY: the elements are within the block, which this handle frees in the order of the same stream.
+        // SAFETY: the elements are within the block, which is reused only after the work of this stream, wherever the
+        // handle goes.
         unsafe { device.fill(&fill, stream) }?;
         Ok(())
     }
@@ -277,7 +278,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         let Ok(copy) = hal::Copy::linear(to, from, Bytes::new(size as u64)) else { return false };
         // SAFETY: the host's side is borrowed by the caller until the copy is done, and the device's side is within the
         // block, which this handle keeps. Both are plain bytes.
-        unsafe { engine.copy(&copy, self.block.stream()) }.is_ok()
+        unsafe { engine.copy(&copy, self.block.named_stream()) }.is_ok()
     }
 
     /// Copies between the stage and the device, whichever way `ends` (to, from) says, and waits. The
@@ -290,7 +291,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         let size = Self::size_of(stage.len())?;
         let (to, from) = ends(Place::Host(Address::of_pointer(stage.as_mut_ptr())));
         let copy = hal::Copy::linear(to, from, size)?;
-        let (device, stream) = (self.block.allocator().device(), self.block.stream());
+        let (device, stream) = (self.block.allocator().device(), self.block.stream_to_use()?);
         device.descriptor().check_process(Call::Copy)?;
         // That nobody else frees the block is kept by those who hold its address.
         // SAFETY: the host's side is the stage, given to nobody until the stream was synchronised and
@@ -299,12 +300,8 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         // was used on, the same stream among that.
         if let Err(error) = unsafe { device.copy(&copy, stream) } {
             // Nothing of a copy that failed touches the host's memory any more, except on a device
-            // that is lost. On the device's side a part may still be under way in the order of the stream:
-            // the block is given back after it, whichever stream the handle has by then.
-            // Where the call was refused as it stood there is none.
-            if !matches!(error, hal::Error::Invalid { .. }) {
-                self.block.used_on(stream);
-            }
+            // that is lost. On the device's side a part may still be under way in the order of the stream, which the
+            // handle carries wherever it goes.
             if matches!(error, hal::Error::Lost { .. }) {
                 core::mem::forget(stage);
             }

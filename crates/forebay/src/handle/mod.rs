@@ -22,20 +22,31 @@
 //! enqueued on that stream may reuse the memory. If other streams use the block too, there are three ways to keep the
 //! order, and none makes the host wait:
 //!
-//! * [`used_on`](OwnedBlock::used_on) records a further stream. Before the block is freed, the handle's stream waits
-//!   for everything enqueued there by then.
+//! * [`used_on`](OwnedBlock::used_on) records a further stream. After the block is freed, its memory is reused only after
+//!   everything enqueued there by then. No stream waits for it.
 //! * [`hand_over_to`](OwnedBlock::hand_over_to) makes another stream wait for this one, and moves the handle to it.
-//! * [`set_stream`](OwnedBlock::set_stream) moves the handle to a stream that the caller has ordered already.
+//! * [`set_stream`](OwnedBlock::set_stream) moves the handle to another stream, and records this one as a further stream.
+//!
+//! A handle carries the work of its streams wherever it goes: also where it [leaves its block](OwnedBlock::into_raw).
+//!
+//! An allocator that [records no uses](crate::RecordedUse::Unsupported) has its blocks freed after the handle's stream
+//! was made to wait, on the device, for the further ones.
 //!
 //! During a capture ([`Pool::capture`](crate::Pool::capture)) a drop records no event. A block that other streams use
 //! then stays with the pool, which reuses it after the next wait for the device.
 //!
-//! Do not destroy a stream while a handle belongs to it or has recorded it: a driver may reuse the value of its handle
-//! for another stream, and the order would be kept with the wrong one.
+//! # Streams that end first
+//!
+//! A stream may end while a handle belongs to it or has recorded it, and a driver may give the value of its handle to
+//! another stream. A handle [tells the two apart](forebay_hal::NamedStream), as far as ends are announced: by the drop of a
+//! [`Stream`](crate::Stream), or by [`Pool::forget_stream`](crate::Pool::forget_stream). The block is freed then, and its
+//! memory reused after the last event of the ended stream, or, if the pool does not know it any more, after a wait for the
+//! whole device. Plain blocks are freed in the order of whichever stream has the handle that the call names.
 //!
 //! # Drops
 //!
-//! Dropping a handle does not wait for the device, and panics only if an allocator of your own panics. If the handle is
+//! Dropping a handle does not wait for the device (but for one of an allocator that records no uses, if a stream of its
+//! has ended), and panics only if an allocator of your own panics. If the handle is
 //! the last owner of its pool, the drop also drops the pool, which waits for the device: keep a clone of the pool where
 //! that matters. A drop cannot report an error. It retries a transient one once; after that the block stays allocated,
 //! and [`lost_frees`] has the count and the last error. Call [`free`](OwnedBlock::free) to get the error.

@@ -4,13 +4,13 @@ use core::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Call, StreamHandle};
+use forebay_hal::{self as hal, Call, NamedStream, StreamHandle};
 
 use super::failure::may_pass;
 use super::lost::{self, LostFree};
 use super::{Refused, order};
 use crate::sync::lock;
-use crate::{Allocate, Block, Error, Pool, Request, Result};
+use crate::{Allocate, Block, Error, Pool, RecordedUse, Request, Result};
 
 /// A block that is freed in the order of its stream when it is dropped.
 ///
@@ -28,7 +28,7 @@ use crate::{Allocate, Block, Error, Pool, Request, Result};
 /// let block = OwnedBlock::new(&pool, Request::new(Bytes::new(1000), compute.handle()))?;
 /// assert_eq!((block.requested(), block.size()), (Bytes::new(1000), Bytes::new(1024)));
 /// block.used_on(copies.handle()); // a kernel there reads it
-/// drop(block); // `compute` waits for that kernel before it uses the memory again
+/// drop(block); // the memory is used again after that kernel; nothing waits for it
 /// assert_eq!(pool.statistics().live, Bytes::ZERO);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -38,10 +38,29 @@ pub struct OwnedBlock<A: Allocate = Pool> {
     /// Null once it was given up or freed: then there is nothing to do in the drop.
     block: Block,
     requested: Bytes,
-    stream: StreamHandle,
-    /// Further streams that use the block. Few, so a list; under a lock so that those who share a
-    /// block can all note theirs.
-    uses: Mutex<Vec<StreamHandle>>,
+    stream: NamedStream,
+    /// Under a lock so that those who share a block can all note theirs.
+    uses: Mutex<Uses>,
+}
+
+/// Further streams that use a block.
+#[derive(Default)]
+struct Uses {
+    /// Few, so a list.
+    streams: Vec<NamedStream>,
+    /// The number of streams at which those that have ended are passed on to the allocator.
+    full_at: usize,
+    /// Whether some were.
+    passed_on: bool,
+}
+
+impl Uses {
+    /// Below this number, looking for streams that have ended is not worth it.
+    const FEW: usize = 8;
+
+    fn is_empty(&self) -> bool {
+        self.streams.is_empty() && !self.passed_on
+    }
 }
 
 impl<A: Allocate> OwnedBlock<A> {
@@ -66,30 +85,51 @@ impl<A: Allocate> OwnedBlock<A> {
     pub unsafe fn from_raw(allocator: A, block: Block, stream: StreamHandle) -> Self {
         // By the caller's promise it is live and nobody's.
         let _ = allocator.own(block);
+        allocator.watch_stream(stream.resolved());
         Self::of(allocator, block, block.size(), stream)
     }
 
     fn of(allocator: A, block: Block, requested: Bytes, stream: StreamHandle) -> Self {
-        Self { allocator, block, requested, stream, uses: Mutex::new(Vec::new()) }
+        let (stream, uses) = (NamedStream::now(stream), Mutex::new(Uses::default()));
+        Self { allocator, block, requested, stream, uses }
     }
 
-    /// Returns the block, which the caller has to free.
-    ///
-    /// Streams that [`used_on`](Self::used_on) recorded are passed on to the allocator
-    /// ([`record_use`](Allocate::record_use)), and forgotten if it notes none: call [`settle`](Self::settle) first then.
-    #[must_use = "a block that is dropped is not freed"]
-    pub fn into_raw(mut self) -> Block {
-        if !self.is_inherited() && !self.block.address().is_null() {
-            // Copies that were enqueued by safe code may be among the uses, and the caller may free the block in the
-            // order of any stream.
-            let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
-            for &mut stream in uses {
-                let _ = self.allocator.record_use(self.block.address(), stream);
-            }
+    /// Returns the block, which the caller has to free, in the order of any stream: the handle's stream and the
+    /// recorded ones are passed on to the allocator as [uses](Allocate::record_use). If the allocator records none, the
+    /// host waits for their work. An error returns the handle.
+    pub fn into_raw(mut self) -> core::result::Result<Block, Refused<Self>> {
+        let passed_on = match self.allocator.device().descriptor().check_process(Call::Free) {
+            Ok(()) => self.pass_on_for_all(),
+            Err(error) => Err(error.into()),
+        };
+        match passed_on {
+            Ok(()) => Ok(self.disown()),
+            Err(error) => Err(Refused::new(self, error)),
         }
+    }
+
+    /// As [`into_raw`](Self::into_raw), with nothing to pass on.
+    ///
+    /// # Safety
+    ///
+    /// * No work was enqueued that uses the block.
+    #[doc(hidden)]
+    pub unsafe fn into_raw_unused(mut self) -> Block {
+        self.disown()
+    }
+
+    /// Ends the ownership of the block.
+    fn disown(&mut self) -> Block {
         // SAFETY: this handle owns it, and knows it no more after this.
         unsafe { self.allocator.disown(self.block) };
         self.give_up()
+    }
+
+    /// The handle of a block on a stream that never ends.
+    #[cfg(feature = "host")]
+    pub(crate) fn on_lasting_stream(mut self) -> Self {
+        self.stream = NamedStream::lasting(self.stream.handle());
+        self
     }
 
     /// The block, leaving none.
@@ -120,6 +160,11 @@ impl<A: Allocate> OwnedBlock<A> {
 
     /// The stream that the handle belongs to.
     pub fn stream(&self) -> StreamHandle {
+        self.stream.handle()
+    }
+
+    /// The same, for whoever may outlive it.
+    pub(crate) fn named_stream(&self) -> NamedStream {
         self.stream
     }
 
@@ -128,8 +173,9 @@ impl<A: Allocate> OwnedBlock<A> {
         &self.allocator
     }
 
-    /// Records that work on `stream` uses the block too. The device waits for the work enqueued there until the drop
-    /// before it reuses the memory.
+    /// Records that work on `stream` uses the block too. After the handle is dropped, the memory is reused only after the
+    /// work that is enqueued there by then; no stream waits for it. If the stream ends before, it is the work until its
+    /// end.
     ///
     /// This orders nothing by itself: order the work on `stream` after the work whose results it reads.
     ///
@@ -138,11 +184,57 @@ impl<A: Allocate> OwnedBlock<A> {
         if self.is_inherited() {
             return;
         }
+        let (used, device) = (NamedStream::now(stream), self.allocator.device());
+        let is_it =
+            |known: &NamedStream| known.handle() == used.handle() && !known.has_ended(device);
         // A list of plain values is whole at any time, so a thread that panicked harms nothing.
         let mut uses = lock(&self.uses);
-        if !uses.contains(&stream) {
-            uses.push(stream);
+        if is_it(&self.stream) || uses.streams.iter().any(is_it) {
+            return;
         }
+        self.add_use(&mut uses, used);
+        drop(uses);
+        self.allocator.watch_stream(used.handle());
+    }
+
+    /// The number of further streams that are recorded here.
+    #[cfg(test)]
+    pub(super) fn recorded_uses(&self) -> usize {
+        lock(&self.uses).streams.len()
+    }
+
+    fn add_use(&self, uses: &mut Uses, used: NamedStream) {
+        if uses.streams.len() >= uses.full_at.max(Uses::FEW) {
+            self.pass_on_ended(uses);
+        }
+        uses.streams.push(used);
+    }
+
+    /// Passes uses on streams that have ended on to the allocator, which knows when their work is done: a handle that
+    /// outlives many streams does not grow.
+    #[cold]
+    fn pass_on_ended(&self, uses: &mut Uses) {
+        let (device, address) = (self.allocator.device(), self.block.address());
+        let before = uses.streams.len();
+        uses.streams.retain(|&used| {
+            let is_passed_on = used.has_ended(device)
+                && matches!(self.allocator.record_use(address, used), Ok(RecordedUse::Recorded));
+            !is_passed_on
+        });
+        uses.passed_on |= uses.streams.len() < before;
+        // Doubling makes the look cost each use a constant on average.
+        uses.full_at = 2 * uses.streams.len();
+    }
+
+    /// The stream to enqueue work on that uses the block. If the handle's own has ended, it is whichever stream has that
+    /// handle now, after a wait for the whole device, and one more that uses the block.
+    pub(crate) fn stream_to_use(&self) -> Result<StreamHandle> {
+        let device = self.allocator.device();
+        if self.stream.has_ended(device) {
+            device.synchronize_device()?;
+            self.used_on(self.stream.handle());
+        }
+        Ok(self.stream.handle())
     }
 
     /// Whether this is a forked child, and the block its parent's.
@@ -150,53 +242,91 @@ impl<A: Allocate> OwnedBlock<A> {
         self.allocator.device().descriptor().is_inherited()
     }
 
-    /// Whether the handle's stream need not wait for others before the block is used there again.
+    /// Whether no other stream uses the block.
     pub(super) fn is_settled(&mut self) -> bool {
-        let stream = self.stream;
+        self.uses.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Puts the block in order for its stream, if that takes no wait of the host. Returns `false`, and changes nothing,
+    /// if one of its streams has ended, or events must not be recorded now.
+    pub(super) fn is_put_in_order(&mut self) -> bool {
+        let device = self.allocator.device();
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
-        uses.iter().all(|&other| other == stream)
+        let is_in_reach = |stream: &NamedStream| {
+            !stream.has_ended(device) && !stream.handle().is_of_another_thread()
+        };
+        if uses.is_empty() {
+            return !self.stream.has_ended(device);
+        }
+        let can_be_ordered = !uses.passed_on
+            && !self.allocator.is_capturing()
+            && uses.streams.iter().chain([&self.stream]).all(is_in_reach);
+        can_be_ordered && self.settle().is_ok()
     }
 
     /// Makes the handle's stream wait, on the device, for the recorded streams, and forgets them. After an error they
     /// stay recorded. This records events, so do not call it while these streams are captured.
     pub fn settle(&mut self) -> Result<()> {
-        self.hand_over_to(self.stream)
+        self.hand_over_to(self.stream.handle())
     }
 
     /// Makes `stream` wait, on the device, for the handle's stream and the recorded ones, and moves the handle to
-    /// `stream`. After an error the handle stays where it was. Like [`settle`](Self::settle), this records events.
+    /// `stream`. The host waits, for the whole device, if one of them has ended or is another thread's own. After an error
+    /// the handle stays where it was. Like [`settle`](Self::settle), this records events.
     pub fn hand_over_to(&mut self, stream: StreamHandle) -> Result<()> {
-        self.allocator.device().descriptor().check_process(Call::RecordEvent)?;
+        let device = self.allocator.device();
+        device.descriptor().check_process(Call::RecordEvent)?;
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let earlier = uses.iter().copied().chain([self.stream]);
-        order::after(self.allocator.device(), stream, earlier)?;
-        uses.clear();
-        self.stream = stream;
+        if uses.passed_on {
+            device.synchronize_device()?;
+        } else {
+            let earlier = uses.streams.iter().copied().chain([self.stream]);
+            order::after(device, stream, earlier)?;
+        }
+        self.reset_to(stream);
         Ok(())
     }
 
-    /// Moves the handle to `stream` without ordering anything: the caller has made `stream` wait for the work that used
-    /// the block, or knows that it is done.
+    /// Moves the handle to `stream`, without making it wait: the stream before is recorded as one that
+    /// [uses](Self::used_on) the block.
     pub fn set_stream(&mut self, stream: StreamHandle) {
+        let (before, device) = (self.stream, self.allocator.device());
+        let stream = NamedStream::now(stream);
+        if before.handle() == stream.handle() && !before.has_ended(device) {
+            return;
+        }
+        let mut uses = lock(&self.uses);
+        // Back on a stream that was recorded before: its work is the handle's own again.
+        uses.streams.retain(|used| used.handle() != stream.handle() || used.has_ended(device));
+        self.add_use(&mut uses, before);
+        drop(uses);
         self.stream = stream;
+        self.allocator.watch_stream(stream.handle());
     }
 
-    /// Moves the handle to `stream` and forgets the recorded streams: all work that uses the block is done.
+    /// Moves the handle to `stream` and forgets the recorded streams: their work is done, or `stream` waits for it.
     pub(crate) fn reset_to(&mut self, stream: StreamHandle) {
-        self.uses.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.uses.get_mut().unwrap_or_else(PoisonError::into_inner) = Uses::default();
+        let stream = NamedStream::now(stream);
+        if stream != self.stream {
+            self.allocator.watch_stream(stream.handle());
+        }
         self.stream = stream;
     }
 
     /// Frees the block in the order of its stream, and returns the error that a drop could not.
     pub fn free(self) -> core::result::Result<(), Refused<Self>> {
-        let stream = self.stream;
-        self.free_on(stream)
+        self.free_on_its_own()
     }
 
     /// Frees the block in the order of `stream`: [`set_stream`](Self::set_stream) and [`free`](Self::free). An error
     /// returns the handle, which then belongs to `stream`.
     pub fn free_on(mut self, stream: StreamHandle) -> core::result::Result<(), Refused<Self>> {
-        self.stream = stream;
+        self.set_stream(stream);
+        self.free_on_its_own()
+    }
+
+    fn free_on_its_own(mut self) -> core::result::Result<(), Refused<Self>> {
         match self.give_back() {
             Ok(()) => Ok(()),
             Err(error) => Err(Refused::new(self, error)),
@@ -213,23 +343,72 @@ impl<A: Allocate> OwnedBlock<A> {
         self.give_back_here()
     }
 
+    /// Passes the recorded uses on to the allocator. Returns the stream in whose order the block is freed: the handle's,
+    /// or, if that has ended, the default stream, with the ended one as a use.
+    #[cold]
+    fn pass_on_uses(&mut self) -> Result<StreamHandle> {
+        let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let device = self.allocator.device();
+        let own = Some(self.stream).filter(|own| own.has_ended(device));
+        let stream = own.map_or(self.stream.handle(), |_| StreamHandle::DEFAULT);
+        let used = uses.streams.iter().copied().chain(own);
+        let left = Self::pass_on(&self.allocator, self.block, used)?;
+        if !left.is_empty() {
+            order::after(device, stream, left)?;
+        }
+        Ok(stream)
+    }
+
+    /// Passes uses on to the allocator. Returns those that it does not record, which are for the caller to order.
+    fn pass_on(
+        allocator: &A,
+        block: Block,
+        uses: impl Iterator<Item = NamedStream>,
+    ) -> Result<Vec<NamedStream>> {
+        let mut left = Vec::new();
+        for used in uses {
+            match allocator.record_use(block.address(), used)? {
+                RecordedUse::Recorded => {}
+                RecordedUse::Unsupported if allocator.is_capturing() => {
+                    // An event would be part of the graph.
+                    let missing = "an allocator that records further uses of its blocks".into();
+                    return Err(hal::Error::Unsupported { call: Call::RecordEvent, missing }.into());
+                }
+                RecordedUse::Unsupported => left.push(used),
+            }
+        }
+        Ok(left)
+    }
+
+    /// Passes all uses on to the allocator, that of the handle's stream too, so that the block may be freed in any order.
+    fn pass_on_for_all(&mut self) -> Result<()> {
+        if self.block.address().is_null() {
+            return Ok(());
+        }
+        let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let device = self.allocator.device();
+        let used = uses.streams.iter().copied().chain([self.stream]);
+        for left in Self::pass_on(&self.allocator, self.block, used)? {
+            if left.has_ended(device) || left.handle().is_of_another_thread() {
+                device.synchronize_device()?;
+            } else {
+                device.synchronize_stream(left.handle())?;
+            }
+        }
+        Ok(())
+    }
+
     /// As [`give_back`](Self::give_back), of a block of this process.
     fn give_back_here(&mut self) -> Result<()> {
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if uses.is_empty() {
-            // Nothing to order.
-        } else if self.allocator.is_capturing() {
-            // An event would be part of the graph. The allocator keeps the block until it knows by itself
-            // that these streams are done.
-            for &other in uses.iter().filter(|&&other| other != self.stream) {
-                self.allocator.record_use(self.block.address(), other)?;
-            }
+        let stream = if uses.streams.is_empty() && self.stream.is_fresh() {
+            self.stream.handle()
         } else {
-            order::after(self.allocator.device(), self.stream, uses.iter().copied())?;
-        }
+            self.pass_on_uses()?
+        };
         // SAFETY: this handle owns it. While it does not, nobody can touch the memory by it: it is borrowed
         // here until it owns the block again, or has none.
-        let Err(error) = (unsafe { self.allocator.free_owned(self.block, self.stream) }) else {
+        let Err(error) = (unsafe { self.allocator.free_owned(self.block, stream) }) else {
             self.give_up();
             return Ok(());
         };
@@ -264,7 +443,7 @@ impl<A: Allocate> Drop for OwnedBlock<A> {
             // So that whoever reads of it can free it by its address.
             // SAFETY: this handle owns it, and is going.
             unsafe { self.allocator.disown(self.block) };
-            lost::note(LostFree { block: self.block, stream: self.stream, error });
+            lost::note(LostFree { block: self.block, stream: self.stream.handle(), error });
         }
     }
 }
@@ -274,7 +453,7 @@ impl<A: Allocate> fmt::Debug for OwnedBlock<A> {
         f.debug_struct("OwnedBlock")
             .field("block", &self.block)
             .field("requested", &self.requested)
-            .field("stream", &self.stream)
+            .field("stream", &self.stream.handle())
             .finish_non_exhaustive()
     }
 }

@@ -118,8 +118,10 @@ impl<A: Allocate + Clone> Rental<A> {
         let desk = &self.desk;
         desk.allocator.device().descriptor().check_process(Call::Allocate)?;
         // A statement of its own, so that the shelf is unlocked when the allocator is asked.
-        let kept = desk.shelf().take(least, desk.options.largest_for(least));
-        let owned = match kept {
+        let mut kept = desk.shelf().take(least, desk.options.largest_for(least));
+        // What cannot be put in order goes back to the allocator, which keeps the order without a wait: streams that used
+        // the block have ended, perhaps the rental's own, whose handle may be another stream's by now.
+        let owned = match kept.take_if(|owned| owned.is_put_in_order()) {
             Some(owned) => owned,
             None => desk.fetch(least)?,
         };
@@ -199,8 +201,8 @@ impl<A: Allocate> Rented<A> {
         self.desk.stream
     }
 
-    /// Records that work on `stream` uses the block too. The rental's stream waits for it, on the device, when the
-    /// block is returned.
+    /// Records that work on `stream` uses the block too. When the block is rented again, the rental's stream waits for it,
+    /// on the device.
     pub fn used_on(&self, stream: StreamHandle) {
         if let Some(owned) = &self.owned {
             owned.used_on(stream);
@@ -214,10 +216,9 @@ impl<A: Allocate> Drop for Rented<A> {
         if self.desk.is_inherited() {
             return;
         }
-        // What cannot be put in order is not kept: its own drop tries again, and tells if it must. While
-        // work is captured it cannot, as that takes an event: its drop leaves it to the allocator.
-        let may_record = !self.desk.allocator.is_capturing();
-        if owned.is_settled() || (may_record && owned.settle().is_ok()) {
+        // During a capture a block that other streams use cannot be put in order later: the allocator keeps it until they
+        // are done.
+        if owned.is_settled() || !self.desk.allocator.is_capturing() {
             // As above: the allocator is called when the shelf is unlocked.
             let evicted = self.desk.shelf().put(owned, &self.desk.options);
             drop(evicted);

@@ -12,7 +12,7 @@ use crate::{Allocate, Block, Error, Pool};
 /// A block with several owners: clones share it, and the last one frees it.
 ///
 /// Owners that use the block on other streams record them with [`used_on`](Self::used_on). When the last owner is
-/// dropped, the block's stream waits on the device for all recorded streams, so no work reuses the memory too early.
+/// dropped, the memory is reused after the work of all recorded streams, and none of them waits.
 ///
 /// ```
 /// use forebay::{Bytes, HostDevice, Pool, Priority, SharedBlock, Stream, StreamHandle};

@@ -76,6 +76,8 @@ where
     let slot = Arc::new(Slot { birth, stage: Mutex::new(Stage::Pending(None)) });
     let promise = Promise { slot: Arc::clone(&slot) };
     let allocator = allocator.clone();
+    // The default stream of a thread is the caller's, not that of the thread that serves the request.
+    let request = Request { stream: request.stream.resolved(), ..request };
     // Whoever asks is who it is counted for, whichever thread serves it.
     let tag = Tag::current();
     let job = move || {

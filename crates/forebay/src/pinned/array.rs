@@ -171,14 +171,15 @@ impl<T: Pod> PinnedArray<T> {
             return Ok(());
         }
         let copy = hal::Copy::linear(to, from, size)?;
-        let stream = other.block().stream();
         // Made first: a copy without an event could not be waited for.
-        let event = self.block.allocator().pool.work_event()?;
-        // The array may move to another stream before the copy is done.
-        other.block().used_on(stream);
+        let event = match self.is_capturing() {
+            true => None,
+            false => Some(self.block.allocator().pool.work_event()?),
+        };
+        let stream = other.block().stream_to_use()?;
         // SAFETY: the host's side is this array's block, which returns to the pool only after the use that is recorded
         // below; until then the host reads or writes it only where the copy does not conflict. The device's side is the
-        // other array's block, which is freed after what it was used on.
+        // other array's block, which is reused after the work of its stream, wherever the array goes.
         match unsafe { device.copy(&copy, stream) } {
             Ok(()) => self.record(access, event, stream),
             Err(error) => {
@@ -205,38 +206,47 @@ impl<T: Pod> PinnedArray<T> {
 
     fn use_on(&self, access: Access, stream: StreamHandle) -> Result<()> {
         self.device().descriptor().check_process(Call::RecordEvent)?;
+        if self.is_capturing() {
+            return self.record(access, None, stream);
+        }
         match self.block.allocator().pool.work_event() {
-            Ok(event) => self.record(access, event, stream),
+            Ok(event) => self.record(access, Some(event), stream),
             Err(error) => self.settle(access, stream, error),
         }
     }
 
-    fn record(&self, access: Access, event: WorkEvent, stream: StreamHandle) -> Result<()> {
-        match event.record(stream) {
+    /// Records a use until `event`, which is put after the work on `stream`; without one, until a wait for the whole
+    /// device: during a capture the event would be part of the graph.
+    fn record(&self, access: Access, event: Option<WorkEvent>, stream: StreamHandle) -> Result<()> {
+        match event.as_ref().map_or(Ok(()), |event| event.record(stream)) {
             Ok(()) => {
-                self.add(access, Some(event));
+                self.add(access, event);
                 Ok(())
             }
             Err(error) => self.settle(access, stream, error),
         }
     }
 
-    /// Waits for a stream whose work could not be given an event. If that fails too, the use stays for good, or until
-    /// the whole device was waited for, and `error` is returned.
+    /// Whether events must be neither recorded nor queried.
+    fn is_capturing(&self) -> bool {
+        self.block.allocator().is_capturing()
+    }
+
+    /// Waits for a stream whose work could not be given an event. If that fails too, the use stays until the whole device
+    /// was waited for, and `error` is returned: the stream may have ended, and its work goes on.
     fn settle(&self, access: Access, stream: StreamHandle, error: Error) -> Result<()> {
-        match self.device().synchronize_stream(stream) {
-            Ok(()) => return Ok(()),
-            // There is no such stream, and so no work of it.
-            Err(hal::Error::Invalid { .. }) => {}
-            Err(_) => self.add(access, None),
+        if self.device().synchronize_stream(stream).is_ok() {
+            return Ok(());
         }
+        self.add(access, None);
         Err(error)
     }
 
     /// Adds a use, and forgets those that are done, so that their number is bounded by the work under way.
     fn add(&self, access: Access, end: Option<WorkEvent>) {
+        let is_capturing = self.is_capturing();
         let mut uses = lock(&self.uses);
-        uses.retain(Use::may_be_pending);
+        uses.retain(|one| is_capturing || one.may_be_pending());
         uses.push(Use { number: fresh_handle(), access, end });
     }
 
@@ -245,8 +255,9 @@ impl<T: Pod> PinnedArray<T> {
         if self.device().descriptor().is_inherited() {
             return false;
         }
+        let is_capturing = self.is_capturing();
         let mut uses = lock(&self.uses);
-        uses.retain(Use::may_be_pending);
+        uses.retain(|one| is_capturing || one.may_be_pending());
         uses.is_empty()
     }
 
@@ -273,11 +284,12 @@ impl<T: Pod> PinnedArray<T> {
         Ok(())
     }
 
-    /// Makes the pool keep the memory until all these uses are done. `false` where one has no event.
+    /// Makes the pool keep the memory until all these uses are done; `false` if it cannot.
     fn record_pending(&self, uses: Vec<Use>) -> bool {
         let (pool, address) = (&self.block.allocator().pool, self.block.address());
-        let mut pending = uses.into_iter().filter(Use::may_be_pending);
-        pending.all(|one| one.end.is_some_and(|end| pool.record_use_until(address, &end).is_ok()))
+        let is_capturing = self.is_capturing();
+        let mut pending = uses.into_iter().filter(|one| is_capturing || one.may_be_pending());
+        pending.all(|one| pool.record_use_until(address, one.end.as_ref()).is_ok())
     }
 
     fn device(&self) -> &Arc<dyn Device> {
@@ -308,8 +320,7 @@ impl<T: Pod> Drop for PinnedArray<T> {
             // SAFETY: it is dropped nowhere else, and not used after this.
             unsafe { ManuallyDrop::drop(&mut self.block) };
         }
-        // Work without an event may use the memory for ever. The block is leaked then, and its pool with it, which the
-        // block keeps alive.
+        // Else work may use the memory for ever. The block is leaked, and its pool with it, which the block keeps alive.
     }
 }
 

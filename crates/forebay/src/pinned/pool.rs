@@ -10,6 +10,7 @@ use forebay_hal::{self as hal, Device, PinnedFlags, StreamHandle, ToDevice};
 use crate::block::leave_to;
 use crate::config::Fraction;
 use crate::memory_view::{MemoryView, Source};
+use crate::pool::Capture;
 use crate::{Allocate, Block, Error, OwnedBlock, Pool, PoolOptions, Request, Result, Statistics};
 
 /// The most that a pool without `max_bytes` pins: half of the machine's memory. The system cannot take pinned memory
@@ -151,7 +152,8 @@ impl PinnedPool {
     }
 
     pub(super) fn owned(&self, request: Request) -> Result<OwnedBlock<Arc<Parts>>> {
-        OwnedBlock::new(&self.parts, request).map_err(|error| self.explain(error))
+        let owned = OwnedBlock::new(&self.parts, request).map_err(|error| self.explain(error))?;
+        Ok(owned.on_lasting_stream())
     }
 
     /// The error of the device if it has less than the pool knows of: the system limits how much memory a process locks.
@@ -196,6 +198,13 @@ impl PinnedPool {
         self.parts.pool.trim(keep)
     }
 
+    /// Makes the pool and its arrays safe to use while work is captured into a graph, as
+    /// [`Pool::capture`](crate::Pool::capture) does for device memory: until the guard is dropped, no event is recorded or
+    /// queried. Memory that work uses meanwhile is reused after a wait for the whole device.
+    pub fn capture(&self) -> Result<Capture> {
+        self.parts.pool.capture()
+    }
+
     /// The stream that stands for the host.
     pub(super) fn host(&self) -> StreamHandle {
         self.parts.host
@@ -229,7 +238,7 @@ impl PinnedPool {
         let record = || {
             let event = of.work_event()?;
             event.record(stream)?;
-            self.parts.pool.record_use_until(address, &event)
+            self.parts.pool.record_use_until(address, Some(&event))
         };
         match record() {
             Err(_) if of.device().synchronize_stream(stream).is_ok() => Ok(()),

@@ -232,6 +232,9 @@ impl Pool {
     /// once its work so far is done. Dropping a [`Stream`](crate::Stream) does this by itself if it was made by
     /// [`new`](crate::Stream::new), or by [`foreign`](crate::Stream::foreign) and is the last value of its stream; not
     /// if it was [`borrowed`](crate::Stream::borrowed).
+    ///
+    /// A driver may give the handle of a destroyed stream to another. Handles notice it by this call; a plain block that is
+    /// freed by the old handle afterwards counts as freed on whichever stream has it then.
     pub fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         self.shared.forget_stream(stream.resolved())
     }

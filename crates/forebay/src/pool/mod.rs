@@ -30,11 +30,11 @@ use core::fmt;
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
-use forebay_hal::{Device, StreamHandle};
+use forebay_hal::{Device, NamedStream, StreamHandle};
 
 use self::front::claimed_as::ClaimedAs;
 use self::shared::Shared;
-use crate::{Allocate, Block, PoolId, Request, Result, Tag};
+use crate::{Allocate, Block, PoolId, RecordedUse, Request, Result, Tag};
 
 pub use calls::block_pages::PagePart;
 pub use calls::observe::Observation;
@@ -283,8 +283,13 @@ unsafe impl Allocate for Pool {
         self.shared.captures.any()
     }
 
-    fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        Self::record_use(self, address, stream)
+    fn watch_stream(&self, stream: StreamHandle) {
+        self.shared.watch_stream(stream);
+    }
+
+    fn record_use(&self, address: Address, stream: NamedStream) -> Result<RecordedUse> {
+        self.shared.record_named_use(address, stream)?;
+        Ok(RecordedUse::Recorded)
     }
 }
 

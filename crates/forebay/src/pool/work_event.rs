@@ -37,9 +37,13 @@ impl Pool {
         Ok(WorkEvent(Arc::new(LoggedEvent::new(&self.shared.device, &self.shared.log)?)))
     }
 
-    /// Records that the live block at `address` is used until `event`. After its free the memory is reused only after
-    /// that, and the host has seen it.
-    pub(crate) fn record_use_until(&self, address: Address, event: &WorkEvent) -> Result<()> {
-        self.shared.record_use_until(address, &event.0)
+    /// Records that the live block at `address` is used until `event`, or, without one, until the whole device was waited
+    /// for. After its free the memory is reused only after that, and the host has seen it.
+    pub(crate) fn record_use_until(
+        &self,
+        address: Address,
+        event: Option<&WorkEvent>,
+    ) -> Result<()> {
+        self.shared.record_use_until(address, event.map(|event| &event.0))
     }
 }

@@ -1,11 +1,11 @@
 //! Many transfers at once: small ones are staged together, and each has a result of its own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use bytemuck::Pod;
 use forebay_core::transfer::{Item, Packing};
-use forebay_hal::{Copy, StreamHandle};
+use forebay_hal::{Copy, NamedStream, StreamHandle};
 
 use super::builder::Choices;
 use super::engine::Engine;
@@ -27,7 +27,7 @@ const GROUP: usize = 2048;
 struct Accepted {
     number: usize,
     copy: Copy,
-    stream: StreamHandle,
+    stream: NamedStream,
 }
 
 /// Many transfers, made by [`Scope::upload_all`] and [`Scope::download_all`].
@@ -74,7 +74,7 @@ impl<'scope> Scope<'scope, '_> {
         let choices = Choices::default();
         let copies = items.into_iter().map(|(from, to)| {
             let side = (from.as_ptr(), from.len());
-            (copy_of(self.engine(), Direction::Up, side, to, &choices), to.block().stream())
+            (copy_of(self.engine(), Direction::Up, side, to, &choices), to.block().named_stream())
         });
         BatchTicket::begin(self, Direction::Up, copies)
     }
@@ -88,7 +88,10 @@ impl<'scope> Scope<'scope, '_> {
         let choices = Choices::default();
         let copies = items.into_iter().map(|(from, to)| {
             let side = (to.as_mut_ptr().cast_const(), to.len());
-            (copy_of(self.engine(), Direction::Down, side, from, &choices), from.block().stream())
+            (
+                copy_of(self.engine(), Direction::Down, side, from, &choices),
+                from.block().named_stream(),
+            )
         });
         BatchTicket::begin(self, Direction::Down, copies)
     }
@@ -104,7 +107,7 @@ impl<'scope> BatchTicket<'scope> {
     pub(super) fn begin(
         scope: &'scope Scope<'scope, '_>,
         direction: Direction,
-        copies: impl Iterator<Item = (Result<Copy>, StreamHandle)>,
+        copies: impl Iterator<Item = (Result<Copy>, NamedStream)>,
     ) -> Self {
         let (engine, open) = (scope.engine(), scope.open());
         let (results, alone, groups) = (Vec::new(), Vec::new(), Vec::new());
@@ -136,7 +139,7 @@ impl<'scope> BatchTicket<'scope> {
     }
 
     /// Begins the transfer of an item, or notes why it could not.
-    fn begin_alone(&mut self, number: usize, copy: &Copy, stream: StreamHandle) {
+    fn begin_alone(&mut self, number: usize, copy: &Copy, stream: NamedStream) {
         // SAFETY: both sides are borrowed until the end of the scope, which waits for the transfer.
         match unsafe { begin(self.engine, self.direction, copy, Choices::default(), stream) } {
             Ok(id) => {
@@ -171,8 +174,15 @@ impl<'scope> BatchTicket<'scope> {
         };
         let items: Arc<[Item]> = accepted.iter().map(item).collect();
         let total = items.iter().map(|item| item.size).sum();
-        let streams: BTreeSet<u64> = accepted.iter().map(|one| one.stream.0).collect();
-        let streams: Vec<StreamHandle> = streams.into_iter().map(StreamHandle).collect();
+        // Of several with one handle the one that was named first: if it has not ended, none has.
+        let mut streams = BTreeMap::<StreamHandle, NamedStream>::new();
+        for one in accepted {
+            let first = streams.entry(one.stream.handle()).or_insert(one.stream);
+            if one.stream.named_at() < first.named_at() {
+                *first = one.stream;
+            }
+        }
+        let streams: Vec<NamedStream> = streams.into_values().collect();
         let packing = Packing::new(self.engine.options.load(total));
         let supply = Supply::Items(items, packing);
         let order = Choices::default().order_of(direction, HostEnd::Memory, supply, total);

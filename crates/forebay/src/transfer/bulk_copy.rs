@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_hal::{Copy, Place, StreamHandle};
+use forebay_hal::{Copy, NamedStream, Place};
 
 use super::builder::Choices;
 use super::engine::Engine;
@@ -13,7 +13,7 @@ use crate::Result;
 use crate::bulk::BulkCopy;
 
 impl BulkCopy for Engine {
-    unsafe fn copy(self: Arc<Self>, copy: &Copy, stream: StreamHandle) -> Result<()> {
+    unsafe fn copy(self: Arc<Self>, copy: &Copy, stream: NamedStream) -> Result<()> {
         let direction =
             if matches!(copy.to(), Place::Device(_)) { Direction::Up } else { Direction::Down };
         // SAFETY: as the caller promised, until the transfer was waited for. The host's memory is touched by threads of

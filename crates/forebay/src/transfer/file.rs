@@ -84,7 +84,7 @@ where
     fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
         let engine = &engine.engine;
         let Self { direction, file, offset, array } = self;
-        let earlier = array.block().stream();
+        let earlier = array.block().named_stream();
         let start = || {
             check_device(engine, &array)?;
             if choices.region.is_some() {

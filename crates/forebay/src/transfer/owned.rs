@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use forebay_core::{Address, Bytes};
-use forebay_hal::{self as hal, Call, Copy, Device, Extent, Pitch, Place, StreamHandle, invalid};
+use forebay_hal::{
+    self as hal, Call, Copy, Device, Extent, NamedStream, Pitch, Place, StreamHandle, invalid,
+};
 
 use super::builder::{Choices, Ends, Region, Transfer};
 use super::engine::{Engine, TransferEngine};
@@ -136,7 +138,7 @@ pub(super) unsafe fn begin(
     direction: Direction,
     copy: &Copy,
     choices: Choices,
-    earlier: StreamHandle,
+    earlier: NamedStream,
 ) -> Result<JobId> {
     let order = choices.order(engine, direction, HostEnd::Memory, &copy.shape());
     // SAFETY: as the caller promised.
@@ -153,7 +155,7 @@ pub(super) unsafe fn begin_direct(
     direction: Direction,
     copy: &Copy,
     choices: Choices,
-    earlier: StreamHandle,
+    earlier: NamedStream,
     note: impl FnOnce(StreamHandle) -> Result<()>,
     note_failure: impl FnOnce(StreamHandle),
 ) -> Result<JobId> {
@@ -183,7 +185,7 @@ where
     fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
         let engine = &engine.engine;
         let Self(source, array) = self;
-        let earlier = array.block().stream();
+        let earlier = array.block().named_stream();
         let start = || {
             let elements = source.elements()?;
             let side = (elements.as_ptr(), elements.len());
@@ -222,7 +224,7 @@ where
     fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
         let engine = &engine.engine;
         let Self(array, mut sink) = self;
-        let earlier = array.block().stream();
+        let earlier = array.block().named_stream();
         let start = || {
             let elements = sink.elements_mut()?;
             let side = (elements.as_mut_ptr().cast_const(), elements.len());

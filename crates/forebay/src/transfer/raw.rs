@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay_hal::{Call, Copy, Place, StreamHandle, invalid};
+use forebay_hal::{Call, Copy, NamedStream, Place, StreamHandle, invalid};
 
 use super::batch::BatchTicket;
 use super::builder::{Choices, Ends, Transfer};
@@ -22,7 +22,7 @@ use crate::Result;
 #[derive(Debug)]
 pub struct RawEnds {
     copy: Copy,
-    stream: StreamHandle,
+    stream: NamedStream,
 }
 
 /// A transfer of memory that its caller keeps. Dropping it waits until nothing uses the memory any more.
@@ -31,7 +31,7 @@ pub struct RawEnds {
 pub struct RawTicket {
     engine: Arc<Engine>,
     id: JobId,
-    stream: StreamHandle,
+    stream: NamedStream,
     /// Whether the device copies the host's side itself.
     is_direct: bool,
     /// Whether later work on the stream waits for the transfer.
@@ -49,7 +49,7 @@ impl TransferEngine {
     /// * After [`RawTicket::order`] and a drop, the device side is used in the order of `stream` alone.
     /// * `stream` is a stream of the engine's device until then.
     pub unsafe fn copy_raw(&self, copy: Copy, stream: StreamHandle) -> Transfer<'_, RawEnds> {
-        Transfer::new(self, RawEnds { copy, stream })
+        Transfer::new(self, RawEnds { copy, stream: NamedStream::now(stream) })
     }
 
     /// Makes many transfers of ordinary memory at once, all in one direction and after the work that was enqueued on
@@ -70,6 +70,7 @@ impl TransferEngine {
             let refuse = || invalid(Call::Copy, "copy", given, "copies in one direction").into();
             if of == direction { Ok(copy) } else { Err(refuse()) }
         };
+        let stream = NamedStream::now(stream);
         let copies = copies.into_iter().map(|copy| (copy.and_then(same), stream));
         self.scope(|scope| BatchTicket::begin(scope, direction, copies).wait())
     }
@@ -130,7 +131,7 @@ impl RawTicket {
     pub fn order(&self) -> Result<()> {
         self.engine.device.descriptor().check_process(Call::WaitEvent)?;
         if let Some(Phase::Ordered(event)) = worker::run_until_ordered(&self.engine, self.id)
-            && self.engine.device.wait_event(self.stream, event.handle()).is_ok()
+            && worker::makes_wait(&self.engine, self.stream, &event)
         {
             self.is_ordered.store(true, Ordering::Release);
             return Ok(());

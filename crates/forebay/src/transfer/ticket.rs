@@ -9,7 +9,7 @@ use core::task::{Context, Poll, Waker};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay_hal::{Call, Progress as DeviceProgress, StreamHandle};
+use forebay_hal::{Call, NamedStream, Progress as DeviceProgress};
 
 use super::engine::Engine;
 use super::figures::Progress;
@@ -30,13 +30,13 @@ pub struct Ticket<R: Send + 'static> {
     engine: Arc<Engine>,
     id: JobId,
     /// The stream of the array.
-    stream: StreamHandle,
+    stream: NamedStream,
     /// Taken by the drop.
     memory: ManuallyDrop<R>,
 }
 
 impl<R: Send + 'static> Ticket<R> {
-    pub(super) fn new(engine: &Arc<Engine>, id: JobId, stream: StreamHandle, memory: R) -> Self {
+    pub(super) fn new(engine: &Arc<Engine>, id: JobId, stream: NamedStream, memory: R) -> Self {
         Self { engine: Arc::clone(engine), id, stream, memory: ManuallyDrop::new(memory) }
     }
 

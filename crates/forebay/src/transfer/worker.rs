@@ -5,12 +5,15 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use forebay_core::Bytes;
-use forebay_hal::{self as hal, Call, Progress as DeviceProgress, StreamHandle};
+use forebay_hal::{
+    self as hal, Call, Event, NamedStream, Progress as DeviceProgress, StreamHandle,
+};
 
 use super::engine::Engine;
 use super::figures::Progress;
 use super::job::{Direction, Job, JobId, Order, Phase};
 use super::state::{Kept, State, Step, Task};
+use crate::callback::Callbacks;
 use crate::handle::order::after;
 use crate::pinned::PinnedArray;
 use crate::sync::thread;
@@ -18,6 +21,9 @@ use crate::{Error, Result};
 
 /// How often the memory of dropped tickets is looked at while there is nothing else to do.
 const SWEEP: Duration = Duration::from_millis(2);
+
+/// The most dropped tickets whose memory is kept while more transfers are begun.
+const MOST_KEPT: usize = 1024;
 
 /// How long a thread looks again and again whether the device is done with a slot. After that it waits in the driver, and
 /// another thread may look for another slot. A slot of 4 MiB takes 76 us on PCI Express 5.
@@ -45,7 +51,7 @@ impl Outcome {
 pub(super) unsafe fn submit(
     engine: &Arc<Engine>,
     order: Order,
-    earlier: &[StreamHandle],
+    earlier: &[NamedStream],
 ) -> Result<JobId> {
     let (id, stream) = begin(engine, order.direction, earlier)?;
     let parts = order.total.div_ceil(engine.options.least_piece());
@@ -66,7 +72,7 @@ pub(super) unsafe fn submit(
 pub(super) fn submit_direct(
     engine: &Arc<Engine>,
     order: Order,
-    earlier: &[StreamHandle],
+    earlier: &[NamedStream],
     enqueue: impl FnOnce(StreamHandle) -> Result<()>,
 ) -> Result<JobId> {
     let (id, stream) = begin(engine, order.direction, earlier)?;
@@ -93,10 +99,11 @@ pub(super) fn submit_direct(
 fn begin(
     engine: &Arc<Engine>,
     direction: Direction,
-    earlier: &[StreamHandle],
+    earlier: &[NamedStream],
 ) -> Result<(JobId, StreamHandle)> {
     engine.device.descriptor().check_process(Call::Copy)?;
     sweep(engine);
+    make_room(engine);
     let id = engine.state().number();
     let stream = engine.stream(direction, id);
     engine.retried(direction, || after(&engine.device, stream, earlier.iter().copied()))?;
@@ -373,15 +380,22 @@ pub(super) fn wait(engine: &Arc<Engine>, id: JobId) -> Result<()> {
 
 /// Waits until all parts of a transfer were handed to the device, and makes later work on `stream` wait for them there.
 /// Then forgets it.
-pub(super) fn order(engine: &Arc<Engine>, id: JobId, stream: StreamHandle) -> Result<()> {
+pub(super) fn order(engine: &Arc<Engine>, id: JobId, stream: NamedStream) -> Result<()> {
     engine.device.descriptor().check_process(Call::WaitEvent)?;
     if let Some(Phase::Ordered(event)) = run_until_ordered(engine, id)
-        && engine.device.wait_event(stream, event.handle()).is_ok()
+        && makes_wait(engine, stream, &event)
     {
         forget(engine, id);
         return Ok(());
     }
     wait(engine, id)
+}
+
+/// Makes later work on `stream` wait for `event`. Returns `false` if that is not possible, or the stream has ended: the
+/// wait would be that of the stream that has its handle now.
+pub(super) fn makes_wait(engine: &Engine, stream: NamedStream, event: &Event) -> bool {
+    !stream.has_ended(&engine.device)
+        && engine.device.wait_event(stream.handle(), event.handle()).is_ok()
 }
 
 /// Forgets a transfer that is settled or ordered. What of it is the program's is dropped without the lock.
@@ -447,9 +461,9 @@ pub(super) fn is_settled(engine: &Engine, id: JobId) -> bool {
 
 /// Ends the engine's interest in a transfer whose ticket is dropped, if its memory can be dropped now: all of it was handed
 /// to the device, and later work on `stream`, the array's, waits for that.
-pub(super) fn release(engine: &Engine, id: JobId, stream: StreamHandle) -> bool {
+pub(super) fn release(engine: &Engine, id: JobId, stream: NamedStream) -> bool {
     let ordered = match engine.state().jobs.get(&id).map(|job| job.phase.clone()) {
-        Some(Phase::Ordered(event)) => engine.device.wait_event(stream, event.handle()).is_ok(),
+        Some(Phase::Ordered(event)) => makes_wait(engine, stream, &event),
         _ => false,
     };
     let released = ordered || is_settled(engine, id);
@@ -483,6 +497,29 @@ pub(super) fn sweep(engine: &Engine) {
         };
         // Without the lock: it is the program's.
         let _ = engine.callbacks.call(|| drop((kept, job)));
+    }
+}
+
+/// Ends the oldest transfers whose tickets were dropped, if there are too many: a program that begins transfers faster
+/// than they end, and drops the tickets, waits here and helps. A callback does not, since it may be of one of them.
+fn make_room(engine: &Arc<Engine>) {
+    let oldest = || {
+        let state = engine.state();
+        let is_full = state.kept.len() >= MOST_KEPT;
+        state.kept.front().map(|kept| kept.id).filter(|_| is_full)
+    };
+    while !Callbacks::is_inside()
+        && let Some(id) = oldest()
+    {
+        if let Some(phase) = run_until_ordered(engine, id) {
+            // What it moved is nobody's any more, nor is its error.
+            let _ = settle(engine, id, phase);
+        }
+        sweep(engine);
+        if oldest() == Some(id) {
+            // The device does not tell whether it is done.
+            return;
+        }
     }
 }
 

@@ -130,7 +130,7 @@ fn a_block_becomes_an_array_only_if_it_holds_one() {
     assert!(refused.to_string().contains("1028 B"), "{refused}");
     let refused = DeviceArray::<u32>::from_block(refused.into_handle(), usize::MAX).unwrap_err();
     let array = DeviceArray::<u32>::from_block(refused.into_handle(), 256).unwrap();
-    assert_eq!(array.into_block().into_raw().size(), bench.live());
+    assert_eq!(array.into_block().into_raw().unwrap().size(), bench.live());
 }
 
 /// An allocator that gives half of what is asked for must not lead to copies past its blocks.

@@ -2,6 +2,8 @@
 
 mod array;
 mod batch;
+mod ended;
+mod moves;
 mod owned;
 mod rental;
 mod shared;

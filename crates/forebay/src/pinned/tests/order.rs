@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use forebay_hal::{Copy, Place, Transfers};
+
 use super::*;
 
 const LENGTH: usize = 1 << 20;
@@ -179,4 +181,56 @@ fn random_program(machine: SimOptions, seed: u64) {
     let left = bench.machine.census();
     assert_eq!((left.blocks, left.events, left.streams), (0, 0, 4), "{left}");
     assert_eq!((left.pages, left.mappings, left.regions), (0, 0, 0), "{left}");
+}
+
+/// A stream that ends between the work and the call that records it: the work goes on, and keeps the memory.
+#[test]
+fn work_of_a_stream_that_ended_keeps_the_memory() {
+    let bench = Bench::new();
+    let stream = bench.stream();
+    let array = bench.array(LENGTH, stream);
+    let gate = bench.close(stream);
+    let pinned = bench.filled(LENGTH, 1);
+    let (host, device) = (Place::Host(pinned.address()), Place::Device(array.address()));
+    let copy = Copy::linear(device, host, Bytes::new(LENGTH as u64)).unwrap();
+    // SAFETY: both sides live until the copy is done, which the pools see to.
+    unsafe { bench.device.copy(&copy, stream) }.unwrap();
+    bench.device.destroy_stream(stream).unwrap();
+    pinned.read_on(stream).unwrap_err();
+    assert!(!pinned.is_idle());
+    let address = pinned.address();
+    drop(pinned);
+    assert_ne!(bench.filled(LENGTH, 2).address(), address);
+    drop(gate);
+    bench.device.synchronize_device().unwrap();
+    bench.pinned.trim(Bytes::ZERO).unwrap();
+    assert_eq!(bench.pinned.held(), Bytes::ZERO, "nothing is lost");
+    bench.assert_no_race();
+}
+
+/// During a capture no event is recorded, queried or waited for, and what is used meanwhile comes back afterwards.
+#[test]
+fn a_capture_sees_nothing_of_pinned_memory() {
+    use forebay_hal::Call;
+    let bench = Bench::new();
+    let mut array = bench.array(LENGTH, DEFAULT);
+    let before = bench.filled(LENGTH, 1);
+    before.copy_to_device(&mut array).unwrap();
+    let seen = || {
+        let calls = bench.machine.calls();
+        [Call::CreateEvent, Call::RecordEvent, Call::QueryEvent, Call::SynchronizeEvent]
+            .map(|call| calls.of(call))
+    };
+    let (at_first, capture) = (seen(), bench.pinned.capture().unwrap());
+    let during = bench.pinned.array::<u8>(LENGTH).unwrap();
+    during.copy_to_device(&mut array).unwrap();
+    assert!(!during.is_idle() && !before.is_idle(), "it cannot be asked");
+    drop(before);
+    drop(during);
+    drop(bench.pinned.array::<u8>(LENGTH).unwrap());
+    assert_eq!(seen(), at_first);
+    drop(capture);
+    bench.pinned.trim(Bytes::ZERO).unwrap();
+    assert_eq!(bench.pinned.held(), Bytes::ZERO);
+    bench.assert_no_race();
 }

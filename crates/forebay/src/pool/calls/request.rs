@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::StreamHandle;
+use forebay_hal::{self as hal, Call, NamedStream, StreamHandle};
 
 use crate::pool::backing::Backing;
 use crate::pool::backing::deferred::Task;
@@ -287,7 +287,12 @@ impl Shared {
                 heap.free(block.address, block.size, slot);
                 return;
             };
-            (Backing::ends_of(&mut heap, uses, Some(serial)), serial)
+            let ends = Backing::ends_of(&mut heap, uses, Some(serial));
+            if ends.is_empty() {
+                heap.free(block.address, block.size, slot);
+                return;
+            }
+            (ends, serial)
         };
         backing.defer(self.context(), &[Task::ReturnBlock(block, serial)], ends);
     }
@@ -407,15 +412,54 @@ impl Shared {
         self.mark_used(address, |heap| heap.note_use(address, stream))
     }
 
-    /// Records that the block at `address` is used until `event`: after its free, the memory is reused only after that.
+    /// As [`record_use`](Self::record_use), of a stream that may have ended since it was named.
+    pub(in crate::pool) fn record_named_use(
+        &self,
+        address: Address,
+        used: NamedStream,
+    ) -> Result<()> {
+        self.birth.check()?;
+        let stream = used.handle();
+        // Work may have been enqueued on whichever stream has the handle now. Nothing is asked during a capture, where
+        // every use waits for the whole device.
+        let is_there = !used.has_ended(&self.device)
+            || self.captures.any()
+            || self.log.call(Call::StreamId, || self.device.stream_id(stream)).is_ok();
+        let mut was_announced = true;
+        if is_there {
+            match self.check_stream_identity(stream, &mut WaitBudget::default()) {
+                Err(Error::Device(hal::Error::Invalid { .. })) => was_announced = false,
+                checked => checked?,
+            }
+        }
+        self.mark_used(address, |heap| {
+            let mut first = false;
+            if !was_announced {
+                first |= heap.note_unknown_use(address);
+            } else if is_there {
+                first |= heap.note_use(address, stream);
+            }
+            // Looked at under the heap lock, under which the pool hears of ends.
+            if used.has_ended(&self.device) {
+                first |= heap.note_ended_use(address, used);
+            }
+            first
+        })
+    }
+
+    /// Records that the block at `address` is used until `event`, or until a wait for the whole device: after its free,
+    /// the memory is reused only after that.
     #[cfg(feature = "host")]
     pub(in crate::pool) fn record_use_until(
         &self,
         address: Address,
-        event: &Arc<LoggedEvent>,
+        event: Option<&Arc<LoggedEvent>>,
     ) -> Result<()> {
         self.birth.check()?;
-        self.mark_used(address, |heap| heap.note_use_until(address, event))
+        self.mark_used(address, |heap| match event {
+            Some(event) => heap.note_use_until(address, event),
+            None => heap.note_unknown_use(address),
+        })
     }
 
     /// Marks the live block at `address` as used elsewhere too. `note` records the use, and returns whether it is the

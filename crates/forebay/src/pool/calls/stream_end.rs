@@ -1,13 +1,20 @@
 //! Forgetting streams. Holes stay in the order of an ended stream until its work is done, and its handle may be reused
 //! from then on.
 
-use forebay_hal::StreamHandle;
+use forebay_hal::{StreamHandle, announce_stream_end, stream_ends};
 
 use crate::Result;
 use crate::pool::common::wait::WaitBudget;
 use crate::pool::shared::Shared;
 
 impl Shared {
+    /// Gives a stream that uses a block of the pool a slot, so that its end is noticed.
+    pub(in crate::pool) fn watch_stream(&self, stream: StreamHandle) {
+        if !self.is_inherited() {
+            self.heap().slot_for(stream);
+        }
+    }
+
     /// Whether the pool knows a stream by its handle: by a slot, or by a thread cache.
     pub(in crate::pool) fn knows_stream(&self, stream: StreamHandle) -> bool {
         let stream = stream.resolved();
@@ -20,6 +27,8 @@ impl Shared {
     pub(in crate::pool) fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         self.birth.check()?;
         self.check_stream_identity(stream, &mut WaitBudget::default())?;
+        // First, so that the count is past every handle that names the stream.
+        announce_stream_end(&self.device, stream);
         self.end_and_forget(stream, false)
     }
 
@@ -65,6 +74,7 @@ impl Shared {
                 }
             });
             heap.free_all(returns);
+            let serial = heap.slots.get(stream).and_then(|number| heap.slots.serial(number));
             let parted = backing.end_stream(&mut heap, stream, is_same);
             if parted.is_err() && force {
                 if let Some(number) = heap.slots.get(stream) {
@@ -72,6 +82,9 @@ impl Shared {
                 }
             } else {
                 parted?;
+            }
+            if let Some(serial) = serial {
+                heap.ended.add(stream, stream_ends(), serial);
             }
             heap.counts.forget(|other| other == stream);
             drop(heap);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::address_space::{AddressSpace, Boundaries, Offset, Streams};
 use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
-use forebay_hal::StreamHandle;
+use forebay_hal::{NamedStream, StreamHandle};
 
 use crate::pool::common::group::{BySide, Group, GroupShare};
 use crate::pool::common::limits::HeldGauge;
@@ -25,7 +25,7 @@ use crate::pool::common::log::LoggedEvent;
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::front::thread_cache::{Counts, ThreadCache};
 use crate::pool::heap::stream_slots::{Serial, StreamSlots, StreamState, SyncTicket, WaitTarget};
-use crate::pool::heap::uses::Uses;
+use crate::pool::heap::uses::{EndedStreams, Uses};
 use crate::sync::map::Side;
 
 /// The address space of one side. Offsets in it are addresses.
@@ -144,6 +144,8 @@ pub(in crate::pool) struct Heap {
     pub(in crate::pool) frozen: bool,
     /// The further streams of live blocks, by address.
     pub(in crate::pool) uses: HashMap<Address, Uses>,
+    /// What handles that outlive their stream look up.
+    pub(in crate::pool) ended: EndedStreams,
     /// Bytes of pages that are out of the address spaces and not yet returned to the device.
     pub(in crate::pool) outgoing: Bytes,
     /// Counts of calls that went past the thread caches, and of removed caches, by stream.
@@ -177,6 +179,7 @@ impl Heap {
             slots: StreamSlots::default(),
             frozen: false,
             uses: HashMap::new(),
+            ended: EndedStreams::default(),
             outgoing: Bytes::ZERO,
             counts: AllCounts::default(),
             heap_hits: 0,
@@ -449,14 +452,32 @@ impl Heap {
 
     /// Records that the live block at `address` is used on `stream`. Returns whether this is its first further stream.
     pub(in crate::pool) fn note_use(&mut self, address: Address, stream: StreamHandle) -> bool {
-        let serial = self.serial_for(stream);
+        // Without a serial, all slots are taken while another thread grows the pool.
+        let Some(serial) = self.serial_for(stream) else { return self.note_unknown_use(address) };
         let uses = self.uses.entry(address).or_default();
         let first = uses.is_empty();
-        match serial {
-            Some(serial) => uses.add(serial, &self.slots),
-            // All slots are taken while another thread grows the pool.
-            None => uses.unknown = true,
+        uses.add(serial, &self.slots);
+        first
+    }
+
+    /// Records that the live block at `address` was used on a stream that has ended. Returns whether this is its first
+    /// further use.
+    pub(in crate::pool) fn note_ended_use(&mut self, address: Address, used: NamedStream) -> bool {
+        let Some(serials) = self.ended.since(used) else { return self.note_unknown_use(address) };
+        let uses = self.uses.entry(address).or_default();
+        let first = uses.is_empty();
+        for serial in serials {
+            uses.add(serial, &self.slots);
         }
+        first
+    }
+
+    /// Records that the live block at `address` has a use that only a wait for the whole device covers. Returns whether
+    /// this is its first further use.
+    pub(in crate::pool) fn note_unknown_use(&mut self, address: Address) -> bool {
+        let uses = self.uses.entry(address).or_default();
+        let first = uses.is_empty();
+        uses.unknown = true;
         first
     }
 

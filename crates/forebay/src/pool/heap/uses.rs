@@ -1,6 +1,9 @@
-//! The further uses of live blocks.
+//! The further uses of live blocks, and the streams that ended lately, whose work may still use some.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+use forebay_hal::{NamedStream, StreamHandle};
 
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::heap::stream_slots::{Serial, StreamSlots};
@@ -53,5 +56,39 @@ impl Uses {
             self.full_at = self.streams.len() * 2;
         }
         self.streams.push(serial);
+    }
+}
+
+/// The most ended streams that are remembered.
+const MOST_ENDED: usize = 1024;
+
+/// Streams that ended lately, by the handle that another stream may have by now.
+#[derive(Debug, Default)]
+pub(in crate::pool) struct EndedStreams {
+    /// Each with the count of ends at the time, the oldest first.
+    ends: VecDeque<(StreamHandle, u64, Serial)>,
+    /// Ends up to this count may be forgotten.
+    forgotten: u64,
+}
+
+impl EndedStreams {
+    pub(in crate::pool) fn add(&mut self, stream: StreamHandle, count: u64, serial: Serial) {
+        if self.ends.len() >= MOST_ENDED
+            && let Some((_, count, _)) = self.ends.pop_front()
+        {
+            self.forgotten = self.forgotten.max(count);
+        }
+        self.ends.push_back((stream, count, serial));
+    }
+
+    /// Every stream with the handle of `named` that ended since it was named; the first of them is the one that was
+    /// meant. `None` if that is not known.
+    pub(in crate::pool) fn since(&self, named: NamedStream) -> Option<Vec<Serial>> {
+        let is_since = |&&(stream, count, _): &&(StreamHandle, u64, Serial)| {
+            stream == named.handle() && count > named.named_at()
+        };
+        let serials: Vec<Serial> =
+            self.ends.iter().filter(is_since).map(|&(.., serial)| serial).collect();
+        (named.named_at() >= self.forgotten && !serials.is_empty()).then_some(serials)
     }
 }

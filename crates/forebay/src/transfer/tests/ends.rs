@@ -337,3 +337,17 @@ fn the_last_transfers_are_remembered() {
     assert!(bench.engine.history().is_sorted_by_key(|one| one.begun + one.took));
     assert!(Bench::new().engine.history().is_empty(), "none by default");
 }
+
+/// A program that drops its tickets gets no further ahead of the device than the bound.
+#[test]
+fn dropped_tickets_do_not_pile_up() {
+    let bench = Bench::with(own_memory(), small());
+    let mut most = 0;
+    for _ in 0..6000 {
+        let array = bench.pool.array::<u8>(100, DEFAULT).unwrap();
+        drop(bench.engine.upload(vec![3; 100], array).submit().unwrap());
+        most = most.max(bench.engine.engine.state().kept.len());
+    }
+    assert!(most <= 1024, "{most} are kept");
+    bench.nothing_was_found();
+}

@@ -74,7 +74,8 @@ pub(crate) const WAYS: &[Way] = &[
             let freed = handle(pool, given)?.free();
             Some(freed.map_err(|refused| {
                 let (handle, error) = refused.into_parts();
-                let _ = handle.into_raw();
+                // SAFETY: the trial enqueues no work.
+                let _ = unsafe { handle.into_raw_unused() };
                 error
             }))
         },
