@@ -6,6 +6,7 @@
 //!   worker    one thread: its stream, its blocks, what it does next
 //!   pace      whether the threads run together, or one at a time in an order that a seed decides
 //!   stressed  rounds under the checker: streams that die, threads that visit, faults, a neighbor
+//!   handles   handles that change streams with work pending, under the checker
 //!   record    what ran, as JSON
 //!   claims    who has which bytes: the oracle, shared with the tests
 //!   stress    an episode under the checker, shared with the tests
@@ -22,6 +23,7 @@
 
 #[path = "../../tests/oracle/claims.rs"]
 mod claims;
+mod handles;
 mod pace;
 mod record;
 mod round;
@@ -64,6 +66,9 @@ const STRESS_THREADS: &[usize] = &[1, 3, 2, 6];
 
 /// One operation in so many is in a stress round.
 const STRESS_SHARE: u64 = 64;
+
+/// For so many operations of the stress rounds there is one with handles beside them.
+const HANDLES_SHARE: u64 = 16;
 
 /// Which rounds there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,6 +257,10 @@ fn soak(wanted: &Wanted) -> Result<(Sums, Duration), String> {
             let figures = round.run(done)?;
             println!("{round}: {}", stressed::line(&figures, begun.elapsed()));
             sums.stress.add(&figures);
+        }
+        let beside = wanted.stress_operations().div_ceil(HANDLES_SHARE);
+        if beside > 0 {
+            println!("{}", handles::run(wanted.seed, beside)?);
         }
         Ok((sums, started.elapsed()))
     })
