@@ -218,6 +218,21 @@ fn the_view_shows_pools_and_follows_keys() {
     assert_eq!([bar(u64::MAX, 7, 1), bar(1, 1, 0)].map(|bar| bar.chars().count()), [20, 20]);
 }
 
+/// However narrow the terminal, a pool is shown with its process, its device and what it holds.
+#[test]
+fn a_narrow_view_keeps_process_and_device() {
+    for width in [60, 70, 80, 99, 100, 120, 200] {
+        let (watch, sample) = watched();
+        let mut view = View::new(watch, sample, Duration::from_secs(1));
+        let mut terminal = Terminal::new(TestBackend::new(width, 30)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        let shown = terminal.backend().to_string();
+        for part in ["process", "42 <script>", "device", "sim:0", "held", "950 B"] {
+            assert!(shown.contains(part), "{part} is not in {shown} at {width}");
+        }
+    }
+}
+
 #[test]
 fn addresses_are_loopback_unless_said() {
     let read = |text: &str| text.parse::<Address>().map(|address| address.to_string());

@@ -32,7 +32,8 @@ use super::{NOBODY, plain};
 use crate::Ending;
 
 /// How wide the bar of a pool is.
-const BAR: usize = 20;
+const BAR_WIDTH: u16 = 20;
+const BAR: usize = BAR_WIDTH as usize;
 /// The lines below the picture of a pool.
 const WORDS: u16 = 8;
 /// Signals that end the view.
@@ -227,47 +228,18 @@ impl View {
     }
 
     fn draw_pools(&mut self, frame: &mut Frame<'_>, area: Rect) {
-        let header = [
-            "process",
-            "pool",
-            "device",
-            "live, held, limit",
-            "live",
-            "held",
-            "limit",
-            "waste",
-            "allocations/s",
-        ];
+        let shown = PoolColumn::that_fit(area.width);
         let rows: Vec<Row<'_>> = self
             .pools()
             .map(|(process, pool, rates)| {
-                let row = Row::new([
-                    format!("{} {}", process.snapshot.pid, plain(&process.snapshot.process)),
-                    pool.pool.to_string(),
-                    device(pool),
-                    bar(pool.live_bytes, pool.held_bytes, pool.limit_bytes),
-                    Bytes::new(pool.live_bytes).to_string(),
-                    Bytes::new(pool.held_bytes).to_string(),
-                    Bytes::new(pool.limit_bytes).to_string(),
-                    format!("{:.1} %", waste(pool) * 100.0),
-                    rates.allocations.map_or("-".to_owned(), rate),
-                ]);
+                let cells = shown.iter().map(|column| (column.text)(process, pool, rates));
+                let row = Row::new(cells);
                 if is_tight(pool) { row.style(Style::new().fg(Color::Red)) } else { row }
             })
             .collect();
-        let widths = [
-            Constraint::Max(20),
-            Constraint::Length(4),
-            Constraint::Fill(1),
-            Constraint::Length(u16::try_from(BAR).unwrap_or(20)),
-            Constraint::Length(10),
-            Constraint::Length(10),
-            Constraint::Length(10),
-            Constraint::Length(7),
-            Constraint::Length(13),
-        ];
-        let table = Table::new(rows, widths)
-            .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
+        let header = Row::new(shown.iter().map(|column| column.title));
+        let table = Table::new(rows, shown.iter().map(|column| column.width))
+            .header(header.style(Style::new().add_modifier(Modifier::DIM)))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
         frame.render_stateful_widget(table, area, &mut self.table);
     }
@@ -294,6 +266,70 @@ impl View {
         let text: Vec<Line<'_>> =
             detail(process, pool, rates).into_iter().map(Line::from).collect();
         frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), words);
+    }
+}
+
+/// A column of the table of pools.
+struct PoolColumn {
+    title: &'static str,
+    width: Constraint,
+    /// The fewest letters that it needs.
+    least: u16,
+    /// In a narrow terminal the columns with the highest number go first, and those with 0 stay: which process and device
+    /// a pool is of says more than any figure.
+    dropped: u8,
+    text: fn(&Process, &ProcessPool, Rates) -> String,
+}
+
+impl PoolColumn {
+    const ALL: [Self; 9] = [
+        Self::new("process", Constraint::Fill(2), 14, 0, |process, _, _| {
+            format!("{} {}", process.snapshot.pid, plain(&process.snapshot.process))
+        }),
+        Self::figures("pool", 4, 0, |_, pool, _| pool.pool.to_string()),
+        Self::new("device", Constraint::Fill(3), 12, 0, |_, pool, _| device(pool)),
+        Self::figures("live, held, limit", BAR_WIDTH, 4, |_, pool, _| {
+            bar(pool.live_bytes, pool.held_bytes, pool.limit_bytes)
+        }),
+        Self::figures("live", 10, 0, |_, pool, _| Bytes::new(pool.live_bytes).to_string()),
+        Self::figures("held", 10, 0, |_, pool, _| Bytes::new(pool.held_bytes).to_string()),
+        Self::figures("limit", 10, 1, |_, pool, _| Bytes::new(pool.limit_bytes).to_string()),
+        Self::figures("waste", 7, 2, |_, pool, _| format!("{:.1} %", waste(pool) * 100.0)),
+        Self::figures("allocations/s", 13, 3, |_, _, rates| {
+            rates.allocations.map_or("-".to_owned(), rate)
+        }),
+    ];
+
+    const fn new(
+        title: &'static str,
+        width: Constraint,
+        least: u16,
+        dropped: u8,
+        text: fn(&Process, &ProcessPool, Rates) -> String,
+    ) -> Self {
+        Self { title, width, least, dropped, text }
+    }
+
+    const fn figures(
+        title: &'static str,
+        width: u16,
+        dropped: u8,
+        text: fn(&Process, &ProcessPool, Rates) -> String,
+    ) -> Self {
+        Self::new(title, Constraint::Length(width), width, dropped, text)
+    }
+
+    /// The columns that there is room for, with a space between them.
+    fn that_fit(room: u16) -> Vec<Self> {
+        let mut shown = Vec::from(Self::ALL);
+        while let Some(worst) = shown.iter().map(|column| column.dropped).max()
+            && worst > 0
+            && shown.iter().map(|column| u32::from(column.least) + 1).sum::<u32>()
+                > u32::from(room) + 1
+        {
+            shown.retain(|column| column.dropped != worst);
+        }
+        shown
     }
 }
 
