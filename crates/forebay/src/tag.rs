@@ -2,7 +2,7 @@
 //! memory by tag.
 
 use core::marker::PhantomData;
-use std::sync::MutexGuard;
+use std::sync::{MutexGuard, OnceLock};
 
 use crate::sync::fork::ForkSafeMutex;
 use crate::sync::map::BlockState;
@@ -40,6 +40,13 @@ impl Tag {
             })
         });
         number.and_then(|number| u8::try_from(number).ok()).map(Self)
+    }
+
+    /// The tag of memory that the library takes to move the program's data: the program's own tags are for what it asked
+    /// for itself.
+    pub(crate) fn staging() -> Self {
+        static STAGING: OnceLock<Tag> = OnceLock::new();
+        *STAGING.get_or_init(|| Self::named("forebay.staging").unwrap_or(Self::NONE))
     }
 
     /// The name of the tag.

@@ -22,7 +22,7 @@ use super::owned::check_device;
 use super::ticket::Ticket;
 use crate::handle::Refused;
 use crate::sync::lock;
-use crate::{Allocate, DeviceArray, Error, Result};
+use crate::{Allocate, DeviceArray, Error, Result, Tag};
 
 /// From compressed data to an array.
 #[derive(Debug)]
@@ -208,6 +208,7 @@ fn temporary<T: Pod, A: Allocate + Clone>(
     to: &DeviceArray<T, A>,
 ) -> Result<Temporary<A>> {
     let (allocator, stream) = (to.block().allocator(), to.block().stream());
+    let _tag = Tag::staging().enter();
     let stage = DeviceArray::new(allocator, from.as_bytes().len(), stream)?;
     let blocks = usize::try_from(from.layout().blocks()).unwrap_or(usize::MAX);
     Ok((stage, DeviceArray::new(allocator, blocks, stream)?))

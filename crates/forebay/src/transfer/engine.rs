@@ -21,7 +21,7 @@ use crate::bulk;
 use crate::callback::Callbacks;
 use crate::pinned::{PinnedArray, PinnedOptions, PinnedPool};
 use crate::sync::lock;
-use crate::{Error, Result};
+use crate::{Error, Result, Tag};
 
 /// Streams of each direction. Transfers take them in turn, so that the device's copies of one that waits for its array's
 /// stream do not hold up those of all others.
@@ -58,7 +58,7 @@ pub struct TransferEngine {
 pub(super) struct Engine {
     pub(super) device: Arc<dyn Device>,
     pub(super) options: TransferOptions,
-    pinned: PinnedPool,
+    pub(super) pinned: PinnedPool,
     streams: [Vec<Stream>; 2],
     state: Mutex<State>,
     /// There is something to do for a thread of the engine.
@@ -186,6 +186,7 @@ impl Engine {
             self.options.chunk.to_usize().map_err(|error| {
                 hal::Error::quantity(hal::Call::AllocatePinned, "chunk", &error)
             })?;
+        let _tag = Tag::staging().enter();
         self.pinned.array(size)
     }
 

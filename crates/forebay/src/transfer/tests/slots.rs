@@ -72,3 +72,24 @@ fn an_observer_that_waits_keeps_no_slot() {
         drop(first.wait().unwrap());
     }
 }
+
+/// Slots, and memory for compressed bytes, are the engine's: a tag of the program counts what the program asked for.
+#[test]
+fn staging_memory_has_a_tag_of_its_own() {
+    let bench = Bench::new();
+    bench.pool.change("history", "100").unwrap();
+    let scope = crate::tag("uploads of a test");
+    let ticket = bench.engine.upload(data(20_000, 1), bench.array(20_000)).submit().unwrap();
+    let (_, array) = ticket.wait().unwrap();
+    let packed = Compressed::new(&data(20_000, 2)).unwrap();
+    let ticket = bench.engine.upload_compressed(packed, array).decoded_by(Decoder::Device);
+    drop(ticket.submit().unwrap().wait().unwrap());
+    drop(scope);
+    let tags = bench.engine.engine.pinned.statistics().tags;
+    let pinned: Vec<String> = tags.into_iter().map(|of| of.tag.name()).collect();
+    assert_eq!(pinned, ["forebay.staging"]);
+    let allocated = bench.pool.history().into_iter();
+    let allocated = allocated.filter(|event| event.action == crate::report::EventAction::Allocate);
+    let tags: Vec<String> = allocated.map(|event| event.tag.name()).collect();
+    assert_eq!(tags, ["uploads of a test", "forebay.staging", "forebay.staging"]);
+}
