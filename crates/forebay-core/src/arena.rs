@@ -113,15 +113,20 @@ pub struct BumpFull {
 impl fmt::Display for BumpFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { requested, alignment, used, available, largest, capacity, growth } = self;
+        // An arena that is empty, or as a whole too small, stays so.
+        let reset = match used.is_zero() || requested > capacity {
+            true => "",
+            false => "reset or rewind it, or ",
+        };
         let advice = match growth {
             BumpGrowth::Fixed => "make it larger, or let it grow",
-            BumpGrowth::Doubling { .. } => "or raise the bound on its growth",
+            BumpGrowth::Doubling { .. } => "raise the bound on its growth",
         };
         write!(
             f,
             "full: {requested} ({} B) requested with alignment {alignment}; {used} used and \
              {available} available of {capacity}, {largest} of it contiguous, and it {growth}; \
-             reset or rewind it, {advice}",
+             {reset}{advice}",
             requested.get()
         )
     }

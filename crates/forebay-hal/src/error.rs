@@ -100,6 +100,10 @@ impl Error {
             Self::Invalid { .. } => "correct the argument; trying again will not help",
             Self::Lost { .. } => "release everything of this device and open it again",
             Self::Busy { .. } => "wait for the work that uses it, and try again",
+            // There is no device yet whose capabilities could be checked.
+            Self::Unsupported { call: Call::Open, .. } => {
+                "`forebay doctor` shows which devices this machine has and what others need"
+            }
             Self::Unsupported { .. } => "check the device's capabilities before the call",
             Self::Transient { .. } => "try again",
             Self::Forked { .. } => "open devices after the fork, or start the child by exec",
@@ -153,3 +157,17 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that cannot be opened has no capabilities to check.
+    #[test]
+    fn advice_fits_the_call() {
+        let missing = |call| Error::Unsupported { call, missing: "no CUDA driver".into() };
+        let said = missing(Call::Open).to_string();
+        assert!(said.contains("no CUDA driver (`forebay doctor` shows"), "{said}");
+        assert!(missing(Call::Fill).to_string().contains("check the device's capabilities"));
+    }
+}

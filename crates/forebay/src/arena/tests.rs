@@ -141,7 +141,7 @@ fn a_full_arena_says_how_full_and_changes_nothing() {
     let ArenaError::Full(full) = error else { panic!("{error}") };
     let figures = [full.requested, full.used, full.available, full.capacity];
     assert_eq!(figures, [301, 700, 300, 1000].map(Bytes::new));
-    assert!(error.to_string().contains("reset or rewind it, make it larger, or let it grow"));
+    assert!(error.to_string().contains("reset or rewind it, or make it larger, or let it grow"));
     assert_eq!(arena.usage(), before);
     let _ = arena.allocate(Bytes::new(300)).unwrap();
     assert_eq!(arena.usage().available, Bytes::ZERO);

@@ -249,7 +249,9 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
             Some(start) => Ok(start),
             None => {
                 let given = format!("{count} elements from index {first} on");
-                let allowed = format!("{} elements, as many as the array has", self.length);
+                let (room, all) = (self.length.saturating_sub(first), self.length);
+                let allowed =
+                    format!("at most {room} from there on, as the array has {all} elements");
                 Err(invalid(Call::Copy, "range", given, allowed).into())
             }
         }

@@ -202,7 +202,8 @@ impl<T: Pod> SharedBuffer<T> {
             return Ok(());
         }
         let given = format!("{count} elements from index {first} on");
-        let allowed = format!("{} elements, as many as the buffer has", self.length);
+        let (room, all) = (self.length.saturating_sub(first), self.length);
+        let allowed = format!("at most {room} from there on, as the buffer has {all} elements");
         Err(invalid(Call::Copy, "range", given, allowed).into())
     }
 }

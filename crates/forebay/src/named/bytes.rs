@@ -177,7 +177,8 @@ impl SharedBytes {
             return Ok(());
         }
         let given = format!("{count} B from byte {offset} on");
-        let allowed = format!("{size} B, as many as the buffer has");
+        let room = size.saturating_sub(offset);
+        let allowed = format!("at most {room} B from there on, as the buffer has {size} B");
         Err(invalid(Call::Copy, "range", given, allowed).into())
     }
 }

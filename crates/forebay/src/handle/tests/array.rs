@@ -268,6 +268,8 @@ fn ranges_are_copied_and_checked() {
     for (first, count) in [(8, 3), (11, 0), (usize::MAX, 2)] {
         let error = array.write(first, &vec![0; count]).unwrap_err();
         assert!(error.to_string().contains("10 elements"), "{error}");
+        let room = format!("at most {} from there on", 10_usize.saturating_sub(first));
+        assert!(error.to_string().contains(&room), "{error}");
         assert!(array.read(first, &mut vec![0; count]).is_err());
     }
 }
