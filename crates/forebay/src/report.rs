@@ -1,92 +1,17 @@
 //! What a pool reports: shortages, leaks, writes after a free, and single events.
 
+mod shortage;
+
 use core::fmt;
 use core::time::Duration;
 
-use forebay_core::{Address, Alignment, Bytes, Span, counted};
+use forebay_core::{Address, Bytes, Span, counted};
 use forebay_hal::StreamHandle;
 
+pub use self::shortage::{RefusalCause, ReportFile, Shortage};
 pub use crate::stack::Stack;
 use crate::sync::map::LiveBlock;
 use crate::{PoolId, Tag};
-
-/// The state of a pool when it refused a request for lack of memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Shortage {
-    /// The bytes that were requested.
-    pub requested: Bytes,
-    /// The contiguous bytes that the request needs: after rounding, with its alignment and the debugging aids.
-    pub needed: Bytes,
-    /// The most the pool may hold.
-    pub limit: Bytes,
-    /// Bytes the pool holds.
-    pub held: Bytes,
-    /// Bytes of those in live blocks.
-    pub live: Bytes,
-    /// Bytes of those in free blocks that threads have cached.
-    pub cached: Bytes,
-    /// Bytes of those in no live block, cached blocks included. They may be in pieces that are too small, or still in
-    /// use by work.
-    pub free: Bytes,
-    /// The largest hole on the side (small or large blocks) of the request.
-    pub largest_free: Bytes,
-    /// Bytes the device has free.
-    pub device_free: Bytes,
-    /// Bytes of the device that are neither free nor held by this pool: they belong to other programs, libraries or
-    /// pools, or to the driver.
-    pub held_elsewhere: Bytes,
-    /// Bytes of those that other pools hold which [share the limit](crate::PoolOptions::sharing_limit_with).
-    pub held_by_group: Bytes,
-    /// The tags with the most live bytes, as name and bytes.
-    pub owners: Vec<(String, Bytes)>,
-}
-
-impl fmt::Display for Shortage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "out of memory: {} ({} B) requested", self.requested, self.requested.get())?;
-        // Rounding alone is not worth mentioning.
-        if self.needed > self.requested.saturating_add(Alignment::BLOCK.bytes()) {
-            write!(f, ", which need {} of contiguous memory", self.needed)?;
-        }
-        write!(
-            f,
-            "; the pool holds {} of at most {}: {} in live blocks and {} free, {} of that in thread caches",
-            self.held, self.limit, self.live, self.free, self.cached
-        )?;
-        if !self.held_by_group.is_zero() {
-            write!(f, "; pools that share the limit hold {}", self.held_by_group)?;
-        }
-        write!(
-            f,
-            "; the largest free piece for this request is {}; the device has {} free",
-            self.largest_free, self.device_free
-        )?;
-        if !self.held_elsewhere.is_zero() {
-            write!(f, " while others hold {} of it", self.held_elsewhere)?;
-        }
-        if !self.owners.is_empty() {
-            write!(f, "; the tags with the most memory are ")?;
-            for (index, (name, bytes)) in self.owners.iter().enumerate() {
-                write!(f, "{}{name} ({bytes})", if index == 0 { "" } else { ", " })?;
-            }
-        }
-        let needed = self.live.saturating_add(self.needed.max(self.requested));
-        // If the device itself is too small, raising the limit does not help.
-        let whole = self.held.saturating_add(self.device_free).saturating_add(self.held_elsewhere);
-        if needed > whole && !whole.is_zero() {
-            write!(f, "; the whole device has only {whole}: request less at a time, or free blocks")
-        } else if needed.saturating_add(self.held_by_group) > self.limit {
-            let needed = needed.saturating_add(self.held_by_group);
-            let (exact, shown) = (needed.get(), needed.rounded_up());
-            write!(f, "; free blocks, or raise the limit to {exact} B ({shown}) or more")
-        } else if needed > self.held.saturating_add(self.device_free) {
-            write!(f, "; free blocks, or find out which other program uses the device")
-        } else {
-            write!(f, "; free blocks: the free memory is in pieces that are too small")
-        }
-    }
-}
 
 /// A block that was live when its pool was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +41,8 @@ pub struct DropReport {
     pub blocks: u64,
     /// The bytes in them.
     pub bytes: Bytes,
-    /// Bytes by tag, as name and bytes.
+    /// Bytes by tag, as name and bytes, the most first. Beyond a few tags the rest is one entry, so that the sum is that of
+    /// all blocks.
     pub owners: Vec<(String, Bytes)>,
     /// Live blocks by the stream they were allocated on: allocations there less frees there. Forgotten streams are left
     /// out.

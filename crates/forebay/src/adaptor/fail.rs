@@ -6,7 +6,7 @@ use forebay_core::{Address, Bytes, Random};
 use forebay_hal::{Call, StreamHandle};
 
 use crate::block::leave_to;
-use crate::report::Shortage;
+use crate::report::{RefusalCause, Shortage};
 use crate::sync::lock;
 use crate::{Allocate, Block, Error, Request, Result};
 
@@ -147,6 +147,7 @@ impl<A: Allocate> Failing<A> {
                 Error::from(Shortage {
                     requested,
                     needed: requested,
+                    cause: RefusalCause::Injected,
                     limit: info.total,
                     held: info.held,
                     live: info.held,

@@ -7,7 +7,7 @@ use forebay_hal::StreamHandle;
 
 use super::ledger::Ledger;
 use crate::block::leave_to;
-use crate::report::Shortage;
+use crate::report::{RefusalCause, Shortage};
 use crate::{Allocate, Block, Error, Request, Result};
 
 /// An allocator that limits the bytes that are live at once.
@@ -85,14 +85,21 @@ impl<A: Allocate> Limited<A> {
     }
 
     fn refuse(&self, requested: Bytes, used: Bytes) -> Error {
+        let info = self.inner.device().memory_info().unwrap_or_default();
+        let (room, enough) = (self.limit.saturating_sub(used), used.checked_add(requested));
         Error::from(Shortage {
             requested,
             needed: requested,
+            cause: RefusalCause::Limit,
             limit: self.limit,
             held: used,
             live: used,
-            largest_free: self.limit.saturating_sub(used),
-            device_free: self.inner.device().memory_info().map_or(Bytes::ZERO, |info| info.free),
+            largest_free: room,
+            device_free: info.free,
+            held_elsewhere: info.total.saturating_sub(info.free).saturating_sub(used),
+            // Whether the allocator within has the memory is for it to say.
+            enough_limit: enough.filter(|&enough| enough <= info.total || info.total.is_zero()),
+            fits: room,
             ..Shortage::default()
         })
     }

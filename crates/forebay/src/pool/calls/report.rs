@@ -3,15 +3,19 @@
 use core::cell::Cell;
 
 use forebay_core::Bytes;
+use forebay_core::address_space::AddressSpace;
 
 use crate::pool::front::thread_cache::Counts;
 use crate::pool::shared::Shared;
 use crate::report::{DropReport, LeakedBlock, Shortage};
-use crate::sync::map::{Side, UNIT_SHIFT};
-use crate::{PoolId, Request, Tag};
+use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
+use crate::{MemoryClass, PoolId, Request, Tag};
 
 /// The most tags that a report names.
 const OWNERS: usize = 4;
+
+/// The most pages of a side that are looked at for a report. Each takes about 50 ns, under the heap lock.
+const MOST_PAGES: usize = 20_000;
 
 impl Shared {
     /// The figures of the pool for a refused request that needs `needed` contiguous bytes. Takes the heap lock once, so
@@ -27,10 +31,15 @@ impl Shared {
             Side::Large => &heap.large.space,
         };
         let (held, live) = (heap.held(), sum.live());
-        Shortage {
+        let free_pages = match self.options.class.contains(MemoryClass::STABLE) {
+            true => Bytes::ZERO,
+            false => free_pages(&heap.small.space).saturating_add(free_pages(&heap.large.space)),
+        };
+        let mut shortage = Shortage {
             requested: request.size,
             needed,
             limit: self.group.limits.limit(),
+            free_pages,
             held,
             held_by_group: heap.share.others(),
             live,
@@ -40,7 +49,30 @@ impl Shared {
             device_free: info.free,
             held_elsewhere: info.total.saturating_sub(info.free).saturating_sub(held),
             owners: owners(&sum),
-        }
+            ..Shortage::default()
+        };
+        let granule = self.granule.alignment();
+        let new_pages = needed.checked_align_up(granule).unwrap_or(Bytes::MAX);
+        // A smaller request may be one of the small side.
+        let hole = match shortage.largest_free > SMALL {
+            true => shortage.largest_free,
+            false => heap.small.space.largest_hole().min(SMALL),
+        };
+        drop(heap);
+        shortage.explain(new_pages, granule, hole);
+        shortage.fits = self.request_within(shortage.fits, request, needed);
+        shortage
+    }
+
+    /// The largest size whose request needs no more than `room`, if one like `request` needs `needed`.
+    fn request_within(&self, room: Bytes, request: Request, needed: Bytes) -> Bytes {
+        let rounded = self.round(request.size).unwrap_or(request.size);
+        let room = room.saturating_sub(needed.saturating_sub(rounded));
+        let fits = |size: &Bytes| self.round(*size).is_some_and(|rounded| rounded <= room);
+        // Size classes are multiples of an eighth of a power of two, or powers of two.
+        let power = room.get().checked_ilog2().map_or(0, |bit| 1_u64 << bit);
+        let classes = [room.get() & !511, room.get() / (power / 8).max(1) * (power / 8), power];
+        classes.map(Bytes::new).into_iter().find(fits).unwrap_or_default()
     }
 
     /// Calls the program's shortage callbacks. Returns whether any of them released memory.
@@ -80,7 +112,12 @@ impl Shared {
     }
 }
 
-/// The tags with the most live bytes, at most a few.
+/// The bytes of whole pages that are free; none if there are too many pages to look at under the lock.
+fn free_pages(space: &AddressSpace) -> Bytes {
+    if space.page_count() > MOST_PAGES { Bytes::ZERO } else { space.free_whole_pages() }
+}
+
+/// Live bytes by tag, the most first. Beyond a few tags the rest is one entry.
 fn owners(sum: &Counts) -> Vec<(String, Bytes)> {
     let tagged = sum.tags.iter().enumerate().filter(|&(_, &units)| units > 0);
     let mut owners: Vec<(String, Bytes)> = tagged
@@ -89,7 +126,11 @@ fn owners(sum: &Counts) -> Vec<(String, Bytes)> {
         })
         .collect();
     owners.sort_by(|one, two| two.1.cmp(&one.1).then_with(|| one.0.cmp(&two.0)));
-    owners.truncate(OWNERS);
+    if owners.len() > OWNERS + 1 {
+        let rest = owners.split_off(OWNERS);
+        let bytes = rest.iter().fold(Bytes::ZERO, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        owners.push((format!("{} other tags", rest.len()), bytes));
+    }
     owners
 }
 
