@@ -26,7 +26,7 @@ macro_rules! for_each_key {
             Statistics statistics: Counting = Counting::On, AtStart, Any;
             /// How many events a pool remembers.
             History history: u64 = 0, AnyTime, AtMost(MOST_EVENTS);
-            /// Whether recorded events have the call stack of each allocation: a pair then takes some microseconds.
+            /// Whether recorded events, snapshots and reports have the call stack of each allocation: a pair then takes some microseconds.
             Stacks stacks: bool = false, AnyTime, Any;
             /// Whether a thread gives back idle memory and answers pressure in the background.
             Upkeep upkeep: bool = false, AnyTime, Any;
@@ -70,7 +70,7 @@ macro_rules! for_each_key {
             LeakStacks leak_stacks: bool = false, AtStart, Any;
             /// Whether a thread of the process answers `forebay monitor` of the same user.
             Monitor monitor: bool = true, AtStart, Any;
-            /// Where the last refusal for want of memory is described: the figures as text, and the pool's snapshot in a file beside it with .json behind its name.
+            /// Where the last refusal for want of memory is described, for people and for `forebay report`: the figures as text, and the pool's snapshot with the refused request in a file beside it with .json behind its name. The error names the file.
             OomReport oom_report: ReportPath = ReportPath::NONE, AnyTime, Any;
         }
     };

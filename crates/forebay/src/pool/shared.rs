@@ -22,7 +22,7 @@ use crate::config::{Rounding, Settings};
 use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::capture::Captures;
-use crate::pool::common::event::History;
+use crate::pool::common::event::{History, Origins, ThreadEvents};
 use crate::pool::common::group::Group;
 use crate::pool::common::limits::HeldGauge;
 use crate::pool::common::log::CallLog;
@@ -173,7 +173,10 @@ impl Shared {
 
     /// Whether every call has to take the slow path, because it is recorded or checked.
     fn is_checked(&self, settings: &Settings) -> bool {
-        settings.history() > 0 || self.history.is_observed() || debug::checks_calls(settings)
+        settings.history() > 0
+            || settings.stacks()
+            || self.history.is_observed()
+            || debug::checks_calls(settings)
     }
 
     /// Turns the fast path on or off, as `settings` demand.
@@ -246,11 +249,19 @@ impl Shared {
         if self.is_inherited() {
             return Vec::new();
         }
-        self.history.all(|| {
-            let mut of_threads = Vec::new();
-            self.thread_caches.each(|caches| of_threads.extend(caches.events.as_deref().cloned()));
-            of_threads
-        })
+        self.history.all(|| self.thread_events())
+    }
+
+    /// What is known of the origins of live blocks.
+    pub(in crate::pool) fn origins(&self) -> Origins {
+        self.history.origins(|| self.thread_events())
+    }
+
+    /// The events that threads have not handed over.
+    fn thread_events(&self) -> Vec<ThreadEvents> {
+        let mut of_threads = Vec::new();
+        self.thread_caches.each(|caches| of_threads.extend(caches.events.as_deref().cloned()));
+        of_threads
     }
 
     /// The live block at `address`, and its requested size.

@@ -11,10 +11,11 @@
 //! other events of a thread stay in order.
 //!
 //! With call stacks every call takes the slow path, and the stack of an allocation is captured there, outside of gates and
-//! locks. A free has none: the recordings and reports that stacks are for ask who owns memory.
+//! locks. A free has none: the recordings and reports that stacks are for ask who owns memory. The origins of live blocks
+//! are then kept for as long as the blocks live: weights are older than any history is long.
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -76,6 +77,72 @@ impl RawEvent {
     fn at(self, time: Duration, thread: u32) -> PoolEvent {
         let Self { action, address, requested, stream, tag, stack, .. } = self;
         PoolEvent { time, action, address, requested, stream, tag, thread, stack }
+    }
+}
+
+/// When a block was allocated, on which stream and from where.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pool) struct Origin {
+    pub(in crate::pool) generation: u64,
+    stamp: u64,
+    pub(in crate::pool) stream: StreamHandle,
+    pub(in crate::pool) stack: Stack,
+}
+
+/// The origins of blocks by address, and the clock that tells their ages.
+#[derive(Debug, Default)]
+pub(in crate::pool) struct Origins {
+    blocks: HashMap<Address, Origin>,
+    clock: Clock,
+}
+
+impl Origins {
+    /// The origin of the block of that generation at `address`, and its age.
+    pub(in crate::pool) fn of(
+        &self,
+        address: Address,
+        generation: u64,
+    ) -> Option<(Origin, Duration)> {
+        let origin = self.blocks.get(&address).filter(|origin| origin.generation == generation)?;
+        let age = self.clock.now.saturating_sub(self.clock.time(origin.stamp));
+        Some((*origin, age))
+    }
+
+    /// Keeps the origin of a block that an event allocated, unless a later block at its address is known.
+    fn add(&mut self, stamp: u64, event: &RawEvent) {
+        if event.action != EventAction::Allocate {
+            return;
+        }
+        let RawEvent { generation, stream, stack, .. } = *event;
+        let origin = Origin { generation, stamp, stream, stack };
+        let known = self.blocks.entry(event.address).or_insert(origin);
+        if known.generation <= generation {
+            *known = origin;
+        }
+    }
+
+    /// Forgets the block that an event freed. A later one at its address stays.
+    fn remove(&mut self, event: &RawEvent) {
+        let is_it = |origin: &Origin| origin.generation <= event.generation;
+        if event.action == EventAction::Free && self.blocks.get(&event.address).is_some_and(is_it) {
+            self.blocks.remove(&event.address);
+        }
+    }
+}
+
+/// Turns stamps into times since the history began: the counter runs at an even rate, which the clock shows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    begun_stamp: u64,
+    now: Duration,
+    counted: u64,
+}
+
+impl Clock {
+    fn time(&self, stamp: u64) -> Duration {
+        let since = u128::from(stamp.saturating_sub(self.begun_stamp));
+        let nanos = since.saturating_mul(self.now.as_nanos()) / u128::from(self.counted.max(1));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
 
@@ -155,6 +222,8 @@ struct Events {
     most: usize,
     /// While stacks are captured.
     stacks: Option<Capturing>,
+    /// Of live blocks that were allocated while stacks were captured.
+    origins: Origins,
     /// Replaced as a whole when it changes, so that each event reaches exactly those who observed when it was recorded.
     observers: Arc<Vec<Observer>>,
 }
@@ -187,7 +256,8 @@ impl History {
         callbacks: Callbacks,
     ) -> Self {
         let observers = Arc::new(observers);
-        let events = Events { batches: VecDeque::new(), kept: 0, most: 0, stacks: None, observers };
+        let (batches, origins) = (VecDeque::new(), Origins::default());
+        let events = Events { batches, kept: 0, most: 0, stacks: None, origins, observers };
         let (begun, begun_stamp) = (Instant::now(), stamp());
         let history = Self { begun, begun_stamp, events: Mutex::new(events), callbacks };
         history.set(settings);
@@ -211,6 +281,9 @@ impl History {
         if settings.stacks() != events.stacks.is_some() {
             events.stacks = settings.stacks().then(Capturing::begin);
         }
+        if events.stacks.is_none() {
+            events.origins = Origins::default();
+        }
     }
 
     /// Takes over events of a thread.
@@ -230,8 +303,8 @@ impl History {
             let events = self.events();
             (events.most, Arc::clone(&events.observers), events.stacks.is_some())
         };
-        if stacks && event.action != EventAction::Free && (most > 0 || !observers.is_empty()) {
-            event.stack = Stack::capture();
+        if stacks {
+            self.note_origin(&mut event);
         }
         if most > 0 {
             let mut full = None;
@@ -261,6 +334,19 @@ impl History {
         }
     }
 
+    /// Captures the stack of an event, and keeps or forgets the origin of its block.
+    fn note_origin(&self, event: &mut RawEvent) {
+        if event.action != EventAction::Free {
+            event.stack = Stack::capture();
+        }
+        let mut events = self.events();
+        // They may have been switched off meanwhile.
+        if events.stacks.is_some() {
+            events.origins.remove(event);
+            events.origins.add(stamp(), event);
+        }
+    }
+
     /// Passes every event from now on to `observer`, and before that an allocation for each of `live`.
     ///
     /// Holds the lock, so that an event recorded by another thread meanwhile comes after those of the live blocks.
@@ -285,6 +371,29 @@ impl History {
         Arc::make_mut(&mut events.observers).retain(|other| !Arc::ptr_eq(other, observer));
     }
 
+    fn clock(&self) -> Clock {
+        let counted = stamp().saturating_sub(self.begun_stamp);
+        Clock { begun_stamp: self.begun_stamp, now: self.begun.elapsed(), counted }
+    }
+
+    /// What is known of the origins of live blocks: from the events that are kept, with those of `of_threads`, and of all
+    /// blocks that were allocated while stacks were captured.
+    pub(in crate::pool) fn origins(
+        &self,
+        of_threads: impl FnOnce() -> Vec<ThreadEvents>,
+    ) -> Origins {
+        let events = self.events();
+        let of_threads = if events.most > 0 { of_threads() } else { Vec::new() };
+        let blocks = events.origins.blocks.clone();
+        let mut origins = Origins { blocks, clock: self.clock() };
+        for (stamp, event, _) in
+            events.batches.iter().chain(&of_threads).flat_map(ThreadEvents::all)
+        {
+            origins.add(stamp, &event);
+        }
+        origins
+    }
+
     /// The events that are kept, with those of `of_threads` that are not handed over, the oldest first.
     pub(in crate::pool) fn all(
         &self,
@@ -301,17 +410,10 @@ impl History {
         // Stable: events of one thread that share a stamp stay in order.
         all.sort_by_key(|&(stamp, ..)| stamp);
         let first = all.len().saturating_sub(most);
-        // The counter runs at an even rate, which the clock shows.
-        let passed = self.begun.elapsed().as_nanos();
-        let counted = u128::from(stamp().saturating_sub(self.begun_stamp).max(1));
-        let time = |stamp: u64| {
-            let since = u128::from(stamp.saturating_sub(self.begun_stamp));
-            let nanos = since.saturating_mul(passed) / counted;
-            Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-        };
+        let clock = self.clock();
         all.into_iter()
             .skip(first)
-            .map(|(stamp, event, thread)| event.at(time(stamp), thread))
+            .map(|(stamp, event, thread)| event.at(clock.time(stamp), thread))
             .collect()
     }
 }
