@@ -164,8 +164,8 @@ pub mod statistics {
 pub mod snapshot {
     pub use crate::pool::{
         BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, MappedSpan, MemoryMap,
-        PagePart, SettingSnapshot, SideSnapshot, Snapshot, StatisticsSnapshot, StreamSnapshot,
-        TagSnapshot,
+        OtherPoolSnapshot, PagePart, RangeSnapshot, RefusalSnapshot, SettingSnapshot, SideSnapshot,
+        Snapshot, StatisticsSnapshot, StreamSnapshot, TagSnapshot,
     };
     pub use crate::sync::map::Side;
 }

@@ -374,6 +374,25 @@ __attribute__((noinline)) void *allocate_state(forebay_pool pool) {
 }
 
 /* With the functions that allocated, and with transfers. */
+/* A refusal is described in a file, which the error names: the text, and the snapshot with the refused request beside it. */
+static void refusals(forebay_device device, const char *folder) {
+    char path[4096], settings[4200], line[4096];
+    snprintf(path, sizeof path, "%s/oom.txt", folder);
+    snprintf(settings, sizeof settings, "max_bytes:4MiB,oom_report:%s", path);
+    forebay_pool pool;
+    void *none = NULL;
+    OK(forebay_pool_create(device, settings, &pool));
+    REFUSED(forebay_alloc(pool, 8 << 20, DEFAULT, &none), FOREBAY_STATUS_OUT_OF_MEMORY, "oom.txt describes this refusal");
+    FILE *text = fopen(path, "r");
+    EXPECT(text != NULL && fgets(line, sizeof line, text) != NULL && strstr(line, "refused a request") != NULL);
+    fclose(text);
+    snprintf(path, sizeof path, "%s/oom.txt.json", folder);
+    FILE *json = fopen(path, "r");
+    EXPECT(json != NULL);
+    fclose(json);
+    OK(forebay_pool_close(pool, NULL));
+}
+
 static void traces_with_stacks(forebay_device device, forebay_pool pool, const char *folder) {
     static char page[1 << 20], from[100000];
     char path[4096];
@@ -417,6 +436,7 @@ int main(int count, char **words) {
     arenas(pool);
     tags_and_snapshots(pool);
     traces(pool, count > 2 ? words[2] : ".");
+    refusals(device, count > 2 ? words[2] : ".");
     traces_with_stacks(device, pool, count > 2 ? words[2] : ".");
 
     OK(forebay_pool_of_process(device, &shared));

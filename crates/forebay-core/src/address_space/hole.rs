@@ -113,8 +113,7 @@ impl Holes {
         self.all.largest()
     }
 
-    /// Each hole. Neighbours that are free in different orders are apart.
-    #[cfg(test)]
+    /// Each hole, the lowest first. Neighbours that are free in different orders are apart.
     pub(super) fn each(&self) -> impl Iterator<Item = Hole> {
         self.all.each()
     }

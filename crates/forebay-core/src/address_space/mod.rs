@@ -215,6 +215,11 @@ impl AddressSpace {
         self.holes.len()
     }
 
+    /// Every hole, as address and size, the lowest first. Neighbours that are free in different orders are apart.
+    pub fn holes(&self) -> impl Iterator<Item = (Offset, Bytes)> {
+        self.holes.each().map(|hole| (hole.start, Bytes::new(hole.end - hole.start)))
+    }
+
     /// Allocates from the start of the lowest hole that has `size` bytes and is free in the order of
     /// all of `streams`. If `streams` is empty, only memory that is free for all streams qualifies.
     /// Returns `None` if there is no such hole or `size` is 0.

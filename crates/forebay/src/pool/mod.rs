@@ -48,8 +48,9 @@ pub use process::free;
 pub use views::memory_map::{MappedSpan, MemoryMap};
 pub use views::scope::{Scope, ScopeFigures};
 pub use views::snapshot::{
-    BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, SettingSnapshot, SideSnapshot,
-    Snapshot, StatisticsSnapshot, StreamSnapshot, TagSnapshot,
+    BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, OtherPoolSnapshot, RangeSnapshot,
+    RefusalSnapshot, SettingSnapshot, SideSnapshot, Snapshot, StatisticsSnapshot, StreamSnapshot,
+    TagSnapshot,
 };
 pub use views::statistics::{ClassFigures, SideFigures, Statistics, StreamFigures, TagFigures};
 #[cfg(feature = "host")]

@@ -18,6 +18,7 @@ pub(in crate::pool) mod heap_path;
 pub(in crate::pool) mod monitored;
 pub(in crate::pool) mod observe;
 pub(in crate::pool) mod peers;
+pub(in crate::pool) mod post_mortem;
 pub(in crate::pool) mod reclaim;
 pub(in crate::pool) mod recorded;
 pub(in crate::pool) mod registry;

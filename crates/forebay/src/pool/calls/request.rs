@@ -33,7 +33,7 @@ impl Shared {
     pub(in crate::pool) fn allocate(&self, request: Request) -> Result<Block> {
         self.birth.check()?;
         let begun = self.begin_told();
-        let got = self.allocate_block(request);
+        let mut got = self.allocate_block(request);
         if self.fast_epoch.load(Ordering::Relaxed) == SLOW_PATH && !request.size.is_zero() {
             let (action, address, generation) = match &got {
                 Ok(block) => {
@@ -46,7 +46,7 @@ impl Shared {
             let (tag, stack) = (Tag::current(), Stack::NONE);
             self.note(RawEvent { action, address, generation, requested, stream, tag, stack });
         }
-        self.tell_request(&begun, request, &got);
+        self.tell_request(&begun, request, &mut got);
         got
     }
 

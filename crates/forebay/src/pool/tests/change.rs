@@ -42,7 +42,7 @@ fn these_can_change() {
             "pressure_critical",
             "largest_page",
             "quarantine", // in the tests of the debug checks
-            "oom_report", // in refusals.rs
+            "oom_report", // in post_mortem.rs
         ]
     );
 }

@@ -12,6 +12,7 @@ mod group;
 mod lost;
 mod numbers;
 mod own_streams;
+mod post_mortem;
 mod pressure;
 mod process;
 mod refusals;

@@ -132,38 +132,6 @@ fn a_device_that_waits_gets_segments_only_from_who_may_wait() {
     assert!(frees(&machine) > 0);
 }
 
-/// The setting `oom_report`: the figures as text, and a snapshot beside it; no more than one in a second.
-#[test]
-fn a_refusal_is_described_in_a_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("oom.txt");
-    let machine = SimMachine::builder().capacity(Bytes::mib(64)).build().unwrap();
-    let pool = Pool::new(&machine.device(0).unwrap()).unwrap();
-    assert!(pool.allocate(Bytes::mib(100), DEFAULT).is_err());
-    assert!(!path.exists(), "off by default");
-    pool.change("oom_report", path.to_str().unwrap()).unwrap();
-    let scope = crate::tag("<script>hoarder");
-    let _kept = pool.owned(Bytes::mib(40), DEFAULT).unwrap();
-    drop(scope);
-    assert!(pool.allocate(Bytes::mib(50), DEFAULT).is_err());
-    let text = std::fs::read_to_string(&path).unwrap();
-    for part in ["out of memory: 50.00 MiB", "<script>hoarder (40.00 MiB)", "largest live blocks"] {
-        assert!(text.contains(part), "{part} is missing in\n{text}");
-    }
-    #[cfg(feature = "serde")]
-    {
-        let json = std::fs::read_to_string(folder.path().join("oom.txt.json")).unwrap();
-        assert!(
-            json.starts_with("{\"schema\":\"forebay.pool.v1\"") && json.contains("<script>hoarder")
-        );
-    }
-    std::fs::remove_file(&path).unwrap();
-    assert!(pool.allocate(Bytes::mib(50), DEFAULT).is_err());
-    assert!(!path.exists(), "the last one is less than a second old");
-    pool.change("oom_report", "/no/such/folder/oom.txt").unwrap();
-    assert!(matches!(pool.allocate(Bytes::mib(50), DEFAULT), Err(Error::OutOfMemory(_))));
-}
-
 /// The feature `tracing`: growth, releases and refusals are told, and the listener may use the pool.
 #[cfg(feature = "tracing")]
 #[test]

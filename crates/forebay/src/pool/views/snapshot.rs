@@ -3,12 +3,14 @@
 //!
 //! Bytes are integers in fields named `*_bytes`, times in `*_ns` and `*_ms`.
 
+use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forebay_core::Address;
+use forebay_core::{Address, Bytes};
 
 use crate::pool::shared::Shared;
 use crate::pool::views::statistics::{self, SideFigures, Statistics};
+use crate::report::Stack;
 use crate::sync::map::{AddressMap, BlockState, LiveBlock};
 use crate::{Settings, Tag};
 
@@ -56,6 +58,93 @@ plain! {
         blocks: Vec<BlockSnapshot>,
         /// The number of live blocks beyond those.
         blocks_left_out: u64,
+        /// Addresses with memory, the lowest first: what the pool mapped, without gaps. At most
+        /// [`Snapshot::MOST_RANGES`], the largest; none with `guard_pages`.
+        spans: Vec<RangeSnapshot>,
+        /// The number of spans beyond those.
+        spans_left_out: u64,
+        /// Free memory by address, the lowest first. Neighbours that are free in the order of different streams are
+        /// apart; what threads have cached is in none. At most [`Snapshot::MOST_RANGES`], the largest.
+        holes: Vec<RangeSnapshot>,
+        /// The number of holes beyond those.
+        holes_left_out: u64,
+        /// The call stacks that blocks and the refused request name by their index, a line for each frame.
+        stacks: Vec<String>,
+        /// The refused request; `None` unless the snapshot was taken for one, by the setting `oom_report`.
+        refusal: Option<RefusalSnapshot>,
+    }
+
+    /// Addresses of one side.
+    struct RangeSnapshot {
+        /// Where they begin.
+        address: u64,
+        /// How many.
+        size_bytes: u64,
+        /// What lies there: "small" blocks, up to 256 KiB, or "large" ones.
+        side: &'static str,
+    }
+
+    /// A refused request, with the figures of the pool at that moment: see [`Shortage`](crate::report::Shortage).
+    struct RefusalSnapshot {
+        /// The bytes that were requested.
+        requested_bytes: u64,
+        /// The contiguous bytes that the request needs.
+        needed_bytes: u64,
+        /// Which side it is for: "small" or "large".
+        side: &'static str,
+        /// The alignment that was requested.
+        alignment_bytes: u64,
+        /// The stream that it was for.
+        stream: u64,
+        /// The tag that it was made under.
+        tag: String,
+        /// The index of its call stack.
+        stack: Option<usize>,
+        /// What kept the pool from serving it: "limit", "device_too_small", "device_full", "fragmented", "busy" or
+        /// "driver".
+        cause: &'static str,
+        /// The message of the error.
+        message: String,
+        /// What would have helped, a sentence for each way.
+        remedies: Vec<String>,
+        /// The most the pool may hold.
+        limit_bytes: u64,
+        /// Bytes the pool holds.
+        held_bytes: u64,
+        /// Bytes of those in live blocks.
+        live_bytes: u64,
+        /// Bytes of those in free blocks that threads have cached.
+        cached_bytes: u64,
+        /// Bytes of those in no live block.
+        free_bytes: u64,
+        /// Bytes of those in whole free pages.
+        free_pages_bytes: u64,
+        /// The largest hole on the side of the request.
+        largest_free_bytes: u64,
+        /// The largest request that would have been served.
+        fits_bytes: u64,
+        /// A limit that would have been enough; `None` if no limit is.
+        enough_limit_bytes: Option<u64>,
+        /// Bytes the device has free.
+        device_free_bytes: u64,
+        /// Bytes of the device that are neither free nor held by this pool.
+        held_elsewhere_bytes: u64,
+        /// Bytes of those in pools that share the limit.
+        held_by_group_bytes: u64,
+        /// The other pools of this process on the device.
+        other_pools: Vec<OtherPoolSnapshot>,
+    }
+
+    /// Another pool of the process on the same device.
+    struct OtherPoolSnapshot {
+        /// Its number.
+        pool: u64,
+        /// Bytes it holds from the device.
+        held_bytes: u64,
+        /// Bytes of those in no live block.
+        free_bytes: u64,
+        /// Whether it has the same limit.
+        shares_limit: bool,
     }
 
     /// The device of a pool.
@@ -96,6 +185,13 @@ plain! {
         requested_bytes: u64,
         /// The tag it was allocated under.
         tag: String,
+        /// The stream it was allocated on; `None` if that is not known, and in memory maps. Known while the setting
+        /// `stacks` is on, and as far as the setting `history` reaches.
+        stream: Option<u64>,
+        /// For how long it has been live; known as the stream is.
+        age_ms: Option<u64>,
+        /// The index of the call stack that allocated it, with the setting `stacks`.
+        stack: Option<usize>,
     }
 
     /// The counters of a pool, as [`Statistics`] has them.
@@ -235,6 +331,12 @@ impl Snapshot {
     /// The most blocks that a snapshot lists: the largest ones.
     pub const MOST_BLOCKS: usize = 4096;
 
+    /// The most spans, and the most holes, that a snapshot lists: the largest ones.
+    pub const MOST_RANGES: usize = 4096;
+
+    /// The most call stacks that a snapshot names: those with the most bytes. Naming one takes up to some milliseconds.
+    pub const MOST_STACKS: usize = 256;
+
     /// Formats the snapshot as one line of JSON.
     ///
     /// ```
@@ -273,7 +375,10 @@ pub(in crate::pool) fn of(shared: &Shared, settings: &Settings) -> Snapshot {
     });
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let statistics = StatisticsSnapshot::from(&statistics::of(shared));
-    let (blocks, blocks_left_out) = blocks_of(shared);
+    let mut stacks = StackNames::default();
+    let (blocks, blocks_left_out) = blocks_of(shared, &mut stacks);
+    let (spans, holes) = if here { ranges_of(shared) } else { Default::default() };
+    let ((spans, spans_left_out), (holes, holes_left_out)) = (largest(spans), largest(holes));
     Snapshot {
         schema: SCHEMA,
         taken_unix_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
@@ -287,11 +392,55 @@ pub(in crate::pool) fn of(shared: &Shared, settings: &Settings) -> Snapshot {
         statistics,
         blocks,
         blocks_left_out,
+        spans,
+        spans_left_out,
+        holes,
+        holes_left_out,
+        stacks: stacks.texts,
+        refusal: None,
+    }
+}
+
+impl Snapshot {
+    /// Adds a call stack; its index.
+    pub(in crate::pool) fn add_stack(&mut self, stack: Stack) -> Option<usize> {
+        let text = Some(stack.to_string()).filter(|text| !text.is_empty())?;
+        let known = self.stacks.iter().position(|known| *known == text);
+        known.or_else(|| {
+            self.stacks.push(text);
+            self.stacks.len().checked_sub(1)
+        })
+    }
+}
+
+/// The stacks of a snapshot, each named once.
+#[derive(Default)]
+struct StackNames {
+    texts: Vec<String>,
+    indices: HashMap<Stack, usize>,
+}
+
+impl StackNames {
+    /// The index of a stack; `None` of none, and once there are too many.
+    fn index(&mut self, stack: Stack) -> Option<usize> {
+        if stack.is_none() {
+            return None;
+        }
+        if let Some(&index) = self.indices.get(&stack) {
+            return Some(index);
+        }
+        let index = self.texts.len();
+        if index >= Snapshot::MOST_STACKS {
+            return None;
+        }
+        self.texts.push(stack.to_string());
+        self.indices.insert(stack, index);
+        Some(index)
     }
 }
 
 /// The largest live blocks, and the number of others.
-fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
+fn blocks_of(shared: &Shared, stacks: &mut StackNames) -> (Vec<BlockSnapshot>, u64) {
     if shared.is_inherited() {
         return (Vec::new(), 0);
     }
@@ -300,7 +449,50 @@ fn blocks_of(shared: &Shared) -> (Vec<BlockSnapshot>, u64) {
     live.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
     let left_out = live.len().saturating_sub(Snapshot::MOST_BLOCKS) as u64;
     live.truncate(Snapshot::MOST_BLOCKS);
-    (named(map, &live).collect(), left_out)
+    let origins = shared.origins();
+    // The largest come first, so that their stacks are named if there are too many.
+    let blocks = still_live(map, &live).map(|(address, known)| {
+        let mut block = BlockSnapshot::new(address, known);
+        if let Some((origin, age)) = origins.of(address, known.generation()) {
+            block.stream = Some(origin.stream.0);
+            block.age_ms = Some(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+            block.stack = stacks.index(origin.stack);
+        }
+        block
+    });
+    (blocks.collect(), left_out)
+}
+
+/// All spans, and all holes, the lowest first.
+fn ranges_of(shared: &Shared) -> (Vec<RangeSnapshot>, Vec<RangeSnapshot>) {
+    let (mut spans, mut holes) = (Vec::new(), Vec::new());
+    let heap = shared.heap();
+    for (space, side) in [(&heap.small.space, "small"), (&heap.large.space, "large")] {
+        let range =
+            |(address, size): (u64, Bytes)| RangeSnapshot { address, size_bytes: size.get(), side };
+        let pages = space.pages().map(|(address, _, size)| range((address, size)));
+        for page in pages {
+            match spans.last_mut() {
+                Some(RangeSnapshot { address, size_bytes, side: before })
+                    if *before == side && *address + *size_bytes == page.address =>
+                {
+                    *size_bytes += page.size_bytes;
+                }
+                _ => spans.push(page),
+            }
+        }
+        holes.extend(space.holes().map(range));
+    }
+    (spans, holes)
+}
+
+/// The largest of some ranges, the lowest first, and the number of others.
+fn largest(mut ranges: Vec<RangeSnapshot>) -> (Vec<RangeSnapshot>, u64) {
+    ranges.sort_unstable_by_key(|range| (core::cmp::Reverse(range.size_bytes), range.address));
+    let left_out = ranges.len().saturating_sub(Snapshot::MOST_RANGES) as u64;
+    ranges.truncate(Snapshot::MOST_RANGES);
+    ranges.sort_unstable_by_key(|range| range.address);
+    (ranges, left_out)
 }
 
 /// Those of the blocks that are still live, with their states: one that was freed in between has no tag any more.
@@ -319,12 +511,22 @@ pub(in crate::pool) fn named(
     map: &AddressMap,
     live: &[LiveBlock],
 ) -> impl Iterator<Item = BlockSnapshot> {
-    still_live(map, live).map(|(address, known)| BlockSnapshot {
-        address: address.get(),
-        size_bytes: known.size().get(),
-        requested_bytes: known.requested(),
-        tag: Tag::of(known).name(),
-    })
+    still_live(map, live).map(|(address, known)| BlockSnapshot::new(address, known))
+}
+
+impl BlockSnapshot {
+    /// A live block of unknown origin.
+    fn new(address: Address, known: BlockState) -> Self {
+        Self {
+            address: address.get(),
+            size_bytes: known.size().get(),
+            requested_bytes: known.requested(),
+            tag: Tag::of(known).name(),
+            stream: None,
+            age_ms: None,
+            stack: None,
+        }
+    }
 }
 
 impl From<&SideFigures> for SideSnapshot {
@@ -372,7 +574,7 @@ impl From<&Statistics> for StatisticsSnapshot {
             requested_bytes: figures.requested.get(),
             blocks: figures.blocks,
             peak_out_bytes: figures.peak_out.get(),
-            peak_live_bytes: figures.peak_live.map(forebay_core::Bytes::get),
+            peak_live_bytes: figures.peak_live.map(Bytes::get),
             cached_bytes: figures.cached.get(),
             quarantined_bytes: figures.quarantined.get(),
             retired_bytes: figures.retired.get(),
