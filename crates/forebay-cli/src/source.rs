@@ -8,7 +8,9 @@ use std::fmt;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use forebay_trace::format::{FormatError, read, read_path};
+use forebay_trace::format::{
+    FormatError, Recorded, read, read_path, read_recorded, read_recorded_path,
+};
 use forebay_trace::{ReadOptions, Trace};
 
 /// What names standard input in place of a file.
@@ -55,6 +57,16 @@ impl<'a> Source<'a> {
                 Ok(Recording { trace, bytes })
             }
             Self::StandardInput => read_counted(io::stdin().lock(), options),
+        }
+    }
+}
+
+impl Source<'_> {
+    /// Reads the recording, with a snapshot of a pool as what it is.
+    pub(crate) fn read_recorded(self, options: &ReadOptions) -> Result<Recorded, FormatError> {
+        match self {
+            Self::File(path) => read_recorded_path(path, options),
+            Self::StandardInput => read_recorded(io::stdin().lock(), STDIN_NAME, options),
         }
     }
 }

@@ -8,8 +8,10 @@ use forebay::bindings::effective_settings;
 use forebay::transfer::TransferEvent;
 use forebay::{Bytes, Error, Pool, Settings, hal};
 use forebay_cli::replay::{DeviceName, Policy, Row, open_device};
-use forebay_cli::report::{default_path, page_of};
-use forebay_trace::format::{FormatError, check_ending, read, read_path, write_path};
+use forebay_cli::report::{default_path, page_of, page_of_moment};
+use forebay_trace::format::{
+    FormatError, Recorded, check_ending, read_path, read_recorded, read_recorded_path, write_path,
+};
 use forebay_trace::{
     ReadOptions, Recorder, ReplayOptions, Trace, Verifier, WorkBudget, replay as play,
     trace_of_pool,
@@ -156,14 +158,19 @@ pub(crate) fn report_page(
         None => source.extract::<PathBuf>()?,
     };
     interruptible(py, |budget| {
-        let trace = match pool {
+        let recorded = match pool {
             Some((pool, recorder, transfers)) => recorded_or_blocks(&pool, recorder, &transfers),
-            None => read_path(&path, &ReadOptions::default()),
+            None => read_recorded_path(&path, &ReadOptions::default()),
         };
-        let trace =
-            trace.map_err(|error| Failure::Trace(format!("{}: {error}", path.display())))?;
-        let page = page_of(&trace, &settings, capacity, !quick, budget).map_err(Failure::Trace)?;
-        Ok((page, default_path(trace.name())))
+        let recorded =
+            recorded.map_err(|error| Failure::Trace(format!("{}: {error}", path.display())))?;
+        let (page, name) = match &recorded {
+            Recorded::Run(trace) => {
+                (page_of(trace, &settings, capacity, !quick, budget), trace.name())
+            }
+            Recorded::Moment(snapshot) => (page_of_moment(snapshot), snapshot.name.as_str()),
+        };
+        Ok((page.map_err(Failure::Trace)?, default_path(name)))
     })
 }
 
@@ -172,16 +179,17 @@ fn recorded_or_blocks(
     pool: &Pool,
     recorder: Option<Recorder>,
     transfers: &[TransferEvent],
-) -> Result<Trace, FormatError> {
+) -> Result<Recorded, FormatError> {
     let name = pool.id().to_string();
     let recorded = recorder.map(|recorder| recorder.copy_with(transfers));
     let trace = recorded
         .filter(|trace| !trace.is_empty())
         .unwrap_or_else(|| trace_of_pool(name.clone(), pool, None, transfers));
     if trace.is_empty() {
-        return read(pool.snapshot().to_json().as_bytes(), &name, &ReadOptions::default());
+        let json = pool.snapshot().to_json();
+        return read_recorded(json.as_bytes(), &name, &ReadOptions::default());
     }
-    Ok(trace)
+    Ok(Recorded::Run(Box::new(trace)))
 }
 
 fn policies_of(given: Option<&Bound<'_, PyAny>>) -> Result<Vec<Policy>, Failure> {

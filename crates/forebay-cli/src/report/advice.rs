@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use forebay::Settings;
 use forebay_core::{Bytes, counted};
-use forebay_trace::Analysis;
 use forebay_trace::analysis::Pattern;
+use forebay_trace::{Analysis, BlockIndex};
 
 use super::data::{Advice, Report, Trial};
 use super::gains::{Gain, Gains, Taken};
@@ -21,6 +21,10 @@ const FEW: usize = 8;
 
 /// All of it, the most useful first. What was measured and gains nothing is left out; suspected leaks are not.
 pub(super) fn of(report: &Report, gains: &Gains<'_>, found: &Analysis) -> Vec<Advice> {
+    // The blocks of one moment are no run: nothing is known of their lives, and every one is "never freed".
+    if gains.trace.address(BlockIndex(0)).is_some() {
+        return Vec::new();
+    }
     let mut all = Vec::new();
     all.extend(short(report));
     all.extend(allocator(report));

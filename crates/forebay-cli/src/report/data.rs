@@ -221,11 +221,11 @@ pub struct HeldRanges {
     pub ranges: Vec<(u64, u64)>,
 }
 
-/// Who had memory at the peak.
+/// Who had memory at the peak. The rows of each list but the last add up to all that was requested then.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Owners {
-    /// By call stack or tag, the most bytes first, at most 20. Empty if the recording has neither.
+    /// By call stack or tag, the most bytes first, at most 20 and one for the rest. Empty if the recording has neither.
     pub by_label: Vec<Owner>,
     /// By tag, in the same way.
     pub by_tag: Vec<Owner>,
@@ -245,8 +245,11 @@ pub struct Owners {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Owner {
-    /// What: the number of the label plus one, the number of the thread, the size in bytes, or the index of the stream.
+    /// What: the number of the label plus one, or 0 for blocks without one; the number of the thread, the size in bytes,
+    /// or the index of the stream.
     pub key: u64,
+    /// 1; or how many groups this row is the sum of, whose keys are not listed.
+    pub groups: u64,
     /// How many blocks.
     pub blocks: u64,
     /// How many bytes they requested.

@@ -1,5 +1,6 @@
 //! Blocks of a recording: when each began and ended, and which were live at the peak.
 
+use core::hash::Hash;
 use std::collections::HashMap;
 
 use forebay_trace::{BlockIndex, Event, StreamIndex, Trace};
@@ -128,45 +129,62 @@ pub(super) fn owners(
     }
 }
 
-/// Blocks that have the same text, the most bytes first.
+/// Blocks that have the same text, the most bytes first; none if no block has a text. Those without one are a group too.
 fn by_text<'a>(
     live: &[&Life],
     labels: &mut LabelNumbers,
     text: impl Fn(&Life) -> Option<&'a str>,
 ) -> Vec<Owner> {
-    let mut groups: HashMap<&str, (BlockIndex, u64, u64)> = HashMap::new();
-    for life in live {
-        if let Some(text) = text(life) {
-            let (_, blocks, bytes) = groups.entry(text).or_insert((life.block, 0, 0));
-            *blocks += 1;
-            *bytes = bytes.saturating_add(life.bytes);
-        }
+    if live.iter().all(|life| text(life).is_none()) {
+        return Vec::new();
     }
-    let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_key(|&(_, (block, _, bytes))| (core::cmp::Reverse(bytes), block));
-    groups.truncate(GROUPS);
-    let owner =
-        |(text, (_, blocks, bytes))| Owner { key: u64::from(labels.number(text)), blocks, bytes };
-    groups.into_iter().map(owner).collect()
+    let key = |text: Option<&str>| text.map_or(0, |text| u64::from(labels.number(text)));
+    summed(live, text, key)
 }
 
 /// Blocks that have the same key, the most bytes first.
 fn grouped(live: &[&Life], key: impl Fn(&Life) -> u64) -> Vec<Owner> {
-    let mut groups: HashMap<u64, Owner> = HashMap::new();
+    summed(live, key, |key| key)
+}
+
+/// Sums over blocks of one group. Groups beyond a number are one row, so that the rows add up to all blocks.
+fn summed<G: Copy + Eq + Hash + Ord>(
+    live: &[&Life],
+    group: impl Fn(&Life) -> G,
+    mut key: impl FnMut(G) -> u64,
+) -> Vec<Owner> {
+    let mut sums: HashMap<G, (u64, u64)> = HashMap::new();
     for life in live {
-        let key = key(life);
-        let owner = groups.entry(key).or_insert(Owner { key, blocks: 0, bytes: 0 });
-        owner.blocks += 1;
-        owner.bytes = owner.bytes.saturating_add(life.bytes);
+        let (blocks, bytes) = sums.entry(group(life)).or_default();
+        *blocks += 1;
+        *bytes = bytes.saturating_add(life.bytes);
     }
-    let mut groups: Vec<Owner> = groups.into_values().collect();
-    groups.sort_by_key(|owner| (core::cmp::Reverse(owner.bytes), owner.key));
-    groups.truncate(GROUPS);
-    groups
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|&(group, (_, bytes))| (core::cmp::Reverse(bytes), group));
+    // A rest of one group is shown as what it is.
+    let shown = if sums.len() == GROUPS + 1 { GROUPS + 1 } else { GROUPS };
+    let rest = sums.split_off(sums.len().min(shown));
+    let owner = |(group, (blocks, bytes))| Owner { key: key(group), groups: 1, blocks, bytes };
+    let mut owners: Vec<Owner> = sums.into_iter().map(owner).collect();
+    if !rest.is_empty() {
+        let mut others = Owner { key: 0, groups: rest.len() as u64, blocks: 0, bytes: 0 };
+        for (_, (blocks, bytes)) in rest {
+            others.blocks += blocks;
+            others.bytes = others.bytes.saturating_add(bytes);
+        }
+        owners.push(others);
+    }
+    owners
 }
 
 /// A histogram of all blocks in powers of two of `value`; bars between the first and the last are all there.
 pub(super) fn histogram(lives: &[Life], peak_at: u64, value: impl Fn(&Life) -> u64) -> Vec<Bar> {
+    let values = lives.iter().map(|life| (value(life), life.bytes, life.is_live_after(peak_at)));
+    bars(values)
+}
+
+/// The bars of values, each with its bytes and whether it counts at the peak.
+pub(super) fn bars(values: impl Iterator<Item = (u64, u64, bool)>) -> Vec<Bar> {
     let mut bars: Vec<Bar> = (0..u64::BITS)
         .map(|bit| Bar {
             from: if bit == 0 { 0 } else { 1 << bit },
@@ -175,12 +193,11 @@ pub(super) fn histogram(lives: &[Life], peak_at: u64, value: impl Fn(&Life) -> u
             at_peak: 0,
         })
         .collect();
-    for life in lives {
-        let bit = value(life).max(1).ilog2() as usize;
-        if let Some(bar) = bars.get_mut(bit) {
+    for (value, bytes, at_peak) in values {
+        if let Some(bar) = bars.get_mut(value.max(1).ilog2() as usize) {
             bar.count += 1;
-            bar.bytes = bar.bytes.saturating_add(life.bytes);
-            bar.at_peak += u64::from(life.is_live_after(peak_at));
+            bar.bytes = bar.bytes.saturating_add(bytes);
+            bar.at_peak += u64::from(at_peak);
         }
     }
     let last = bars.iter().rposition(|bar| bar.count > 0).map_or(0, |last| last + 1);

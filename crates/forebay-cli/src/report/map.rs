@@ -55,15 +55,15 @@ pub(super) fn map(
 
 /// Addresses that were ever used, put one after another.
 #[derive(Debug)]
-struct Used {
+pub(super) struct Used {
     /// Begin, end and offset of each range, the lowest first; none touches another.
-    ranges: Vec<(u64, u64, u64)>,
-    end: u64,
+    pub(super) ranges: Vec<(u64, u64, u64)>,
+    pub(super) end: u64,
 }
 
 impl Used {
     /// Those of pairs of begin and length.
-    fn of(mut parts: Vec<(u64, u64)>) -> Self {
+    pub(super) fn of(mut parts: Vec<(u64, u64)>) -> Self {
         parts.sort_unstable();
         let mut ranges: Vec<(u64, u64, u64)> = Vec::new();
         for (start, size) in parts {
@@ -82,7 +82,7 @@ impl Used {
     }
 
     /// The offset of an address that is in one of the ranges.
-    fn offset(&self, address: u64) -> u64 {
+    pub(super) fn offset(&self, address: u64) -> u64 {
         let below = self.ranges.partition_point(|&(start, ..)| start <= address);
         let range = below.checked_sub(1).and_then(|index| self.ranges.get(index));
         range.map_or(0, |&(start, _, offset)| offset.saturating_add(address - start))

@@ -8,6 +8,8 @@
 //!                                       page.rs, page/: HTML, CSS, canvas  ◄────────┘
 //! ```
 //!
+//! A snapshot of a pool is no run: `postmortem.rs` makes "forebay.postmortem.v1" of it, which has a page of its own.
+//!
 //! Everything is aggregated here, so that the page has a bounded size whatever the recording has. Figures are those
 //! of [`replay`](forebay_trace::replay), [`Analysis`](forebay_trace::Analysis) and [`Fit`](forebay_trace::Fit).
 
@@ -18,6 +20,7 @@ mod gains;
 mod lives;
 mod map;
 mod page;
+pub mod postmortem;
 mod series;
 mod terms;
 #[cfg(test)]
@@ -30,18 +33,22 @@ pub use data::Report;
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use forebay::Settings;
 use forebay_core::{Bytes, counted};
+use forebay_trace::format::{PoolSnapshot, Recorded};
 use forebay_trace::{ReadOptions, Trace, WorkBudget};
+use serde::Serialize;
 
 use crate::Ending;
 use crate::command::ReportOptions;
 use crate::output::complain;
 use crate::progress::Progress;
-use crate::replay::{Policy, read_trace};
+use crate::replay::Policy;
+use crate::source::Source;
 use collect::collect;
+use postmortem::PostMortem;
 use terms::{Depth, Terms};
 
 /// Steps of the bar: five allocators, three devices, five trials, the batch, and a few changes that are advised.
@@ -54,7 +61,26 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
     };
     let mut reading = ReadOptions::default();
     reading.device = options.of_device;
-    let Some(trace) = read_trace(&options.trace, &reading) else { return Ok(Ending::Fault) };
+    let source = Source::of(&options.trace);
+    let trace = match source.read_recorded(&reading) {
+        Ok(Recorded::Run(trace)) => *trace,
+        Ok(Recorded::Moment(snapshot)) => {
+            let found = PostMortem::of(&snapshot);
+            return deliver(options, out, &snapshot.name, &found, || {
+                let what = match &found.refusal {
+                    Some(refused) => {
+                        format!("{} were refused", Bytes::new(refused.requested_bytes))
+                    }
+                    None => format!("pool {} at one moment", found.pool),
+                };
+                Ok((page::post_mortem_page(&found)?, what))
+            });
+        }
+        Err(error) => {
+            complain(format_args!("{source}: {error}"));
+            return Ok(Ending::Fault);
+        }
+    };
     let progress = Progress::of("report", STEPS);
     let tell = |what| {
         progress.doing(what);
@@ -77,19 +103,36 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
         }
     };
     faults.iter().for_each(complain);
-    let mut ending = if faults.is_empty() { Ending::Well } else { Ending::Fault };
+    let ending = deliver(options, out, &report.run.name, &report, || {
+        Ok((page::page(&report)?, counted(report.run.events, "event")))
+    })?;
+    Ok(if faults.is_empty() { ending } else { Ending::Fault })
+}
+
+/// Prints the data or writes the page, as asked, and says what the page is of.
+fn deliver(
+    options: &ReportOptions,
+    out: &mut dyn Write,
+    name: &str,
+    data: &impl Serialize,
+    page: impl FnOnce() -> io::Result<(String, String)>,
+) -> io::Result<Ending> {
+    let mut ending = Ending::Well;
     if options.json {
-        let mut text = serde_json::to_vec(&report)?;
+        let mut text = serde_json::to_vec(data)?;
         text.push(b'\n');
         out.write_all(&text)?;
     }
     // With --json the page is written where it was asked for.
     if !options.json || options.output.is_some() {
-        let path = options.output.clone().unwrap_or_else(|| default_path(&report.run.name));
-        match write_page(&report, &path) {
-            Ok(size) if !options.json => {
-                let (events, path) = (counted(report.run.events, "event"), path.display());
-                writeln!(out, "{}: {events}; {size} written to {path}", report.run.name)?;
+        let path = options.output.clone().unwrap_or_else(|| default_path(name));
+        let written = page().and_then(|(page, what)| {
+            std::fs::write(&path, &page)?;
+            Ok((Bytes::new(page.len() as u64), what))
+        });
+        match written {
+            Ok((size, what)) if !options.json => {
+                writeln!(out, "{name}: {what}; {size} written to {}", path.display())?;
             }
             Ok(_) => {}
             Err(error) => {
@@ -100,6 +143,11 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
     }
     out.flush()?;
     Ok(ending)
+}
+
+/// The page of a snapshot of a pool.
+pub fn page_of_moment(snapshot: &PoolSnapshot) -> Result<String, String> {
+    page::post_mortem_page(&PostMortem::of(snapshot)).map_err(|error| error.to_string())
 }
 
 /// The page of a run that `settings` of forebay's pool and the capacity of a device, if any, are assumed for; `is_thorough`
@@ -154,11 +202,4 @@ pub fn default_path(name: &str) -> PathBuf {
     let name: String = name.chars().take(100).map(safe).collect();
     let name = Some(name.trim_start_matches('.')).filter(|name| !name.is_empty());
     PathBuf::from(format!("{}.report.html", name.unwrap_or("run")))
-}
-
-/// Writes the page; how large it is.
-fn write_page(report: &Report, path: &Path) -> io::Result<Bytes> {
-    let page = page::page(report)?;
-    std::fs::write(path, &page)?;
-    Ok(Bytes::new(page.len() as u64))
 }

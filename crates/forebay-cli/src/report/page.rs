@@ -3,28 +3,62 @@
 use serde_json::Error;
 
 use super::data::Report;
+use super::postmortem::PostMortem;
 
 /// The frame, with a mark for each part.
-const FRAME: &str = include_str!("page/page.html");
+const FRAME: &str = include_str!("page/frame.html");
 const STYLE: &str = include_str!("page/page.css");
 
-/// The program, in the order in which its parts need each other.
-const SCRIPTS: [&str; 5] = [
-    include_str!("page/base.js"),
-    include_str!("page/chart.js"),
-    include_str!("page/map.js"),
-    include_str!("page/tables.js"),
-    include_str!("page/main.js"),
-];
+/// A kind of page: what it is called, its sections, and its program in the order in which its parts need each other.
+struct Kind {
+    brand: &'static str,
+    main: &'static str,
+    scripts: &'static [&'static str],
+}
+
+const RUN: Kind = Kind {
+    brand: "forebay report",
+    main: include_str!("page/run.html"),
+    scripts: &[
+        include_str!("page/base.js"),
+        include_str!("page/time.js"),
+        include_str!("page/chart.js"),
+        include_str!("page/map.js"),
+        include_str!("page/tables.js"),
+        include_str!("page/run-tables.js"),
+        include_str!("page/main.js"),
+    ],
+};
+
+const POST_MORTEM: Kind = Kind {
+    brand: "forebay post-mortem",
+    main: include_str!("page/postmortem.html"),
+    scripts: &[
+        include_str!("page/base.js"),
+        include_str!("page/moment.js"),
+        include_str!("page/map.js"),
+        include_str!("page/tables.js"),
+        include_str!("page/postmortem.js"),
+    ],
+};
 
 /// The page of a report. It loads nothing.
 pub(super) fn page(report: &Report) -> Result<String, Error> {
-    let title = escaped(&report.run.name);
-    let data = inert(&serde_json::to_string(report)?);
-    let script = SCRIPTS.concat();
+    Ok(filled(&RUN, &report.run.name, &serde_json::to_string(report)?))
+}
+
+/// The page of a pool at one moment. It loads nothing.
+pub(super) fn post_mortem_page(found: &PostMortem) -> Result<String, Error> {
+    Ok(filled(&POST_MORTEM, &found.title, &serde_json::to_string(found)?))
+}
+
+fn filled(kind: &Kind, title: &str, json: &str) -> String {
+    let (title, data, script) = (escaped(title), inert(json), kind.scripts.concat());
     let parts = [
         ("{{title}}", &*title),
+        ("{{brand}}", kind.brand),
         ("{{style}}", STYLE),
+        ("{{main}}", kind.main),
         ("{{script}}", &script),
         ("{{data}}", &data),
     ];
@@ -41,7 +75,7 @@ pub(super) fn page(report: &Report) -> Result<String, Error> {
         }
     }
     page.push_str(rest);
-    Ok(page)
+    page
 }
 
 /// JSON that ends no element and begins no comment: all of these characters are within strings.

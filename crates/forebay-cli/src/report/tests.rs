@@ -333,3 +333,38 @@ fn no_name_leads_out_of_the_folder() {
         assert_eq!(default_path(name), PathBuf::from(format!("{file}.report.html")));
     }
 }
+
+/// Blocks without a tag or a stack, and groups beyond those that are named, are rows too.
+#[test]
+fn the_rows_of_owners_add_up_to_the_peak() {
+    let mut builder = TraceBuilder::new("owners");
+    for block in 0..200_u64 {
+        builder.allocate(block, Bytes::new(1000 + 512 * block), block % 40).unwrap();
+        builder.thread(u32::try_from(block % 30).unwrap());
+        if block % 3 == 0 {
+            builder.tag(&format!("tag {}", block % 50));
+        }
+        if block % 5 == 0 {
+            builder.stack(&format!("site_{block} a.rs:1\nmain a.rs:2"));
+        }
+    }
+    let report = reported(&builder.finish(), None, false);
+    let owners = &report.owners;
+    for (name, rows) in [
+        ("label", &owners.by_label),
+        ("tag", &owners.by_tag),
+        ("site", &owners.by_site),
+        ("thread", &owners.by_thread),
+        ("size", &owners.by_size),
+        ("stream", &owners.by_stream),
+    ] {
+        let sums = rows
+            .iter()
+            .fold([0; 2], |[blocks, bytes], row| [blocks + row.blocks, bytes + row.bytes]);
+        let all = [report.run.peak_blocks, report.run.peak_requested_bytes];
+        assert_eq!(sums, all, "by {name}: {rows:?}");
+        assert!(rows.len() <= 21, "by {name}");
+    }
+    assert!(owners.by_tag.iter().any(|row| row.key == 0 && row.groups == 1), "a row for no tag");
+    assert!(owners.by_size.last().unwrap().groups > 100, "a row for the rest");
+}

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use forebay::{PoolOptions, StreamHandle, tag};
 use forebay_core::Bytes;
+use forebay_sim::{MemoryModel, SimMachine};
 use forebay_trace::{TraceBuilder, Transfer, TransferDirection};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::{Value, json};
@@ -20,7 +22,7 @@ use chromium::{Chromium, Fault};
 
 type Check = fn(&mut Chromium, &Path) -> Result<(), Fault>;
 
-const CHECKS: [(&str, Check); 7] = [
+const CHECKS: [(&str, Check); 9] = [
     ("opens_without_a_complaint", opens),
     ("says_the_figures_of_the_data", says_the_figures),
     ("zooms_and_pans", zooms),
@@ -28,6 +30,8 @@ const CHECKS: [(&str, Check); 7] = [
     ("sorts_tables", sorts),
     ("is_dark_and_narrow", dark_and_narrow),
     ("reads_no_data_as_html", hostile),
+    ("shows_the_post_mortem_of_a_refusal", post_mortem),
+    ("shows_a_pool_at_one_moment", moment),
 ];
 
 fn main() -> ExitCode {
@@ -286,4 +290,91 @@ fn hostile(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
         expect(title != "owned", "a script of the data ran")?;
     }
     Ok(())
+}
+
+/// What a pool of 16 MiB writes that refuses 4 MiB for its holes: every other block of 1 MiB is free.
+fn refused(folder: &Path) -> PathBuf {
+    let path = folder.join("oom.txt");
+    let machine = SimMachine::builder().memory(MemoryModel::Phantom).build().unwrap();
+    let options = PoolOptions::new().max_bytes(Bytes::mib(16));
+    let pool = options
+        .set(|set| set.stacks(true).set("oom_report", path.to_str().unwrap()).unwrap())
+        .build(&machine.device(0).unwrap())
+        .unwrap();
+    let stream = StreamHandle::DEFAULT;
+    let blocks: Vec<_> = (0..16)
+        .map(|number| {
+            let names = ["weights", "<script>document.title='owned'</script>"];
+            let _tag = (number % 5 > 0).then(|| tag(names[usize::from(number > 9)]));
+            pool.allocate(Bytes::mib(1), stream).unwrap()
+        })
+        .collect();
+    for block in blocks.iter().step_by(2) {
+        pool.free_block(*block, stream).unwrap();
+    }
+    let _tag = tag("activations");
+    pool.allocate(Bytes::mib(4), stream).unwrap_err();
+    path
+}
+
+fn post_mortem(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    // The text stands for the snapshot beside it.
+    browser.open(&written(folder, &refused(folder)))?;
+    let text = browser.value("document.body.innerText")?;
+    let text = text.as_str().unwrap_or_default();
+    for part in [
+        "4.00 MiB",
+        "but in 8 holes",
+        "What would have helped",
+        "A limit of 20971520 B (20.00 MiB) would have served it",
+        "activations",
+        "(no tag)",
+        "8.00 MiB in blocks and 8.00 MiB in holes drawn, of 16.00 MiB held",
+        "Everything is drawn",
+    ] {
+        expect(text.contains(part), &format!("{part} is not in {text}"))?;
+    }
+    for part in ["leak", "batch", "over time", "NaN", "undefined"] {
+        expect(!text.contains(part), &format!("{part} is in {text}"))?;
+    }
+    // Blocks, holes and lines between them are drawn.
+    let colors = browser.value(
+        "(c => new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size)\
+         (document.getElementById('map'))",
+    )?;
+    expect(colors.as_u64() >= Some(3), &format!("{colors} colors"))?;
+    browser.value("document.getElementById('map').focus()")?;
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        browser.press("ArrowRight")?;
+        seen.push(browser.value("document.getElementById('map-block').textContent")?);
+    }
+    let said =
+        |part: &str| seen.iter().any(|text| text.as_str().is_some_and(|text| text.contains(part)));
+    expect(said("A hole of 1.00 MiB at 0x") && said(" old"), &format!("{seen:?}"))?;
+    let rows = browser.value(
+        "[...document.querySelectorAll('#owners table')].slice(0, 2).map(table => [...table.tBodies[0].rows].length)",
+    )?;
+    expect(rows[0] == 3, &format!("{rows} rows by tag and by stack"))?;
+    let found =
+        browser.value("document.querySelectorAll('img').length + document.scripts.length")?;
+    expect(found == 2, &format!("{found} scripts and images"))?;
+    expect(browser.value("document.title")? != "owned", "a script of the data ran")?;
+    for width in [320, 1280] {
+        browser.screen(width, true)?;
+        let over = browser.value("document.documentElement.scrollWidth - innerWidth")?;
+        expect(over.as_i64() <= Some(0), &format!("{over} pixels too wide at {width}"))?;
+    }
+    Ok(())
+}
+
+/// The oldest form of a snapshot, which says next to nothing.
+fn moment(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    browser.open(&written(folder, &data("../../fuzz/seeds/trace_files/pool.json")))?;
+    let text = browser.value("document.body.innerText")?;
+    let text = text.as_str().unwrap_or_default();
+    for part in ["No request was refused", "(no tag)", "<script>alert(1)</script>", "1.50 KiB"] {
+        expect(text.contains(part), &format!("{part} is not in {text}"))?;
+    }
+    expect(!text.contains("What would have helped"), text)
 }

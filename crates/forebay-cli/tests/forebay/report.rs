@@ -14,7 +14,6 @@ fn a_page_is_written_from_each_kind_of_file() {
         "tests/data/rmm_log.csv",
         "tests/data/torch_snapshot.pickle",
         "tests/data/forebay_snapshot.pickle",
-        "../../fuzz/seeds/trace_files/pool.json",
     ] {
         let page = folder.path().join("page.html");
         let run = forebay(&[
@@ -104,4 +103,33 @@ fn sizes_beyond_all_devices_bring_nothing_down() {
     let report: Value = serde_json::from_slice(&run.stdout).unwrap();
     assert_eq!(report["happenings"]["out_of_memory"], 2);
     assert_eq!(report["run"]["events"], 4);
+}
+
+/// A snapshot of a pool is no run: its page has no time line, calls nothing a leak and advises no other allocator.
+#[test]
+fn a_snapshot_of_a_pool_has_a_page_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html").display().to_string();
+    let snapshot = data("../../fuzz/seeds/trace_files/pool.json").display().to_string();
+    let run = forebay(&["report", &snapshot, "-o", &page]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).starts_with("pool: pool 1 at one moment;"), "{}", text(&run.stdout));
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("forebay.postmortem.v1"));
+    for absent in ["Memory over time", "Suspected leak", "forebay.report.v1"] {
+        assert!(!page.contains(absent), "{absent}");
+    }
+    let run = forebay(&["report", &snapshot, "--json"]);
+    let found: Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(
+        (&found["schema"], &found["refusal"]),
+        (&"forebay.postmortem.v1".into(), &Value::Null)
+    );
+    assert_eq!(found["figures"]["live_bytes"], 1536);
+    assert_eq!(found["owners"]["by_tag"][0]["owner"], "(no tag)");
+    // What would advise on a run has nothing to say of a moment.
+    let run = forebay(&["doctor", &snapshot]);
+    for absent in ["Suspected leak", "larger batch", "Use forebay's pool"] {
+        assert!(!text(&run.stdout).contains(absent), "{absent}: {}", text(&run.stdout));
+    }
 }

@@ -5,7 +5,7 @@
 //!   RMM log           Thread,Time,Action,...       read, written: with times and threads
 //!   PyTorch snapshot  pickle                       read, written: with times, tags and stacks
 //!   forebay.trace.v2  our own, compact             read, written: with everything
-//!   forebay.pool.v1   snapshot of a pool, JSON     read: the blocks of one moment, with tags
+//!   forebay.pool.v1   snapshot of a pool, JSON     read: one moment, with tags, stacks, holes and a refused request
 //!   Chrome's JSON     for Perfetto                 written
 //! ```
 //!
@@ -27,6 +27,10 @@ mod rmm;
 mod snapshot;
 
 pub use error::{FormatError, Position};
+pub use pool_snapshot::{
+    OtherPool, PoolSnapshot, Refusal, SnapshotBlock, SnapshotDevice, SnapshotRange,
+    SnapshotSetting, SnapshotStatistics, SnapshotTag,
+};
 
 use core::fmt;
 use std::fs::File;
@@ -157,8 +161,36 @@ const HEAD: u64 = 64;
 /// What some programs put before UTF-8 text, spreadsheets among them.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
+/// What a file is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// A run.
+    Run(Box<Trace>),
+    /// A pool at one moment.
+    Moment(Box<PoolSnapshot>),
+}
+
+impl Recorded {
+    /// The run, or one that allocates the live blocks of the moment.
+    pub fn into_trace(self, options: &ReadOptions) -> Result<Trace, FormatError> {
+        match self {
+            Self::Run(trace) => Ok(*trace),
+            Self::Moment(snapshot) => snapshot.to_trace(options),
+        }
+    }
+}
+
 /// Reads a recording in whatever form it is.
 pub fn read(input: impl BufRead, name: &str, options: &ReadOptions) -> Result<Trace, FormatError> {
+    read_recorded(input, name, options)?.into_trace(options)
+}
+
+/// As [`read`], with a snapshot of a pool as what it is.
+pub fn read_recorded(
+    input: impl BufRead,
+    name: &str,
+    options: &ReadOptions,
+) -> Result<Recorded, FormatError> {
     let mut input = input;
     let (head, mut whole) = peek(&mut input)?;
     if head.starts_with(&[0x1f, 0x8b]) {
@@ -182,7 +214,7 @@ fn read_unpacked(
     input: &mut dyn BufRead,
     name: &str,
     options: &ReadOptions,
-) -> Result<Trace, FormatError> {
+) -> Result<Recorded, FormatError> {
     if let Some(head) = head.strip_prefix(BYTE_ORDER_MARK) {
         let mut mark = [0; BYTE_ORDER_MARK.len()];
         input.read_exact(&mut mark).map_err(|error| FormatError::Io { at: None, error })?;
@@ -197,8 +229,12 @@ fn read_unmarked(
     input: &mut dyn BufRead,
     name: &str,
     options: &ReadOptions,
-) -> Result<Trace, FormatError> {
-    if head.starts_with(csv::HEADER.as_bytes()) {
+) -> Result<Recorded, FormatError> {
+    if pool_snapshot::is_begun_by(head) {
+        let snapshot = pool_snapshot::read(input, name, options)?;
+        return Ok(Recorded::Moment(Box::new(snapshot)));
+    }
+    let trace = if head.starts_with(csv::HEADER.as_bytes()) {
         csv::read(input, name, options)
     } else if head.starts_with(rmm::HEADER.as_bytes()) {
         rmm::read(input, name, options)
@@ -206,15 +242,14 @@ fn read_unmarked(
         binary::read(input, name, options)
     } else if head.first() == Some(&pickle::PROTO) {
         snapshot::read(input, name, options)
-    } else if pool_snapshot::is_begun_by(head) {
-        pool_snapshot::read(input, name, options)
     } else if head.is_empty() {
         Err(FormatError::Unrecognised { found: "nothing: it is empty".to_owned() })
     } else {
         let begins = String::from_utf8_lossy(head);
         let found = shortened(begins.lines().next().unwrap_or_default());
         Err(FormatError::Unrecognised { found: format!("\"{found}\"") })
-    }
+    };
+    trace.map(|trace| Recorded::Run(Box::new(trace)))
 }
 
 /// All of a file that is read at once, no more than allowed.
@@ -231,8 +266,25 @@ fn whole(input: &mut dyn BufRead, options: &ReadOptions) -> Result<Vec<u8>, Form
 
 /// Reads a file, compressed or not; the recording is named after it.
 pub fn read_path(path: &Path, options: &ReadOptions) -> Result<Trace, FormatError> {
-    let file = File::open(path).map_err(|error| FormatError::Io { at: None, error })?;
-    read(BufReader::new(file), &name_of(path), options)
+    read_recorded_path(path, options)?.into_trace(options)
+}
+
+/// As [`read_path`], with a snapshot of a pool as what it is. In place of the text that `oom_report` writes, the snapshot
+/// beside it is read.
+pub fn read_recorded_path(path: &Path, options: &ReadOptions) -> Result<Recorded, FormatError> {
+    let failed = |error| FormatError::Io { at: None, error };
+    let mut input = BufReader::new(File::open(path).map_err(failed)?);
+    let head = input.fill_buf().map_err(failed)?;
+    if head.starts_with(pool_snapshot::TEXT_OF_REFUSAL.as_bytes()) {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".json");
+        let opened = File::open(&beside).map_err(|error| {
+            let (kind, beside) = (error.kind(), beside.display());
+            failed(io::Error::new(kind, format!("its snapshot, {beside}, is missing: {error}")))
+        });
+        input = BufReader::new(opened?);
+    }
+    read_recorded(input, &name_of(path), options)
 }
 
 /// The file's name without what only says which form it has.

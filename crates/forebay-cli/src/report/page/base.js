@@ -1,7 +1,6 @@
-// What all parts share: the data, words for figures, elements, and the view on time.
+// What all pages share: the data, words for figures, elements, and drawing.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = id => document.getElementById(id);
-const last = Math.max(data.run.events - 1, 0);
 
 // Bytes as the command says them: binary units with two decimals.
 function bytes(value) {
@@ -37,42 +36,6 @@ const color = name => getComputedStyle(document.documentElement).getPropertyValu
 
 // How lines are told apart besides their color.
 const DASHES = [[], [], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5]];
-
-// The part of time that charts show, and the moment that everything is about. Whoever draws listens.
-const view = {
-  from: 0, to: last + 1, moment: data.run.peak_at, listeners: [],
-  show(from, to) {
-    const least = Math.min(8, last + 1);
-    const width = Math.min(Math.max(to - from, least), last + 1);
-    this.from = Math.min(Math.max(from, 0), last + 1 - width);
-    this.to = this.from + width;
-    this.changed();
-  },
-  zoom(factor, around = (this.from + this.to) / 2) {
-    this.show(around - (around - this.from) * factor, around + (this.to - around) * factor);
-  },
-  pan(share) {
-    const by = (this.to - this.from) * share;
-    this.show(this.from + by, this.to + by);
-  },
-  pick(moment) {
-    this.moment = Math.min(Math.max(Math.round(moment), 0), last);
-    this.changed();
-  },
-  peak() {
-    const around = data.run.peak_at, half = (last + 1) / 40;
-    this.moment = around;
-    this.show(around - half, around + half);
-  },
-  changed() {
-    if (this.pending) return;
-    this.pending = true;
-    requestAnimationFrame(() => {
-      this.pending = false;
-      this.listeners.forEach(listener => listener());
-    });
-  },
-};
 
 // The drawing context of a canvas, as sharp as the screen, cleared. Sizes are those of the style sheet.
 function context(canvas) {

@@ -115,12 +115,14 @@ fn the_names_in_json_are_these() {
     for (path, names) in [
         (
             "",
-            "blocks blocks_left_out class device limit_bytes peers pool pressure schema settings statistics \
-             taken_unix_ms",
+            "blocks blocks_left_out class device holes holes_left_out limit_bytes peers pool pressure refusal schema \
+             settings spans spans_left_out stacks statistics taken_unix_ms",
         ),
         ("/device", "free_bytes kind name ordinal total_bytes"),
         ("/settings/0", "changeable name source value whence"),
-        ("/blocks/0", "address requested_bytes size_bytes tag"),
+        ("/blocks/0", "address age_ms requested_bytes size_bytes stack stream tag"),
+        ("/spans/0", "address side size_bytes"),
+        ("/holes/0", "address side size_bytes"),
         (
             "/statistics",
             "allocations blocks cached_bytes callback_panics classes driver driver_ns \
