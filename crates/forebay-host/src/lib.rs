@@ -47,6 +47,8 @@
 //! # Ok::<(), forebay_hal::Error>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod allocation;
 mod backing;
 mod census;

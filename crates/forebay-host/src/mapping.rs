@@ -116,6 +116,9 @@ impl MemoryFile {
 
     /// The memory behind a descriptor that another process exported: sealed in size, writable, and
     /// `size` bytes long, or refused with `EINVAL`.
+    ///
+    /// Explicit huge pages that the exporter has not taken are taken here, as [`create`](Self::create) does; `ENOSPC`
+    /// where the pool has none left.
     pub fn import(descriptor: BorrowedFd<'_>, size: Bytes) -> Result<Self, Errno> {
         let seals = rustix::fs::fcntl_get_seals(descriptor).map_err(|_| Errno::INVAL)?;
         let found = rustix::fs::fstat(descriptor)?.st_size;
@@ -126,7 +129,11 @@ impl MemoryFile {
         if !sealed || !writable || u64::try_from(found) != Ok(size.get()) {
             return Err(Errno::INVAL);
         }
-        Ok(Self { descriptor: rustix::io::fcntl_dupfd_cloexec(descriptor, 0)?, size })
+        let file = Self { descriptor: rustix::io::fcntl_dupfd_cloexec(descriptor, 0)?, size };
+        if file.alignment()? != system_page() {
+            file.back(Bytes::ZERO, size)?;
+        }
+        Ok(file)
     }
 
     /// What its pages are made of, as the system tells: what addresses it is placed at, and sizes,
@@ -403,6 +410,22 @@ mod tests {
         assert_eq!(MemoryFile::import(readable.as_fd(), PAGE).unwrap_err(), Errno::INVAL);
         let ordinary = std::fs::File::open("/proc/self/exe").unwrap();
         assert_eq!(MemoryFile::import(ordinary.as_fd(), PAGE).unwrap_err(), Errno::INVAL);
+    }
+
+    #[test]
+    fn huge_pages_that_are_not_there_are_an_error_before_they_are_touched() {
+        let two = Bytes::mib(2);
+        let file = match MemoryFile::sparse(two, PageKind::Huge2M) {
+            Ok(file) => file,
+            Err(errno) => {
+                return println!("skipped: the system has no huge pages of 2 MiB: {errno}");
+            }
+        };
+        match MemoryFile::import(file.as_fd(), two) {
+            // Of 512 B each: the page is there, and stays the file's.
+            Ok(file) => assert_eq!(rustix::fs::fstat(&file.descriptor).unwrap().st_blocks, 4096),
+            Err(errno) => assert_eq!(errno, Errno::NOSPC),
+        }
     }
 
     #[test]

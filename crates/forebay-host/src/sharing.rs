@@ -45,6 +45,7 @@ unsafe impl Sharing for HostDevice {
             Errno::INVAL | Errno::BADF => {
                 invalid(call, "descriptor", format!("no page of {} B", size.get()), A_PAGE)
             }
+            Errno::NOSPC => errno::no_memory(call, size, self.space.info(), errno),
             _ => errno::refused(call, errno),
         })?;
         let (theirs, ours) = (

@@ -59,6 +59,8 @@
 //! fail, an empty answer; drops leak. The fast path does not check for a fork: it may hand out what the forking thread
 //! had cached, which is harmless.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod block;
 mod bulk;
 mod callback;

@@ -16,6 +16,8 @@
 //!
 //! * Sockets of this kind have no file: the system frees the name with the process, however that ends, and nothing is
 //!   left behind. They have no permissions either, so each side checks the user of the other.
+//! * Another user can neither read it nor keep others from it: their connections are closed at once, and names that they
+//!   take are told by the user of the socket ([`Endpoint::connect`]).
 //! * The thread reads nothing from its peer. It waits for a peer that does not read for a quarter of a second at most,
 //!   and holds no lock meanwhile.
 //! * A snapshot is made at most twenty times a second, for all readers together; others get the last one.
@@ -47,16 +49,16 @@ use core::time::Duration;
 use crate::sync::fork::ForkSafeMutex;
 
 #[cfg(not(target_os = "linux"))]
-pub use elsewhere::endpoints;
-#[cfg(not(target_os = "linux"))]
 pub(crate) use elsewhere::start;
+#[cfg(not(target_os = "linux"))]
+pub use elsewhere::{Connection, endpoints};
 pub(crate) use figures::shown_name;
 pub use figures::{
     BufferCopies, BufferManager, DirectionTotals, LatencyBucket, ProcessEngine, ProcessPool,
     ProcessSnapshot, StreamTotals, TagTotals,
 };
 #[cfg(target_os = "linux")]
-pub use reader::endpoints;
+pub use reader::{Connection, endpoints};
 #[cfg(target_os = "linux")]
 pub(crate) use service::start;
 
@@ -66,7 +68,7 @@ pub(crate) use service::start;
 pub struct Endpoint {
     /// The process.
     pub pid: u32,
-    /// Which copy of forebay in it, from 0 on.
+    /// Which copy of forebay in it: 0 for the first, unless another process has taken that name.
     pub copy: u32,
 }
 
@@ -125,6 +127,11 @@ pub enum MonitorError {
         /// Its user.
         owner: u32,
     },
+    /// The process takes no connection now: its line is full.
+    Busy {
+        /// The process.
+        pid: u32,
+    },
     /// No whole answer came in time: the process may be stopped.
     NoAnswer {
         /// The process.
@@ -160,6 +167,11 @@ impl fmt::Display for MonitorError {
             Self::OtherUser { pid, owner } => {
                 write!(f, "process {pid} is of user {owner}; only that user can attach to it")
             }
+            Self::Busy { pid } => write!(
+                f,
+                "process {pid} takes no connection: the line before its socket is full; it may be stopped, or another \
+                 user has taken its name"
+            ),
             Self::NoAnswer { pid, waited, received } => write!(
                 f,
                 "process {pid} gave {received} B and no whole answer in {waited:.1?}; it may be stopped"

@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::service::PREFIX;
@@ -17,7 +17,11 @@ use crate::user;
 /// The longest answer that is read; forebay's own are a tenth of it.
 const LONGEST: usize = 2 << 20;
 
-/// All of this user in this network namespace, by process.
+/// The pause between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// All names of this user in this network namespace, by process. Another user may have taken some of them, which
+/// [`Endpoint::connect`] tells.
 pub fn endpoints() -> Vec<Endpoint> {
     // Others' sockets may have names of any bytes.
     let listed = fs::read("/proc/net/unix").unwrap_or_default();
@@ -35,7 +39,42 @@ pub fn endpoints() -> Vec<Endpoint> {
     found
 }
 
+/// A connection to a process of this user, as the system says.
+#[derive(Debug)]
+#[must_use = "a connection that is not read costs the process an answer for nothing"]
+pub struct Connection {
+    pid: u32,
+    stream: UnixStream,
+}
+
 impl Endpoint {
+    /// Connects, without waiting. Anybody can take a name, so the user of the process is checked first. A process whose
+    /// line of connections is full is [`MonitorError::Busy`]: try again.
+    pub fn connect(self) -> Result<Connection, MonitorError> {
+        let Self { pid, copy } = self;
+        let system =
+            |call| move |errno: Errno| MonitorError::System { call, message: errno.to_string() };
+        let name = format!("{PREFIX}{}/{pid}/{copy}", user::own());
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes());
+        let address = address.map_err(system("sockaddr_un"))?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let socket = socket.map_err(system("socket"))?;
+        match connect(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::CONNREFUSED) => return Err(MonitorError::NotFound { pid }),
+            Err(Errno::AGAIN | Errno::INTR) => return Err(MonitorError::Busy { pid }),
+            Err(errno) => return Err(system("connect")(errno)),
+        }
+        let owner = user::at_other_end(&socket).map_err(system("SO_PEERCRED"))?.uid;
+        if owner != user::own() {
+            return Err(MonitorError::OtherUser { pid, owner });
+        }
+        // From here on calls wait, each with a limit.
+        fcntl_setfl(&socket, OFlags::empty()).map_err(system("fcntl"))?;
+        Ok(Connection { pid, stream: socket.into() })
+    }
+
     /// Reads the process as one line of JSON with "schema": "forebay.process.v1". Waits for `patience` at most.
     ///
     /// ```
@@ -49,43 +88,33 @@ impl Endpoint {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn read(self, patience: Duration) -> Result<String, MonitorError> {
-        let Self { pid, copy } = self;
-        let system =
-            |call| move |errno: Errno| MonitorError::System { call, message: errno.to_string() };
         let begun = Instant::now();
-        let name = format!("{PREFIX}{}/{pid}/{copy}", user::own());
-        let address = SocketAddrUnix::new_abstract_name(name.as_bytes());
-        let address = address.map_err(system("sockaddr_un"))?;
-        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
-        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None);
-        let socket = socket.map_err(system("socket"))?;
-        // Connecting to a process that is stopped waits once its line is full.
-        let limit = Some(patience.max(Duration::from_millis(1)));
-        set_socket_timeout(&socket, Timeout::Send, limit).map_err(system("SO_SNDTIMEO"))?;
-        match connect(&socket, &address) {
-            Ok(()) => {}
-            Err(Errno::CONNREFUSED) => return Err(MonitorError::NotFound { pid }),
-            Err(Errno::AGAIN) => {
-                return Err(MonitorError::NoAnswer { pid, waited: begun.elapsed(), received: 0 });
+        loop {
+            match self.connect() {
+                Ok(connection) => return connection.read(patience.saturating_sub(begun.elapsed())),
+                Err(MonitorError::Busy { .. }) if begun.elapsed() < patience => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(error),
             }
-            Err(errno) => return Err(system("connect")(errno)),
         }
-        // Anybody can take the name.
-        let owner = user::at_other_end(&socket).map_err(system("SO_PEERCRED"))?;
-        if owner != user::own() {
-            return Err(MonitorError::OtherUser { pid, owner });
-        }
-        let mut stream = UnixStream::from(socket);
+    }
+}
+
+impl Connection {
+    /// Reads the process, as [`Endpoint::read`] does.
+    pub fn read(mut self, patience: Duration) -> Result<String, MonitorError> {
+        let (begun, pid) = (Instant::now(), self.pid);
         let (mut text, mut part) = (Vec::new(), vec![0; 64 << 10]);
         loop {
             let no_answer =
                 MonitorError::NoAnswer { pid, waited: begun.elapsed(), received: text.len() };
             let rest = patience.saturating_sub(begun.elapsed());
-            let limit = stream.set_read_timeout(Some(rest).filter(|rest| !rest.is_zero()));
+            let limit = self.stream.set_read_timeout(Some(rest).filter(|rest| !rest.is_zero()));
             if rest.is_zero() || limit.is_err() {
                 return Err(no_answer);
             }
-            match stream.read(&mut part) {
+            match self.stream.read(&mut part) {
                 Ok(0) => return Err(no_answer),
                 Ok(count) => text.extend_from_slice(part.get(..count).unwrap_or_default()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

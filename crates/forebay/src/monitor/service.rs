@@ -2,6 +2,7 @@
 //! first pool.
 
 use core::time::Duration;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
@@ -14,7 +15,7 @@ use rustix::net::{SendFlags, SocketAddrUnix, SocketFlags, accept_with, getsockna
 
 use super::snapshot;
 use crate::sync::fork::{PerProcess, ProcessFd};
-use crate::sync::thread::spawn_without_signals;
+use crate::sync::thread::spawn;
 use crate::user;
 
 /// What the names of all sockets begin with. The user, the process and a number follow: several copies of forebay may
@@ -30,7 +31,11 @@ const LONGEST_ANSWER: Duration = Duration::from_millis(250);
 /// How long a snapshot serves all readers.
 const SHORTEST_AGE: Duration = Duration::from_millis(50);
 
-/// The pause after a peer of another user, and after a failure of the system.
+/// How many peers wait in line.
+const LINE: u32 = 128;
+
+/// The pause after a failure of the system, and after a whole line of peers of other users: a bound for what they cost,
+/// without a wait behind each of them.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether this process has tried to start its thread.
@@ -44,21 +49,29 @@ pub(crate) fn start() {
         return;
     }
     if let Ok((listener, name)) = listen() {
-        let _ = spawn_without_signals("forebay-monitor", move || serve(&listener, &name));
+        let _ = spawn("forebay-monitor", move || serve(&listener, &name));
     }
 }
 
-/// Makes the socket, under the first number that is free.
+/// Makes the socket, under the first number that is free. Another user may have taken the first ones of a process that is
+/// to come, but not one that is drawn by lot.
 fn listen() -> io::Result<(ProcessFd, String)> {
     let process = format!("{PREFIX}{}/{}", user::own(), std::process::id());
     let mut taken = io::ErrorKind::AddrInUse.into();
-    for number in 0..MOST_COPIES {
+    let [high, low, ..] = RandomState::new().hash_one(()).to_ne_bytes();
+    let drawn = 1000 + u32::from(u16::from_ne_bytes([high, low]));
+    for number in (0..MOST_COPIES).chain([drawn]) {
         let name = format!("{process}/{number}");
         let address = SocketAddr::from_abstract_name(&name)?;
         let bound =
             ProcessFd::make(|bound| UnixListener::bind_addr(&address).map(|it| bound(it.into())));
         match bound {
-            Ok(listener) => return Ok((listener, name)),
+            Ok(listener) => {
+                if let Ok(socket) = listener.get() {
+                    rustix::net::listen(socket, LINE.cast_signed())?;
+                }
+                return Ok((listener, name));
+            }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken = error,
             Err(error) => return Err(error),
         }
@@ -68,6 +81,7 @@ fn listen() -> io::Result<(ProcessFd, String)> {
 
 fn serve(listener: &ProcessFd, name: &str) {
     let mut last: Option<(Instant, String)> = None;
+    let mut strangers = 0_u32;
     loop {
         let Ok(listener) = listener.get() else { return };
         // A program that closes descriptors it does not know may have another socket under this number by now.
@@ -75,7 +89,7 @@ fn serve(listener: &ProcessFd, name: &str) {
             return;
         }
         match accept_with(listener, SocketFlags::CLOEXEC) {
-            Ok(peer) if user::at_other_end(&peer) == Ok(user::own()) => {
+            Ok(peer) if user::at_other_end(&peer).is_ok_and(|peer| peer.uid == user::own()) => {
                 // Closed only if it is still the peer then, and in no forked child left open.
                 let peer = ProcessFd::new(peer);
                 let fresh = last.take().filter(|(taken, _)| taken.elapsed() < SHORTEST_AGE);
@@ -88,7 +102,13 @@ fn serve(listener: &ProcessFd, name: &str) {
                 }
             }
             Err(Errno::INTR | Errno::CONNABORTED) => {}
-            Ok(_) | Err(_) => std::thread::sleep(PAUSE),
+            Ok(_) => {
+                strangers = strangers.wrapping_add(1);
+                if strangers.is_multiple_of(LINE) {
+                    std::thread::sleep(PAUSE);
+                }
+            }
+            Err(_) => std::thread::sleep(PAUSE),
         }
     }
 }

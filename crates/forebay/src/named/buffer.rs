@@ -10,8 +10,8 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{Call, StreamHandle, invalid};
 
 use super::raw::{RawLock, RawShared};
-use crate::Result;
 use crate::buffer::{Access, DeviceBuffer, Memory, OnDevice, SharedRegistration};
+use crate::{Result, host_vec};
 
 /// How many bytes of one value are written at once by a fill.
 const FILL: usize = 64 << 10;
@@ -33,11 +33,12 @@ pub struct SharedBuffer<T: Pod> {
     element: PhantomData<fn() -> T>,
 }
 
-/// The process and user that created a shared buffer. The process may have ended.
+/// The process and user that created a shared buffer, as the system says: the ones that made its name listen. The process
+/// may have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Creator {
-    /// The number of the process.
+    /// The number of the process; 0 if it runs in a container whose processes have no number here.
     pub pid: u32,
     /// The number of the user.
     pub uid: u32,
@@ -90,6 +91,12 @@ impl<T: Pod> SharedBuffer<T> {
         Creator { pid, uid }
     }
 
+    /// Whether other processes can still open the buffer by its name. Any process that has the buffer can end the name for
+    /// all, by `shutdown` on the socket that they share; the memory and the lock work on.
+    pub fn is_reachable(&self) -> bool {
+        self.raw.is_reachable()
+    }
+
     /// Copies the elements from index `first` on to `to`. Fails if they reach past the last.
     ///
     /// Where the host cannot reach the device's memory, copies run on the default stream and are waited for: wait for
@@ -119,9 +126,9 @@ impl<T: Pod> SharedBuffer<T> {
         self.raw.write(self.offset(first), bytemuck::cast_slice(from))
     }
 
-    /// All elements, copied.
+    /// All elements, copied. Fails if the host has no memory for the copy: whoever made the buffer chose its size.
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        let mut elements = vec![T::zeroed(); self.length];
+        let mut elements = host_vec::zeroed(self.length, Call::Copy)?;
         self.read(0, &mut elements)?;
         Ok(elements)
     }

@@ -69,6 +69,10 @@ impl RawShared {
         match *self {}
     }
 
+    pub(super) fn is_reachable(&self) -> bool {
+        match *self {}
+    }
+
     pub(super) fn device(&self) -> &Arc<dyn Device> {
         match *self {}
     }

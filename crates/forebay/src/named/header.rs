@@ -27,9 +27,6 @@ pub(super) struct Header {
     pub(super) length: u64,
     /// The size of the page behind it.
     pub(super) mapped: u64,
-    /// The process and user that created it.
-    pub(super) pid: u32,
-    pub(super) uid: u32,
     /// The kind of device that the memory is of.
     pub(super) kind: String,
 }
@@ -79,8 +76,9 @@ impl Header {
             *alignment,
             self.length,
             self.mapped,
-            self.pid.into(),
-            self.uid.into(),
+            // Two that are not used: who created it is what the system says, not what a header does.
+            0,
+            0,
             self.kind.len() as u64,
         ];
         let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
@@ -100,21 +98,22 @@ impl Header {
             return Err(SharedError::WrongVersion { name: name.into(), expected: VERSION, found });
         }
         let (size, alignment, length, mapped) = (next()?, next()?, next()?, next()?);
-        let (pid, uid, kind) = (next()?, next()?, next()?);
+        let (_, _, kind) = (next()?, next()?, next()?);
         let text = bytes.get(8 * NUMBERS..).and_then(|text| core::str::from_utf8(text).ok());
         let kind = usize::try_from(kind).unwrap_or(usize::MAX);
         let (kind, element) = text
             .and_then(|text| text.split_at_checked(kind))
             .ok_or(foreign("its header has no text"))?;
+        // Both may end on a terminal, in an error's message.
+        if kind.chars().chain(element.chars()).any(char::is_control) {
+            return Err(foreign("its header has control characters in its text"));
+        }
         // What the opener relies on before it maps anything.
         if length.checked_mul(size).is_none_or(|all| size == 0 || all > mapped) {
             return Err(foreign("its header has sizes that do not add up"));
         }
-        let (Ok(pid), Ok(uid)) = (u32::try_from(pid), u32::try_from(uid)) else {
-            return Err(foreign("its header has numbers of no process"));
-        };
         let element = Element { name: element.to_owned(), size, alignment };
-        Ok(Self { element, length, mapped, pid, uid, kind: kind.to_owned() })
+        Ok(Self { element, length, mapped, kind: kind.to_owned() })
     }
 
     /// Refuses a buffer that is not what the caller expects.
@@ -156,7 +155,7 @@ mod tests {
 
     fn header() -> Header {
         let element = Element { name: "f32".to_owned(), size: 4, alignment: 4 };
-        Header { element, length: 10, mapped: 4096, pid: 7, uid: 1000, kind: "host".to_owned() }
+        Header { element, length: 10, mapped: 4096, kind: "host".to_owned() }
     }
 
     #[test]
@@ -179,7 +178,7 @@ mod tests {
             assert!(Header::decode("x", &good[..end]).is_err(), "cut at {end}");
         }
         for (at, value) in
-            [(0, 1_u8), (2 * 8 + 1, 255), (4 * 8 + 7, 255), (8 * 8, 255), (6 * 8 + 7, 1)]
+            [(0, 1_u8), (2 * 8 + 1, 255), (4 * 8 + 7, 255), (8 * 8, 255), (8 * NUMBERS, 0x1b)]
         {
             let mut bad = good.clone();
             bad[at] = value;

@@ -18,6 +18,7 @@ use super::service::Registration;
 use super::socket::{self, Parts, failed, start};
 use crate::buffer::{Memory, SharedRegistration};
 use crate::sync::fork::ProcessFd;
+use crate::user::Peer;
 use crate::{Error, Result};
 
 /// How long a call that creates or opens sleeps while another process is between the two.
@@ -26,10 +27,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// A party of a shared buffer. Fields are dropped in this order: the name goes first.
 #[derive(Debug)]
 pub(super) struct RawShared {
-    _registration: Registration,
+    registration: Registration,
     lock: FileLock,
     mapping: Mapping,
     header: Header,
+    creator: Peer,
     name: Box<str>,
 }
 
@@ -52,15 +54,13 @@ impl RawShared {
             element: request.element.clone(),
             length,
             mapped: mapping.size(),
-            pid: std::process::id(),
-            uid: rustix::process::geteuid().as_raw(),
             kind: device.descriptor().kind.name().to_owned(),
         };
         let file = header.write().map_err(failed("memfd_create"))?;
         start(listener.get()?)?;
         let parts =
             Parts { header: ProcessFd::new(file), memory: ProcessFd::new(memory), listener };
-        Self::join(request, parts, mapping, header)
+        Self::join(request, (parts, Peer::here()), mapping, header)
     }
 
     pub(super) fn open(
@@ -88,12 +88,12 @@ impl RawShared {
     ) -> Result<Self> {
         device.descriptor().check_process(Call::Allocate)?;
         let address = socket::Address::new(request.name, request.users)?;
-        let Parts { header: file, memory, listener } = address.ask(request.patience)?;
-        let header = Header::read(request.name, file.get()?)?;
+        let (parts, creator) = address.ask(request.patience)?;
+        let header = Header::read(request.name, parts.header.get()?)?;
         check(&header, device.descriptor().kind.name())?;
-        let mapping =
-            Mapping::open(device, memory.get()?, header.mapped, header.element.alignment())?;
-        Self::join(request, Parts { header: file, memory, listener }, mapping, header)
+        let (memory, alignment) = (parts.memory.get()?, header.element.alignment());
+        let mapping = Mapping::open(device, memory, header.mapped, alignment)?;
+        Self::join(request, (parts, creator), mapping, header)
     }
 
     /// Creates the buffer, or opens the one that is there, whichever is possible first.
@@ -127,13 +127,14 @@ impl RawShared {
 
     fn join(
         request: &Request<'_>,
-        parts: Parts<ProcessFd>,
+        (parts, creator): (Parts<ProcessFd>, Peer),
         mapping: Mapping,
         header: Header,
     ) -> Result<Self> {
         let lock = FileLock::new(parts.header.get()?.as_fd());
         let registration = Registration::new(parts, request.users)?;
-        Ok(Self { _registration: registration, lock, mapping, header, name: request.name.into() })
+        let name = request.name.into();
+        Ok(Self { registration, lock, mapping, header, creator, name })
     }
 
     /// Enters it among the live buffers of the manager.
@@ -160,9 +161,14 @@ impl RawShared {
         self.header.length
     }
 
-    /// The process and user that created it.
+    /// The process and user that created it, as the system says.
     pub(super) fn creator(&self) -> (u32, u32) {
-        (self.header.pid, self.header.uid)
+        (self.creator.pid, self.creator.uid)
+    }
+
+    /// Whether openers can still be answered.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.registration.is_reachable()
     }
 
     pub(super) fn device(&self) -> &Arc<dyn Device> {

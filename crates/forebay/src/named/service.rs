@@ -32,6 +32,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// How long a drop waits for an `accept` under way, which takes a microsecond unless another party makes it wait.
 const LONGEST_ACCEPT: Duration = Duration::from_millis(50);
 
+/// What the system says of a socket that listens no more.
+const SHUT_DOWN: epoll::EventFlags =
+    epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
+
 /// What the thread waits for that is no buffer: the end.
 const END: u64 = 0;
 
@@ -89,6 +93,13 @@ impl Registration {
     }
 }
 
+impl Registration {
+    /// Whether openers are still answered here.
+    pub(super) fn is_reachable(&self) -> bool {
+        !self.birth.is_elsewhere() && SERVICE.lock().buffers.contains_key(&self.id)
+    }
+}
+
 impl Drop for Registration {
     fn drop(&mut self) {
         // In a child the list is another, and the descriptors are closed.
@@ -97,12 +108,7 @@ impl Drop for Registration {
         }
         let mut service = SERVICE.lock();
         let Some(buffer) = service.buffers.remove(&self.id) else { return };
-        if let (Some(wait), Ok(listener)) = (&service.thread, buffer.parts.listener.get())
-            && let Ok(epoll) = wait.epoll.get()
-        {
-            // The other parties keep the socket open, so that closing alone would not take it out.
-            let _ = epoll::delete(epoll, listener);
-        }
+        service.stop_waiting(&buffer);
         drop(buffer);
         let wait = service.thread.clone();
         service.end_if_idle();
@@ -114,6 +120,24 @@ impl Drop for Registration {
 }
 
 impl Service {
+    /// Lets go of a buffer whose socket a party has shut down. That holds for all parties and for good, and the system
+    /// would report it again at once, and again. Once every party has let go of the socket, the name is free.
+    fn lose(&mut self, id: u64) {
+        let Some(lost) = self.buffers.remove(&id) else { return };
+        self.stop_waiting(&lost);
+        self.end_if_idle();
+    }
+
+    /// Takes a buffer's socket from those that the thread waits for. The other parties keep the socket open, so that
+    /// closing alone would not.
+    fn stop_waiting(&self, buffer: &Answerable) {
+        if let (Some(wait), Ok(listener)) = (&self.thread, buffer.parts.listener.get())
+            && let Ok(epoll) = wait.epoll.get()
+        {
+            let _ = epoll::delete(epoll, listener);
+        }
+    }
+
     fn end_if_idle(&mut self) {
         if !self.buffers.is_empty() {
             return;
@@ -143,7 +167,8 @@ impl Wait {
 
     fn add(&self, descriptor: &ProcessFd, id: u64) -> Result<()> {
         // Not EPOLLEXCLUSIVE: the one process that would be woken may be stopped.
-        let (data, flags) = (epoll::EventData::new_u64(id), epoll::EventFlags::IN);
+        let data = epoll::EventData::new_u64(id);
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         let added = epoll::add(self.epoll.get()?, descriptor.get()?, data, flags);
         Ok(added.map_err(failed("epoll_ctl"))?)
     }
@@ -158,11 +183,13 @@ impl Wait {
                 Err(_) => return,
             }
             for event in &events {
-                let id = event.data.u64();
+                let (id, flags) = (event.data.u64(), event.flags);
                 if id == END {
                     return;
                 }
-                if self.answer_next(id).is_err() {
+                if flags.intersects(SHUT_DOWN) {
+                    SERVICE.lock().lose(id);
+                } else if self.answer_next(id).is_err() {
                     std::thread::sleep(PAUSE);
                 }
             }

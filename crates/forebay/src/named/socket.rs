@@ -28,7 +28,7 @@ use super::error::SharedError;
 use super::header::{MAGIC, VERSION};
 use super::request::Users;
 use crate::sync::fork::ProcessFd;
-use crate::user;
+use crate::user::{self, Peer};
 
 /// How many openers wait in line. More are told to try again, and do.
 const BACKLOG: i32 = 128;
@@ -91,8 +91,8 @@ impl Address {
         }
     }
 
-    /// Asks for the parts of the buffer until `patience` is over.
-    pub(super) fn ask(&self, patience: Duration) -> Result<Parts<ProcessFd>, SharedError> {
+    /// Asks for the parts of the buffer until `patience` is over. With them comes the process that created the name.
+    pub(super) fn ask(&self, patience: Duration) -> Result<(Parts<ProcessFd>, Peer), SharedError> {
         let (begun, mut attempts) = (Instant::now(), 0_u32);
         loop {
             let waited = begun.elapsed();
@@ -103,10 +103,10 @@ impl Address {
             let socket = new_socket()?;
             match connect(&socket, &self.socket) {
                 Ok(()) => {
-                    self.check_owner(socket.as_fd())?;
+                    let creator = self.check_owner(socket.as_fd())?;
                     let rest = patience.saturating_sub(waited).min(ATTEMPT);
                     if let Some(parts) = self.receive(socket.as_fd(), rest)? {
-                        return Ok(parts);
+                        return Ok((parts, creator));
                     }
                     std::thread::sleep(PAUSE);
                 }
@@ -120,13 +120,18 @@ impl Address {
         }
     }
 
-    /// Abstract sockets have no permissions: anybody can take a name, so who did is checked.
-    fn check_owner(&self, socket: BorrowedFd<'_>) -> Result<(), SharedError> {
+    /// Abstract sockets have no permissions: anybody can take a name, so who did is checked. The system keeps it with the
+    /// socket, whichever party answers.
+    fn check_owner(&self, socket: BorrowedFd<'_>) -> Result<Peer, SharedError> {
         let owner = user::at_other_end(socket).map_err(failed("SO_PEERCRED"))?;
-        if self.users == Users::Any || owner == user::own() {
-            return Ok(());
+        if self.users == Users::Any || owner.uid == user::own() {
+            return Ok(owner);
         }
-        Err(SharedError::OtherUser { name: self.name.clone(), owner, user: user::own() })
+        Err(self.other_user(owner))
+    }
+
+    fn other_user(&self, owner: Peer) -> SharedError {
+        SharedError::OtherUser { name: self.name.clone(), owner: owner.uid, user: user::own() }
     }
 
     /// An answer; `None` where none came in time, or the party ended before it had answered.
@@ -186,7 +191,7 @@ impl Address {
             }
             (OTHER_USER, _) => {
                 let owner = user::at_other_end(socket).map_err(failed("SO_PEERCRED"))?;
-                Err(SharedError::OtherUser { name: self.name.clone(), owner, user: user::own() })
+                Err(self.other_user(owner))
             }
             _ => foreign("its answer has descriptors missing"),
         }
@@ -223,7 +228,7 @@ pub(super) fn answer(
     parts: &Parts<BorrowedFd<'_>>,
     users: Users,
 ) -> Result<(), Errno> {
-    let accepted = users == Users::Any || user::at_other_end(opener)? == user::own();
+    let accepted = users == Users::Any || user::at_other_end(opener)?.uid == user::own();
     let words = [MAGIC, VERSION, if accepted { ACCEPTED } else { OTHER_USER }];
     let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];

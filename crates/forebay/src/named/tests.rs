@@ -1,16 +1,22 @@
 //! Faults of the device, on the simulated one, and a hostile party. What processes do to each other is in `tests/named`.
 
 use core::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Instant;
 
-use forebay_hal::{Call, Capabilities, Device};
+use forebay_hal::{self as hal, Call, Capabilities, Device};
 use forebay_sim::{Fault, FaultKind, SimMachine, When};
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_setfl};
+use rustix::net::{Shutdown, shutdown};
 
-use super::request::Users;
-use super::socket::{Address, accept};
+use super::header::Header;
+use super::request::{Element, Users};
+use super::socket::{Address, Parts, accept, answer, start};
 use crate::buffer::Memory;
+use crate::{Error, user};
 
 /// A machine whose memory the host cannot reach, and a manager on it.
 fn accelerator() -> (SimMachine, Memory) {
@@ -83,7 +89,7 @@ fn accepting_does_not_wait_though_another_party_has_made_the_socket_wait() {
     let buffer = memory.shared::<u8>(&name, 1).unwrap();
     // The other party has the socket as any party does, and with it the flag that all share.
     let address = Address::new(&name, Users::Same).unwrap();
-    let parts = address.ask(Duration::from_secs(5)).unwrap();
+    let (parts, _) = address.ask(Duration::from_secs(5)).unwrap();
     fcntl_setfl(parts.listener.get().unwrap(), OFlags::empty()).unwrap();
     let (sent, received) = mpsc::channel();
     thread::spawn(move || {
@@ -94,4 +100,87 @@ fn accepting_does_not_wait_though_another_party_has_made_the_socket_wait() {
     assert_eq!(memory.open_shared::<u8>(&name).unwrap().len(), 1);
     drop(buffer);
     assert!(memory.open_shared::<u8>(&name).is_err(), "the name is gone");
+}
+
+/// How long the thread that answers openers was on a processor.
+fn time_of_service() -> Duration {
+    let of = |task: std::fs::DirEntry| {
+        let read = |what: &str| std::fs::read_to_string(task.path().join(what)).ok();
+        read("comm").filter(|name| name.trim() == "forebay-shared")?;
+        read("schedstat")?.split(' ').next()?.parse::<u64>().ok()
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    Duration::from_nanos(tasks.filter_map(|task| of(task.ok()?)).sum())
+}
+
+#[test]
+fn a_socket_that_a_party_shuts_down_costs_its_name_and_nothing_else() {
+    let memory = Memory::host().unwrap();
+    let (name, other) = (name("shut"), name("open"));
+    let kept = memory.shared::<u8>(&other, 1).unwrap();
+    for how in [Shutdown::Both, Shutdown::Read] {
+        let buffer = memory.shared::<u8>(&name, 100).unwrap();
+        let opened = memory.open_shared::<u8>(&name).unwrap();
+        assert!(buffer.is_reachable() && opened.is_reachable());
+        let (parts, _) =
+            Address::new(&name, Users::Same).unwrap().ask(Duration::from_secs(5)).unwrap();
+        shutdown(parts.listener.get().unwrap(), how).unwrap();
+        let begun = Instant::now();
+        while buffer.is_reachable() || opened.is_reachable() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "nobody has noticed");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let before = time_of_service();
+        thread::sleep(Duration::from_millis(300));
+        let spent = time_of_service().saturating_sub(before);
+        assert!(spent < Duration::from_millis(30), "the thread ran for {spent:?} of 300 ms");
+        // The buffer works on, and so do the others.
+        buffer.write(5, &[7]).unwrap();
+        drop(opened.lock().unwrap());
+        assert_eq!(opened.to_vec().unwrap()[5], 7);
+        assert_eq!(memory.open_shared::<u8>(&other).unwrap().len(), 1);
+        assert!(memory.open_shared::<u8>(&name).is_err());
+        // Free as soon as the party that did it has let go of it too.
+        assert!(memory.shared::<u8>(&name, 1).is_err());
+        drop(parts);
+        drop(memory.shared::<u8>(&name, 1).unwrap());
+        drop((buffer, opened));
+    }
+    assert!(kept.is_reachable());
+}
+
+/// Answers one opener with a header and memory of its own making.
+fn serve_once(name: &str, header: Header, memory: OwnedFd) -> thread::JoinHandle<()> {
+    let listener = Address::new(name, Users::Same).unwrap().claim().unwrap();
+    start(listener.get().unwrap()).unwrap();
+    thread::spawn(move || {
+        let header = header.write().unwrap();
+        let listener = listener.get().unwrap();
+        let mut ready = [PollFd::new(&listener, PollFlags::IN)];
+        rustix::event::poll(&mut ready, None).unwrap();
+        let opener = accept(listener).unwrap().unwrap();
+        let parts = Parts { header: header.as_fd(), memory: memory.as_fd(), listener };
+        answer(opener.as_fd(), &parts, Users::Same).unwrap();
+    })
+}
+
+#[test]
+fn a_buffer_larger_than_the_host_is_an_error_to_copy() {
+    let memory = Memory::host().unwrap();
+    let name = name("huge");
+    let size = 1_u64 << 43;
+    let element = Element { name: "u8".to_owned(), size: 1, alignment: 1 };
+    let header = Header { element, length: size, mapped: size, kind: "host".to_owned() };
+    let file = rustix::fs::memfd_create(c"sparse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+    let file = file.unwrap();
+    rustix::fs::ftruncate(&file, size).unwrap();
+    rustix::fs::fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK).unwrap();
+    let served = serve_once(&name, header, file);
+    let buffer = memory.open_shared::<u8>(&name).unwrap();
+    served.join().unwrap();
+    assert_eq!(buffer.len() as u64, size);
+    assert_eq!((buffer.creator().pid, buffer.creator().uid), (std::process::id(), user::own()));
+    let refused = buffer.to_vec().unwrap_err();
+    let found = matches!(refused, Error::Device(hal::Error::OutOfMemory { requested, .. }) if requested.get() == size);
+    assert!(found, "{refused}");
 }
