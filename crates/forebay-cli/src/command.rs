@@ -368,6 +368,11 @@ pub struct MonitorOptions {
     #[arg(long, requires = "serve")]
     pub allow_remote: bool,
 
+    /// Let --serve answer requests to this name too. It answers those to addresses and to the machine's own name, so that
+    /// no page of another site can read it under a name of its own.
+    #[arg(long, value_name = "NAME", requires = "serve")]
+    pub allow_host: Vec<String>,
+
     /// Print one line of JSON for each look, with "schema": "forebay.monitor.v1".
     #[arg(long)]
     pub json: bool,

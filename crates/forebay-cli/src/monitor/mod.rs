@@ -37,7 +37,7 @@ const NOBODY: &str = "no process of this user uses forebay. A process can be wat
 pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     let mut watch = Watch::new(options.pid);
     if let Some(address) = &options.serve {
-        return serve::run(address, options.allow_remote, watch, out);
+        return serve::run(address, (options.allow_remote, &options.allow_host), watch, out);
     }
     let first = watch.sample();
     // A process that was named and is not there is a mistake; others may start later, and GPUs are shown without any.

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay::monitor::{Endpoint, MonitorError, ProcessPool, ProcessSnapshot, endpoints};
+use forebay::monitor::{
+    Connection, Endpoint, MonitorError, ProcessPool, ProcessSnapshot, endpoints,
+};
 use forebay_core::{Bytes, counted};
 use serde::Serialize;
 
@@ -15,12 +18,14 @@ use super::plain;
 /// How long a process may take to answer. A process at work takes a millisecond; one that is stopped takes all of it.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// The most processes that are read, so that a machine with very many is not held up by being watched; and how many are
-/// read at once.
+/// The most processes that are read, all at once, so that a machine with very many is not held up by being watched.
 const MOST_PROCESSES: usize = 64;
 
-/// How long they may take all together, however many names others have taken.
-const LONGEST_LOOK: Duration = Duration::from_secs(1);
+/// The most names that are listed though their line is full: another user can take very many.
+const MOST_BUSY: usize = 8;
+
+/// The pause between two rounds of attempts to connect.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// How many moments of a pool are remembered for its picture.
 const MOST_MOMENTS: usize = 240;
@@ -171,35 +176,76 @@ impl Watch {
 /// A snapshot, or why there is none and whether the process is gone.
 pub(super) type Read = Result<ProcessSnapshot, (String, bool)>;
 
-/// Reads them, and counts those that it does not come to. Anybody can take a name: with `own_only` those that others took
-/// are passed over, and take nobody's place.
+/// Reads them, and counts those that it does not come to.
+///
+/// Anybody can take a name. With `own_only` those that another user has taken, or that lead nowhere, are passed over. A name
+/// whose line is full may be such a one: it takes no place of a process that answers, and nobody waits for it alone.
 pub(super) fn read_all(targets: &[Endpoint], own_only: bool) -> (Vec<(Endpoint, Read)>, usize) {
-    let begun = Instant::now();
-    let (mut all, mut left_out) = (Vec::new(), targets.len());
-    // Many at once: those that are stopped do not add up.
-    for some in targets.chunks(MOST_PROCESSES) {
-        if all.len() >= MOST_PROCESSES || begun.elapsed() >= LONGEST_LOOK {
+    let (connected, mut all, left_out) = connect_all(targets, own_only);
+    // All at once: those that are stopped do not add up.
+    std::thread::scope(|scope| {
+        let begin = |(target, connection): (Endpoint, Connection)| {
+            let thread = std::thread::Builder::new();
+            (target, thread.spawn_scoped(scope, move || connection.read(PATIENCE)))
+        };
+        let threads: Vec<_> = connected.into_iter().map(begin).collect();
+        for (target, thread) in threads {
+            let text = match thread.map(ScopedJoinHandle::join) {
+                Ok(Ok(text)) => parse(target, text),
+                Ok(Err(_)) => Err(("reading it failed".to_owned(), false)),
+                Err(error) => Err((format!("no thread to read it: {error}"), false)),
+            };
+            all.push((target, text));
+        }
+    });
+    all.sort_by_key(|(target, _)| *target);
+    (all, left_out)
+}
+
+/// Those of this user that took a connection, those that cannot be read, and how many there are beyond.
+type Connected = (Vec<(Endpoint, Connection)>, Vec<(Endpoint, Read)>, usize);
+
+fn connect_all(targets: &[Endpoint], own_only: bool) -> Connected {
+    let (mut connected, mut unread) = (Vec::new(), Vec::new());
+    let (begun, mut left_out) = (Instant::now(), 0);
+    let mut busy = targets.to_vec();
+    // Attempts do not wait, and each round has one for every name: many that are taken keep no other from its own.
+    loop {
+        let mut again = Vec::new();
+        for target in busy {
+            if connected.len() >= MOST_PROCESSES {
+                left_out += 1;
+                continue;
+            }
+            match target.connect() {
+                Ok(connection) => connected.push((target, connection)),
+                Err(MonitorError::Busy { .. }) => again.push(target),
+                Err(MonitorError::OtherUser { .. } | MonitorError::NotFound { .. }) if own_only => {
+                }
+                Err(_) if unread.len() >= MOST_PROCESSES => left_out += 1,
+                Err(error) => unread.push((target, parse(target, Err(error)))),
+            }
+        }
+        busy = again;
+        if busy.is_empty() || begun.elapsed() >= PATIENCE {
             break;
         }
-        left_out -= some.len();
-        std::thread::scope(|scope| {
-            let begin = |&target: &Endpoint| {
-                let thread = std::thread::Builder::new();
-                (target, thread.spawn_scoped(scope, move || target.read(PATIENCE)))
-            };
-            let threads: Vec<_> = some.iter().map(begin).collect();
-            for (target, thread) in threads {
-                let text = match thread.map(ScopedJoinHandle::join) {
-                    Ok(Ok(Err(MonitorError::OtherUser { .. }))) if own_only => continue,
-                    Ok(Ok(text)) => parse(target, text),
-                    Ok(Err(_)) => Err(("reading it failed".to_owned(), false)),
-                    Err(error) => Err((format!("no thread to read it: {error}"), false)),
-                };
-                all.push((target, text));
-            }
-        });
+        std::thread::sleep(PAUSE);
     }
-    (all, left_out)
+    // Of those that took none, processes that are this user's rather than those that only say so.
+    busy.sort_by_key(|target| !is_own_process(target.pid));
+    left_out += busy.len().saturating_sub(MOST_BUSY);
+    unread.extend(busy.into_iter().take(MOST_BUSY).map(|target| {
+        let error = MonitorError::Busy { pid: target.pid };
+        (target, parse(target, Err(error)))
+    }));
+    (connected, unread, left_out)
+}
+
+/// Whether there is a process of this number here and user. In another namespace it has another number.
+fn is_own_process(pid: u32) -> bool {
+    let found = std::fs::metadata(format!("/proc/{pid}"));
+    found.is_ok_and(|found| found.uid() == rustix::process::geteuid().as_raw())
 }
 
 fn parse(target: Endpoint, text: Result<String, MonitorError>) -> Read {

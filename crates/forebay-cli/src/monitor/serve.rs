@@ -9,16 +9,21 @@
 //!   GET /metrics      Prometheus or OpenMetrics, as the request accepts
 //! ```
 //!
-//! Read-only. Each connection has a thread of its own, is answered once and closed; there are at most 16. A request has
-//! at most 8 KiB and two seconds. On loopback only requests to a loopback name are answered, so that no page of another
-//! site can read this one under a name of its own.
+//! Read-only. Each connection has a thread of its own, is answered once and closed. There are at most 16: a further one
+//! takes the place of the oldest that is not just having its answer made, so that clients that ask nothing shut nobody
+//! out. A request has at most 8 KiB and two seconds.
+//!
+//! A page of another site can have its own name lead to this server (DNS rebinding), and its browser then takes both for
+//! one site. So the server answers only requests to names that no other site can have: addresses, `localhost`, the
+//! machine's own name, and those of `--allow-host`; on loopback, loopback addresses alone and those of `--allow-host`.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::metrics::{self, Format};
@@ -73,20 +78,91 @@ impl FromStr for Address {
 /// What all connections share.
 struct Server {
     watch: Mutex<(Watch, Option<(Instant, Sample)>)>,
-    /// Whether only requests to a loopback name are answered.
+    names: Names,
+    connections: Connections,
+}
+
+/// The names under which the server may be asked.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// Whether the server listens on loopback.
     is_local: bool,
-    connections: AtomicUsize,
+    /// Those of `--allow-host`, and the machine's own unless the server listens on loopback.
+    allowed: Vec<String>,
+}
+
+impl Names {
+    /// Those of a server at this address.
+    pub(super) fn of(address: IpAddr, mut allowed: Vec<String>) -> Self {
+        let is_local = address.is_loopback();
+        if !is_local {
+            let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            allowed.extend([own.trim().to_owned()].into_iter().filter(|own| !own.is_empty()));
+        }
+        Self { is_local, allowed }
+    }
+
+    /// Whether a `Host` header has one of them. Requests without one are not a browser's.
+    pub(super) fn allow(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next(),
+            None => host.split(':').next(),
+        };
+        let name = name.unwrap_or_default();
+        name.eq_ignore_ascii_case("localhost")
+            || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback() || !self.is_local)
+            || self.allowed.iter().any(|allowed| name.eq_ignore_ascii_case(allowed))
+    }
+}
+
+/// The open connections, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Connections(Mutex<VecDeque<Arc<Connection>>>);
+
+/// A client.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    /// Whether its answer is being made. Then it keeps its place.
+    is_served: AtomicBool,
+}
+
+/// A connection among the open ones, until it is dropped, however its thread ends.
+#[derive(Debug)]
+pub(super) struct Place<'a>(&'a Connections, Arc<Connection>);
+
+impl Connections {
+    /// Gives a client a place. Where there is none left, the oldest client that is not being served loses its own; `None`
+    /// where all are.
+    pub(super) fn admit(&self, stream: TcpStream) -> Option<Place<'_>> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= MOST_CONNECTIONS {
+            let idle = |one: &Arc<Connection>| !one.is_served.load(Ordering::Relaxed);
+            let oldest = open.iter().position(idle).and_then(|at| open.remove(at))?;
+            // Its thread wakes up and ends.
+            let _ = oldest.stream.shutdown(Shutdown::Both);
+        }
+        let connection = Arc::new(Connection { stream, is_served: false.into() });
+        open.push_back(Arc::clone(&connection));
+        Some(Place(self, connection))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|one| !Arc::ptr_eq(one, &self.1));
+    }
 }
 
 /// Answers until the program is ended.
 pub(super) fn run(
     Address(address): &Address,
-    allow_remote: bool,
+    (allow_remote, allow_host): (bool, &[String]),
     watch: Watch,
     out: &mut dyn Write,
 ) -> io::Result<Ending> {
-    let is_local = address.ip().is_loopback();
-    if !is_local && !allow_remote {
+    if !address.ip().is_loopback() && !allow_remote {
         output::complain(format_args!(
             "{address} can be reached from other machines, and nothing asks who they are: name a loopback address, or \
              add --allow-remote"
@@ -103,7 +179,9 @@ pub(super) fn run(
     let bound = listener.local_addr()?;
     writeln!(out, "the page is at http://{bound}/, the metrics at http://{bound}/metrics")?;
     out.flush()?;
-    let server = Server { watch: Mutex::new((watch, None)), is_local, connections: 0.into() };
+    let names = Names::of(address.ip(), allow_host.to_vec());
+    let server =
+        Server { watch: Mutex::new((watch, None)), names, connections: Connections::default() };
     std::thread::scope(|scope| {
         for stream in listener.incoming() {
             let Ok(stream) = stream else {
@@ -111,36 +189,16 @@ pub(super) fn run(
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             };
-            let place = Place::take(&server.connections);
-            if server.connections.load(Ordering::Relaxed) > MOST_CONNECTIONS {
-                continue;
-            }
+            let Some(place) = server.connections.admit(stream) else { continue };
             let server = &server;
             // Where no thread can be had, the client is left without an answer.
             let _ = std::thread::Builder::new().spawn_scoped(scope, move || {
-                let _place = place;
                 // A client that goes away has its reasons.
-                let _ = server.answer(stream);
+                let _ = server.answer(&place.1);
             });
         }
     });
     Ok(Ending::Well)
-}
-
-/// A connection among those that are counted, until it is dropped, however its thread ends.
-struct Place<'a>(&'a AtomicUsize);
-
-impl<'a> Place<'a> {
-    fn take(connections: &'a AtomicUsize) -> Self {
-        connections.fetch_add(1, Ordering::Relaxed);
-        Self(connections)
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// A status line, and a content with its type.
@@ -149,11 +207,15 @@ type Answer = (&'static str, &'static str, String);
 const TEXT: &str = "text/plain; charset=utf-8";
 
 impl Server {
-    fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
-        let (status, kind, content) = match request(&mut stream)? {
-            Some(head) => self.content(&head)?,
-            None => ("431 Request Header Fields Too Large", TEXT, "too long\n".to_owned()),
+    fn answer(&self, Connection { stream, is_served }: &Connection) -> io::Result<()> {
+        let head = request(stream)?;
+        is_served.store(true, Ordering::Relaxed);
+        let answer = match head {
+            Some(head) => self.content(&head),
+            None => Ok(("431 Request Header Fields Too Large", TEXT, "too long\n".to_owned())),
         };
+        is_served.store(false, Ordering::Relaxed);
+        let (status, kind, content) = answer?;
         let allow = if status.starts_with("405") { "Allow: GET\r\n" } else { "" };
         let head = format!(
             "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\
@@ -162,8 +224,8 @@ impl Server {
              frame-ancestors 'none'; base-uri 'none'\r\n\r\n",
             content.len()
         );
-        send(&mut stream, (head + &content).as_bytes())?;
-        drain(&mut stream)
+        send(stream, (head + &content).as_bytes())?;
+        drain(stream)
     }
 
     /// What a request gets.
@@ -179,8 +241,12 @@ impl Server {
         if !words.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
             return Ok(("400 Bad Request", TEXT, "not HTTP/1\n".to_owned()));
         }
-        if self.is_local && !header("host").is_none_or(is_loopback_name) {
-            return Ok(("403 Forbidden", TEXT, "ask for a loopback address\n".to_owned()));
+        if !header("host").is_none_or(|host| self.names.allow(host)) {
+            let help = if self.names.is_local { "a loopback address" } else { "an address" };
+            let help = format!(
+                "ask for {help}, or start the monitor with --allow-host and the name that you ask for\n"
+            );
+            return Ok(("403 Forbidden", TEXT, help));
         }
         if method != "GET" {
             return Ok(("405 Method Not Allowed", TEXT, "read-only: use GET\n".to_owned()));
@@ -215,7 +281,7 @@ impl Server {
 }
 
 /// The head of a request; `None` if it is too long.
-fn request(stream: &mut TcpStream) -> io::Result<Option<String>> {
+fn request(mut stream: &TcpStream) -> io::Result<Option<String>> {
     let begun = Instant::now();
     let (mut head, mut part) = (Vec::new(), [0; 1024]);
     loop {
@@ -237,7 +303,7 @@ fn request(stream: &mut TcpStream) -> io::Result<Option<String>> {
 }
 
 /// Sends an answer, for as long as a client may take.
-fn send(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
+fn send(mut stream: &TcpStream, mut answer: &[u8]) -> io::Result<()> {
     let begun = Instant::now();
     while !answer.is_empty() {
         let rest = PATIENCE.checked_sub(begun.elapsed()).filter(|rest| !rest.is_zero());
@@ -252,7 +318,7 @@ fn send(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
 
 /// Reads what the client still sends, for as long as it may take: a connection that is closed with something unread is
 /// reset, and the client may lose the answer.
-fn drain(stream: &mut TcpStream) -> io::Result<()> {
+fn drain(mut stream: &TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)?;
     let (begun, mut part) = (Instant::now(), [0; 16 << 10]);
     while let Some(rest) = PATIENCE.checked_sub(begun.elapsed()).filter(|rest| !rest.is_zero()) {
@@ -262,15 +328,4 @@ fn drain(stream: &mut TcpStream) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Whether a `Host` header names this machine as only programs on it do.
-fn is_loopback_name(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next(),
-        None => host.split(':').next(),
-    };
-    let name = name.unwrap_or_default();
-    name.eq_ignore_ascii_case("localhost")
-        || name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }

@@ -5,6 +5,10 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
+use std::io::Read as _;
+use std::net::{TcpListener, TcpStream};
+#[cfg(target_os = "linux")]
+use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr, unix::net::UnixListener};
 use std::time::Duration;
 
 use super::metrics::{self, Format};
@@ -183,11 +187,111 @@ fn figures_that_nobody_has_break_nothing() {
     assert_eq!(silent, expected);
 }
 
+/// Takes the names of so many processes that are not there, beginning with a number, and answers nobody.
+#[cfg(target_os = "linux")]
+fn take_names(first: u32, count: u32) -> (Vec<Endpoint>, Vec<UnixListener>) {
+    let user = rustix::process::geteuid().as_raw();
+    let take = |pid: u32| {
+        let name = format!("forebay.monitor/{user}/{pid}/0");
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        (Endpoint::of(pid), UnixListener::bind_addr(&address).unwrap())
+    };
+    (first..first + count).map(take).unzip()
+}
+
+/// Beyond the most that any system has; apart from those of the same test beside this one.
+#[cfg(target_os = "linux")]
+fn no_process() -> u32 {
+    (1 << 31) | ((std::process::id() & 0x7f_ffff) << 8)
+}
+
 #[test]
+#[cfg(target_os = "linux")]
 fn processes_beyond_the_most_are_counted() {
-    let nobody: Vec<Endpoint> = (0..70).map(|at| Endpoint::of(u32::MAX - at)).collect();
-    let (read, left_out) = read_all(&nobody, true);
+    let (silent, _listeners) = take_names(no_process(), 70);
+    let (read, left_out) = read_all(&silent, true);
     assert_eq!((read.len(), left_out), (64, 6));
+    // Names that lead nowhere are no processes.
+    drop(_listeners);
+    let (read, left_out) = read_all(&silent, true);
+    assert_eq!((read.len(), left_out), (0, 0));
+    let (read, _) = read_all(&silent[..1], false);
+    assert!(matches!(read[..], [(_, Err((_, true)))]), "{read:?}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn names_that_take_no_connection_hide_no_process() {
+    let _pool = forebay::Pool::new(&forebay::HostDevice::open().unwrap()).unwrap();
+    let own = Endpoint::of(std::process::id());
+    let (mut targets, listeners) = take_names(no_process() + 100, 100);
+    let mut line = Vec::new();
+    for (listener, endpoint) in listeners.iter().zip(&targets) {
+        rustix::net::listen(listener, 0).unwrap();
+        while let Ok(connection) = endpoint.connect() {
+            line.push(connection);
+        }
+    }
+    targets.push(own);
+    let begun = std::time::Instant::now();
+    let (read, left_out) = read_all(&targets, true);
+    let took = begun.elapsed();
+    let found: Vec<Endpoint> =
+        read.iter().filter(|(_, read)| read.is_ok()).map(|(endpoint, _)| *endpoint).collect();
+    assert_eq!(found, [own], "{read:?}");
+    // Some of the others are named, and all are counted.
+    assert_eq!((read.len(), left_out), (1 + 8, 92), "{read:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn a_server_is_asked_by_names_that_no_other_site_has() {
+    let names = |address: &str, allowed: &[&str]| {
+        let allowed = allowed.iter().map(|&name| name.to_owned()).collect();
+        serve::Names::of(address.parse().unwrap(), allowed)
+    };
+    let (local, remote) = (names("127.0.0.1", &[]), names("0.0.0.0", &[]));
+    let proxied = names("127.0.0.1", &["gpu7.example.org"]);
+    for loopback in ["localhost", "LOCALHOST:9470", "127.0.0.1:9470", "[::1]:9470"] {
+        assert!(
+            [&local, &remote, &proxied].iter().all(|names| names.allow(loopback)),
+            "{loopback}"
+        );
+    }
+    for address in ["10.1.2.3:9470", "[2001:db8::7]:9470"] {
+        assert!(remote.allow(address) && !local.allow(address), "{address}");
+    }
+    for foreign in
+        ["evil.example", "evil.example:9470", "10.1.2.3.evil.example", "", "[evil]", "::"]
+    {
+        assert!([&local, &remote, &proxied].iter().all(|names| !names.allow(foreign)), "{foreign}");
+    }
+    assert!(proxied.allow("GPU7.example.org:443") && !local.allow("gpu7.example.org"));
+    if let Ok(own) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
+        assert!(remote.allow(&format!("{}:9470", own.trim())) && !local.allow(own.trim()));
+    }
+}
+
+#[test]
+fn clients_that_ask_nothing_give_way_to_further_ones() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connections = serve::Connections::default();
+    let connect = || {
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        (client, listener.accept().unwrap().0)
+    };
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        let (client, stream) = connect();
+        held.push((client, connections.admit(stream).unwrap()));
+    }
+    // The first four were closed; the fifth still has its place.
+    for (client, _) in &mut held[..4] {
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    }
+    held[4].0.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(held[4].0.read(&mut [0]).is_err(), "closed though there was room");
 }
 
 #[test]

@@ -258,7 +258,11 @@ fn terminal() -> Result<Completion, Failed> {
 
 /// A server, and where it listens.
 fn served(pid: &str) -> Result<(Started, String), Failed> {
-    let mut server = Started::new(monitor().args([pid, "--serve", "127.0.0.1:0"]))?;
+    served_with(&[pid, "--serve", "127.0.0.1:0"])
+}
+
+fn served_with(arguments: &[&str]) -> Result<(Started, String), Failed> {
+    let mut server = Started::new(monitor().args(arguments))?;
     let line = server.line()?;
     let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next());
     let address = address.ok_or(line.clone())?.to_owned();
@@ -365,8 +369,12 @@ fn body(answer: &str) -> &str {
 fn refusals() -> Result<Completion, Failed> {
     let program = watched()?;
     let (_server, address) = served(&program.id())?;
-    // Clients that say nothing hold up nobody.
-    let silent: Vec<_> = (0..8).map(|_| TcpStream::connect(&address)).collect();
+    // Clients that say nothing hold up nobody, though they are more than the server takes.
+    let silent: Vec<_> = (0..40).map(|_| TcpStream::connect(&address)).collect();
+    let begun = Instant::now();
+    get(&address, "/page.css")?;
+    let took = begun.elapsed();
+    ensure(took < Duration::from_millis(1500), format!("answered after {took:?}"))?;
     let host = format!("Host: {address}\r\n\r\n");
     for (request, status) in [
         (format!("GET / HTTP/1.1\r\n{host}"), "200 OK"),
@@ -395,6 +403,19 @@ fn refusals() -> Result<Completion, Failed> {
     let remote = monitor().args(["--serve", "0.0.0.0:0"]).output()?;
     let said = String::from_utf8_lossy(&remote.stderr);
     ensure(remote.status.code() == Some(2) && said.contains("--allow-remote"), said)?;
+    // Open to other machines, it still answers no name that another site could have.
+    let options = ["--serve", "0.0.0.0:0", "--allow-remote", "--allow-host", "gpu7.example.org"];
+    let (_server, address) = served_with(&options)?;
+    let address = address.replace("0.0.0.0", "127.0.0.1");
+    for (host, status) in [
+        ("evil.example", "403 Forbidden"),
+        ("gpu7.example.org", "200 OK"),
+        ("127.0.0.1", "200 OK"),
+        ("10.0.0.7:9470", "200 OK"),
+    ] {
+        let answer = ask(&address, &format!("GET /json HTTP/1.1\r\nHost: {host}\r\n\r\n"))?;
+        ensure(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), format!("{host}: {answer}"))?;
+    }
     Ok(Completion::Completed)
 }
 
