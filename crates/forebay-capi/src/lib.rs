@@ -20,6 +20,7 @@
 //! PyTorch's pluggable allocator calls [`torch::forebay_torch_alloc`] and
 //! [`torch::forebay_torch_free`].
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![allow(non_camel_case_types, reason = "the names are C's")]
 
 pub mod arena;

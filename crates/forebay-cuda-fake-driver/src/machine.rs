@@ -11,6 +11,7 @@ use forebay_hal::{
     Device, EventHandle, PageHandle, PointerClass, PointerKind, StreamHandle, Streams,
 };
 use forebay_sim::{SimDevice, SimMachine};
+use forebay_sync::thread::spawn;
 
 use crate::answer::{Answer, said};
 use crate::control::settings;
@@ -111,9 +112,8 @@ pub(crate) fn start() -> Answer {
     let sim = said(sim.build())?;
     let devices = (0..count).filter_map(|ordinal| sim.device(ordinal)).collect();
     MACHINE.get_or_init(|| Machine { sim, devices, tables: Mutex::default() });
-    // It ends with the process.
-    let pump = std::thread::Builder::new().name("fake-pump".to_owned());
-    pump.spawn(|| {
+    // It ends with the process, and takes no signals, as the real driver's threads take none.
+    spawn("fake-pump", || {
         loop {
             std::thread::sleep(PACE);
             if let Ok(machine) = machine() {

@@ -38,6 +38,8 @@
 //! * `cuCtxSynchronize` is never called. `cuMemFree` and `cuMemFreeHost` are the only calls that
 //!   wait for the whole device; they are made where memory got by their like is given back.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod batch;
 mod cancel;
 mod context;

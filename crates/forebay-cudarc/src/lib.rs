@@ -49,6 +49,8 @@
 //! cudarc is built for one version of CUDA, which the features of your program's dependency on cudarc choose. This crate
 //! chooses none. Without a choice of yours it is the version of `nvcc`, or the newest that cudarc knows.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod error;
 mod slice;
 mod stream;

@@ -43,12 +43,18 @@
 //! The `conformance` module (feature `conformance`) has a named case for each of these guarantees, and a
 //! device's test file runs it in a few lines.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod call;
 mod capability;
 mod check;
 #[macro_use]
 mod debug;
 #[cfg(feature = "conformance")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the threads of a test are a program's, not the library's"
+)]
 pub mod conformance;
 mod decompression;
 mod device;

@@ -24,6 +24,8 @@
 //! the host, and many small copies go one by one or in HIP's batch call; there are no pages of pinned memory; and forebay
 //! does not look at HIP's own memory pools.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod device;
 mod driver;
 mod fill;

@@ -31,6 +31,8 @@
 //! For kernels of your own, `MetalDevice::encode` gives a command buffer in stream order, and `MetalDevice::buffer_at` the
 //! buffer and offset of an address.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod missing;
 #[cfg(any(target_os = "macos", test))]
 mod space;

@@ -19,6 +19,8 @@
 //! The library exports forebay's C functions too, so that `forebay_torch_alloc` of this very file and
 //! `forebay.pool("cuda:0")` share one pool.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod allocation;
 mod arena;
 mod array_view;

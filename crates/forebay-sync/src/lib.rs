@@ -14,6 +14,8 @@
 //! Atomics come through `atomic` so that a model checker can stand in for them
 //! (`RUSTFLAGS="--cfg loom" cargo test -p forebay-sync --lib loom`).
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 pub mod barrier;

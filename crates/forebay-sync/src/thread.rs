@@ -1,25 +1,46 @@
-//! Threads that a forked child can start.
+//! The threads of the library. Every crate starts its threads here, for two reasons:
 //!
-//! The standard library registers every thread it starts or ends in a list, under a lock. If another thread
-//! of the parent held that lock at a fork, a `std::thread` that the child starts waits for it forever and
-//! never runs. Threads started here are not on that list.
+//! * **Signals.** A program may block a signal at any time to take it by `sigwait` or `signalfd`. A thread of ours that
+//!   left the signal unblocked would get it instead, and the default action ends the process. So our threads block every
+//!   signal from their first instruction on, apart from those that report a fault of the thread itself: blocking these is
+//!   undefined.
+//! * **Forks.** The standard library registers every thread it starts or ends in a list, under a lock. If another thread
+//!   of the parent held that lock at a fork, a `std::thread` that the child starts waits for it forever and never runs.
+//!   Threads of [`spawn`] are not on that list.
 
 use std::io;
+use std::thread::Scope;
 
-/// Runs `work` on a new detached thread. A panic ends only that thread. On an error `work` is dropped unrun.
+/// Runs `work` on a new detached thread that takes no signals. A panic ends only that thread. On an error `work` is dropped
+/// unrun.
 #[cfg(any(not(unix), miri))]
+#[allow(clippy::disallowed_methods, reason = "there are no signals here")]
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
-/// The same, on a thread that takes no signals of the process.
 #[cfg(any(not(unix), miri))]
-pub fn spawn_without_signals(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    spawn(name, work)
+fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
+    work()
 }
 
 #[cfg(all(unix, not(miri)))]
-pub use system::{spawn, spawn_without_signals};
+pub use system::spawn;
+#[cfg(all(unix, not(miri)))]
+use system::with_signals_blocked;
+
+/// Runs `work` on a new thread of a scope that takes no signals. On an error `work` is dropped unrun.
+///
+/// This one is a thread of the standard library, which alone has scopes: not for threads that a forked child starts.
+#[allow(clippy::disallowed_methods, reason = "the thread inherits the mask that is set around it")]
+pub fn spawn_scoped<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() + Send + 'scope,
+) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    with_signals_blocked(|| thread.spawn_scoped(scope, work)).map(drop)
+}
 
 #[cfg(all(unix, not(miri)))]
 mod system {
@@ -31,21 +52,62 @@ mod system {
     /// The stack size of a thread, the same as the standard library's.
     const STACK: usize = 2 << 20;
 
+    /// The signals that a fault of a thread raises in that thread.
+    const FAULTS: [libc::c_int; 7] = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGSYS,
+        libc::SIGABRT,
+    ];
+
     /// The thread's name and its work.
     type Start = (Vec<u8>, Box<dyn FnOnce() + Send>);
 
-    /// Runs `work` on a new detached thread. A panic ends only that thread. On an error `work` is dropped
-    /// unrun.
+    /// Runs `work` on a new detached thread that takes no signals. A panic ends only that thread. On an error `work` is
+    /// dropped unrun.
     pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         // Linux takes names of up to 15 bytes and the zero at their end.
         let name = name.bytes().filter(|&byte| byte != 0).take(15).chain([0]).collect();
         let start: Box<Start> = Box::new((name, Box::new(work)));
         let start = Box::into_raw(start);
+        let code = with_signals_blocked(|| create(start));
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: no thread has begun, so it is still this function's.
+        drop(unsafe { Box::from_raw(start) });
+        Err(io::Error::from_raw_os_error(code))
+    }
+
+    /// Calls `work` while this thread blocks all signals but faults. A thread begins with the mask of the thread that
+    /// creates it, so one that `work` creates never has a signal unblocked.
+    pub(super) fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
+        let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: each set is initialised by the first call that it is given to, and the mask is this thread's.
+        unsafe {
+            libc::sigfillset(signals.as_mut_ptr());
+            for fault in FAULTS {
+                libc::sigdelset(signals.as_mut_ptr(), fault);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, signals.as_ptr(), before.as_mut_ptr());
+        }
+        let done = work();
+        // SAFETY: the mask that this thread had, which the call above has written.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
+        done
+    }
+
+    /// Creates the thread; 0, or the error's number. The thread takes over what `start` points to.
+    fn create(start: *mut Start) -> i32 {
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
         let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
         // SAFETY: the attributes are initialised before they are used, and only then; the thread's number is
         // written to a place of our own; `run` takes over what `start` points to, where the thread begins.
-        let code = unsafe {
+        unsafe {
             match libc::pthread_attr_init(attributes.as_mut_ptr()) {
                 0 => {
                     let of = attributes.as_mut_ptr();
@@ -58,38 +120,7 @@ mod system {
                 }
                 code => code,
             }
-        };
-        if code == 0 {
-            return Ok(());
         }
-        // SAFETY: no thread has begun, so it is still this function's.
-        drop(unsafe { Box::from_raw(start) });
-        Err(io::Error::from_raw_os_error(code))
-    }
-
-    /// The same, on a thread that takes no signals of the process: a program that blocks one for a while relies on no
-    /// thread of a library taking it. Those that a fault of the thread itself raises stay as they are.
-    ///
-    /// The thread begins with the mask of its maker, so that no signal reaches it before it could block them.
-    pub fn spawn_without_signals(
-        name: &str,
-        work: impl FnOnce() + Send + 'static,
-    ) -> io::Result<()> {
-        let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
-        let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
-        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: each set is initialised by the first call that it is given to, and the mask is this thread's.
-        unsafe {
-            libc::sigfillset(signals.as_mut_ptr());
-            for fault in faults {
-                libc::sigdelset(signals.as_mut_ptr(), fault);
-            }
-            libc::pthread_sigmask(libc::SIG_BLOCK, signals.as_ptr(), before.as_mut_ptr());
-        }
-        let spawned = spawn(name, work);
-        // SAFETY: the mask that this thread had, which the call above has written.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
-        spawned
     }
 
     extern "C" fn run(start: *mut c_void) -> *mut c_void {
@@ -115,7 +146,7 @@ mod system {
 
         use core::mem::MaybeUninit;
 
-        use super::{spawn, spawn_without_signals};
+        use super::super::{spawn, spawn_scoped};
 
         #[test]
         fn work_is_done_and_a_panic_ends_with_its_thread() {
@@ -137,12 +168,20 @@ mod system {
         }
 
         #[test]
-        fn a_thread_without_signals_begins_so_and_its_maker_keeps_its_own() {
+        fn threads_take_no_signals_from_their_beginning_and_their_maker_keeps_its_own() {
+            const SIGNALS: [libc::c_int; 5] =
+                [libc::SIGTERM, libc::SIGUSR1, libc::SIGPROF, libc::SIGSEGV, libc::SIGTRAP];
+            let expected = [true, true, true, false, false];
             let (send, receive) = channel();
-            let work = move || send.send([libc::SIGTERM, libc::SIGSEGV].map(blocks)).unwrap();
-            spawn_without_signals("quiet", work).unwrap();
-            assert_eq!(receive.recv(), Ok([true, false]));
-            assert!(!blocks(libc::SIGTERM));
+            let scoped = send.clone();
+            spawn("quiet", move || send.send(SIGNALS.map(blocks)).unwrap()).unwrap();
+            assert_eq!(receive.recv(), Ok(expected));
+            std::thread::scope(|scope| {
+                let work = move || scoped.send(SIGNALS.map(blocks)).unwrap();
+                spawn_scoped(scope, "quiet", work).unwrap();
+            });
+            assert_eq!(receive.recv(), Ok(expected));
+            assert_eq!(SIGNALS.map(blocks), [false; 5]);
         }
     }
 }

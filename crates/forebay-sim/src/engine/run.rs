@@ -3,10 +3,10 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use forebay_core::{DeviceOrdinal, StreamId};
 use forebay_hal::{Call, Error, HostTask, Progress, Result, run_host_task};
+use forebay_sync::thread::spawn;
 
 use super::{Engine, Health, Point, Reach, State, Work, lost};
 
@@ -229,12 +229,12 @@ fn spawn_or_run(work: VecDeque<Work>, after: impl FnOnce() + Send + 'static) {
     let take =
         |shared: &Mutex<Option<_>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
     let theirs = Arc::clone(&shared);
-    let thread = thread::Builder::new().name("forebay-sim task".into()).spawn(move || {
+    let started = spawn("forebay-sim", move || {
         if let Some(all) = take(&theirs) {
             all();
         }
     });
-    if thread.is_err()
+    if started.is_err()
         && let Some(all) = take(&shared)
     {
         all();

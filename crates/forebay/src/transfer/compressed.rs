@@ -12,6 +12,7 @@ use forebay_hal::{Call, decode_lz4, invalid};
 
 use super::host_end::HostSource;
 use crate::sync::lock;
+use crate::sync::thread::spawn_scoped;
 use crate::{Result, host_vec};
 
 /// The threads that compress, if the machine has that many.
@@ -191,7 +192,7 @@ fn in_parallel<I: Iterator + Send>(threads: usize, items: I, work: impl Fn(I::It
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            let started = thread::Builder::new().spawn_scoped(scope, run);
+            let started = spawn_scoped(scope, "forebay-pack", run);
             // This thread does what others cannot be had for.
             if started.is_err() {
                 break;
