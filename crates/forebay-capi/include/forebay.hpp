@@ -98,24 +98,24 @@ inline void check(forebay_status status) {
 
 namespace detail {
 
-/* Whether header and library fit: looked at when the program is loaded, told when the first device is opened,
- * where there is someone to catch it. */
-inline const forebay_status fits = forebay_check();
+/* The value of no handle of any kind: the library refuses it. An owner has it that has nothing, where zero would name
+ * something: the default stream, the buffers of the whole process. */
+inline constexpr std::uint64_t no_handle = UINT64_MAX - 1;
 
-/* A handle that one owner has. Close gives it up. */
-template <typename Handle, typename Close>
+/* A handle that one owner has. Close gives it up. None is what it has without one. */
+template <typename Handle, typename Close, std::uint64_t None = 0>
 class owner {
 public:
     owner() noexcept = default;
     explicit owner(Handle handle) noexcept : handle_(handle) {}
     owner(const owner &) = delete;
     owner &operator=(const owner &) = delete;
-    owner(owner &&other) noexcept : handle_(std::exchange(other.handle_, Handle{0})) {}
+    owner(owner &&other) noexcept : handle_(other.release()) {}
 
     owner &operator=(owner &&other) noexcept {
         if (this != &other) {
             reset();
-            handle_ = std::exchange(other.handle_, Handle{0});
+            handle_ = other.release();
         }
         return *this;
     }
@@ -124,19 +124,19 @@ public:
 
     /* Closes it now; nothing where there is nothing. What is refused here is told by close() of the classes. */
     void reset() noexcept {
-        if (handle_.id != 0) {
-            static_cast<void>(Close{}(std::exchange(handle_, Handle{0})));
+        if (*this) {
+            static_cast<void>(Close{}(release()));
         }
     }
 
     /* Gives the handle up to the caller, who closes it. */
-    Handle release() noexcept { return std::exchange(handle_, Handle{0}); }
+    Handle release() noexcept { return std::exchange(handle_, Handle{None}); }
 
     Handle get() const noexcept { return handle_; }
-    explicit operator bool() const noexcept { return handle_.id != 0; }
+    explicit operator bool() const noexcept { return handle_.id != 0 && handle_.id != None; }
 
 private:
-    Handle handle_{0};
+    Handle handle_{None};
 };
 
 struct close_device {
@@ -230,7 +230,7 @@ public:
 
     /* By name: "host", "sim", "cuda:0". */
     explicit device(const char *name) {
-        check(detail::fits);
+        check(forebay_check());
         forebay_device handle{0};
         check(forebay_device_open(name, &handle));
         owner_ = owner(handle);
@@ -239,7 +239,7 @@ public:
 
     /* The first GPU, else the host. */
     static device best() {
-        check(detail::fits);
+        check(forebay_check());
         forebay_device handle{0};
         check(forebay_device_best(&handle));
         device found;
@@ -272,11 +272,12 @@ private:
     owner owner_;
 };
 
-/* A stream: an order of work on a device. */
+/* A stream: an order of work on a device. One that was moved from or closed is none, not the default stream: every
+ * call with it throws FOREBAY_STATUS_INVALID_HANDLE. */
 class stream {
 public:
     /* The default stream of whichever device a call is about. */
-    stream() noexcept = default;
+    stream() noexcept : owner_(forebay_stream{0}) {}
 
     /* A new one; priority above 0 goes first, below 0 last. */
     explicit stream(const device &of, int priority = 0) {
@@ -310,11 +311,12 @@ public:
         return raw;
     }
 
-    void close() { check(forebay_stream_close(owner_.release())); }
+    /* The default stream cannot be closed, and stays what it is. */
+    void close() { check(forebay_stream_close(owner_ ? owner_.release() : get())); }
     forebay_stream get() const noexcept { return owner_.get(); }
 
 private:
-    using owner = detail::owner<forebay_stream, detail::close_stream>;
+    using owner = detail::owner<forebay_stream, detail::close_stream, detail::no_handle>;
     owner owner_;
 };
 
@@ -808,7 +810,7 @@ public:
         return totals;
     }
 
-    /* The live buffers, as JSON. */
+    /* Its live buffers, as JSON. Those of the whole process: forebay_live_buffers(forebay_memory{0}, ...). */
     std::string live_buffers() const {
         char *text = nullptr;
         check(forebay_live_buffers(get(), &text));
@@ -819,7 +821,7 @@ public:
     forebay_memory get() const noexcept { return owner_.get(); }
 
 private:
-    using owner = detail::owner<forebay_memory, detail::close_memory>;
+    using owner = detail::owner<forebay_memory, detail::close_memory, detail::no_handle>;
     owner owner_;
 };
 

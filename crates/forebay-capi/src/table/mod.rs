@@ -60,6 +60,9 @@ const _: () = assert!(size_of::<Slot>().is_power_of_two() && SLOT < 1 << KIND_SH
 /// The last generation of a slot; after it the slot is not used any more.
 const LAST_GENERATION: u64 = u64::MAX >> GENERATION_SHIFT;
 
+/// What an owner of forebay.hpp has that owns nothing. No handle has this value: their lowest bits are 0.
+const NO_HANDLE: u64 = u64::MAX - 1;
+
 /// The kind of object that a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -375,6 +378,9 @@ impl Registry {
         let given_out = generation > 0 && generation <= last;
         let words = match Kind::numbered(kind_of(id)) {
             _ if id == 0 => format!("the {wanted} handle is null: open one first"),
+            _ if id == NO_HANDLE => {
+                format!("there is no {wanted}: its owner was moved from, closed, or never had one")
+            }
             Some(kind) if given_out && kind != E::KIND => {
                 format!(
                     "expected a {wanted} handle, but {id:#x} is the handle of a {}",

@@ -52,12 +52,14 @@ fn what_is_wrong_with_a_handle_is_told() {
     assert!(words(find::<PoolEntry>(device)).contains("is the handle of a device"));
     assert!(words(find::<PoolEntry>(closed)).contains("was closed"));
     assert!(words(close::<PoolEntry>(closed)).contains("was closed"));
+    let moved_from = words(find::<PoolEntry>(NO_HANDLE));
+    assert!(moved_from.starts_with("there is no pool: its owner was moved from"), "{moved_from}");
     for made_up in [1, u64::MAX, closed ^ (1 << 40), device & !(0xff << KIND_SHIFT)] {
         let said = words(find::<PoolEntry>(made_up));
         assert!(said.contains("not a handle") || said.contains("is the handle of"), "{said}");
     }
     let none = |id| with(id, |_: &PoolEntry| ());
-    for wrong in [0, 1, u64::MAX, device, closed] {
+    for wrong in [0, 1, u64::MAX, NO_HANDLE, device, closed] {
         assert!(none(wrong).is_none(), "{wrong:#x}");
         assert!(stream(wrong).is_none_or(|(_, device)| device == 0), "{wrong:#x}");
     }

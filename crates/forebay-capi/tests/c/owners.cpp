@@ -245,6 +245,54 @@ void temporary_memory(const forebay::pool &pool, const forebay::stream &stream) 
     EXPECT(refused);
 }
 
+// A stream that was moved from or closed is none, and not the default stream: its work would go to another order.
+void no_stream(const forebay::device &device, const forebay::pool &pool) {
+    forebay::stream from{device};
+    forebay::stream to = std::move(from);
+    EXPECT(to.raw() != nullptr);
+    const auto refused = [&](const forebay::stream &none) {
+        EXPECT(thrown_by([&] { none.raw(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+        EXPECT(std::string(forebay_last_error()).find("there is no stream") == 0);
+        EXPECT(thrown_by([&] { none.done(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+        EXPECT(thrown_by([&] { none.synchronize(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+        EXPECT(thrown_by([&] { pool.alloc(512, none); }) == FOREBAY_STATUS_INVALID_HANDLE);
+        EXPECT(thrown_by([&] { forebay::buffer<int>(pool, 10, none); }) == FOREBAY_STATUS_INVALID_HANDLE);
+        EXPECT(thrown_by([&] { forebay::arena(pool, 4096, 0, none); }) == FOREBAY_STATUS_INVALID_HANDLE);
+        EXPECT(thrown_by([&] { forebay::stream_allocator<>{pool, none}.allocate(1); }) ==
+               FOREBAY_STATUS_INVALID_HANDLE);
+        void *block = pool.alloc(512);
+        EXPECT(thrown_by([&] { pool.free(block, none); }) == FOREBAY_STATUS_INVALID_HANDLE);
+        EXPECT(thrown_by([&] { pool.record_use(block, none); }) == FOREBAY_STATUS_INVALID_HANDLE);
+        pool.free(block);
+    };
+    refused(from); // NOLINT
+    EXPECT(thrown_by([&] { from.close(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+    to.close();
+    refused(to);
+    EXPECT(thrown_by([&] { to.close(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+    // Assigned again, it is one.
+    from = forebay::stream{device};
+    EXPECT(from.raw() != nullptr);
+    // The default stream has no owner to lose it: a copy of it is moved.
+    forebay::stream standard;
+    EXPECT(thrown_by([&] { standard.close(); }) == FOREBAY_STATUS_INVALID_HANDLE && standard.raw() == nullptr);
+    const forebay::stream moved = std::move(standard);
+    EXPECT(moved.raw() == nullptr && thrown_by([&] { standard.raw(); }) == FOREBAY_STATUS_INVALID_HANDLE); // NOLINT
+}
+
+// A manager that was moved from or closed lists nothing, and not the buffers of the whole process.
+void no_memory(const forebay::device &device) {
+    forebay::memory from{device};
+    const forebay::unified_buffer<int> live{from, 100};
+    forebay::memory to = std::move(from);
+    EXPECT(to.live_buffers().find("400") != std::string::npos);
+    EXPECT(thrown_by([&] { from.live_buffers(); }) == FOREBAY_STATUS_INVALID_HANDLE); // NOLINT
+    EXPECT(thrown_by([&] { forebay::memory{}.live_buffers(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+    to.close();
+    EXPECT(thrown_by([&] { to.live_buffers(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+    EXPECT(thrown_by([&] { to.totals(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+}
+
 void wrong_use(const forebay::device &device) {
     forebay::pool none;
     EXPECT(!none && thrown_by([&] { none.alloc(1); }) == FOREBAY_STATUS_INVALID_HANDLE);
@@ -388,6 +436,8 @@ int main(int count, char **words) {
     buffers_outlive_streams(device, pool);
     frees_are_tried_again(device, pool);
     arenas(pool);
+    no_stream(device, pool);
+    no_memory(device);
     wrong_use(device);
     {
         const forebay::tag_scope tag{"a part"};

@@ -68,7 +68,7 @@ fn missing(device: &str) -> Option<String> {
 
 /// Every case. What shares nothing between threads is not worth a look for races, and what forks is
 /// beyond ThreadSanitizer.
-const CASES: [Case; 43] = [
+const CASES: [Case; 45] = [
     test("tests/c/tour.c", Build::Plain),
     test("tests/c/tour.c", Build::Static),
     test("tests/c/tour.c", Build::Address),
@@ -92,6 +92,8 @@ const CASES: [Case; 43] = [
     test("tests/c/transfers.cpp", Build::Thread),
     test("tests/c/owners.cpp", Build::Address),
     test("tests/c/owners.cpp", Build::Thread),
+    test("tests/c/signals.c", Build::Plain),
+    test("tests/c/abi.cpp", Build::Plain),
     adaptor("tests/c/thrust.cpp", THRUST, Build::Plain),
     adaptor("tests/c/thrust.cpp", THRUST, Build::Address),
     adaptor("tests/c/cuda_mr.cpp", CUDA_MR, Build::Address),
