@@ -25,7 +25,7 @@ const MOST_PROCESSES: usize = 64;
 const MOST_BUSY: usize = 8;
 
 /// The pause between two rounds of attempts to connect.
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// How many moments of a pool are remembered for its picture.
 const MOST_MOMENTS: usize = 240;

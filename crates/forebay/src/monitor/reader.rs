@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::service::PREFIX;
@@ -16,9 +17,6 @@ use crate::user;
 
 /// The longest answer that is read; forebay's own are a tenth of it.
 const LONGEST: usize = 2 << 20;
-
-/// The pause between two attempts to connect.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// All names of this user in this network namespace, by process. Another user may have taken some of them, which
 /// [`Endpoint::connect`] tells.
@@ -51,6 +49,11 @@ impl Endpoint {
     /// Connects, without waiting. Anybody can take a name, so the user of the process is checked first. A process whose
     /// line of connections is full is [`MonitorError::Busy`]: try again.
     pub fn connect(self) -> Result<Connection, MonitorError> {
+        self.connect_within(None)
+    }
+
+    /// Connects, and waits in line for so long at most.
+    fn connect_within(self, patience: Option<Duration>) -> Result<Connection, MonitorError> {
         let Self { pid, copy } = self;
         let system =
             |call| move |errno: Errno| MonitorError::System { call, message: errno.to_string() };
@@ -60,6 +63,12 @@ impl Endpoint {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let socket = socket.map_err(system("socket"))?;
+        if let Some(patience) = patience {
+            // No time would mean no limit.
+            let limit = Some(patience.max(Duration::from_millis(1)));
+            set_socket_timeout(&socket, Timeout::Send, limit).map_err(system("SO_SNDTIMEO"))?;
+            fcntl_setfl(&socket, OFlags::empty()).map_err(system("fcntl"))?;
+        }
         match connect(&socket, &address) {
             Ok(()) => {}
             Err(Errno::CONNREFUSED) => return Err(MonitorError::NotFound { pid }),
@@ -70,7 +79,7 @@ impl Endpoint {
         if owner != user::own() {
             return Err(MonitorError::OtherUser { pid, owner });
         }
-        // From here on calls wait, each with a limit.
+        // Reading waits, with a limit each time.
         fcntl_setfl(&socket, OFlags::empty()).map_err(system("fcntl"))?;
         Ok(Connection { pid, stream: socket.into() })
     }
@@ -89,15 +98,8 @@ impl Endpoint {
     /// ```
     pub fn read(self, patience: Duration) -> Result<String, MonitorError> {
         let begun = Instant::now();
-        loop {
-            match self.connect() {
-                Ok(connection) => return connection.read(patience.saturating_sub(begun.elapsed())),
-                Err(MonitorError::Busy { .. }) if begun.elapsed() < patience => {
-                    std::thread::sleep(PAUSE);
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let connection = self.connect_within(Some(patience))?;
+        connection.read(patience.saturating_sub(begun.elapsed()))
     }
 }
 

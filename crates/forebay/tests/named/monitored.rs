@@ -112,6 +112,14 @@ pub(crate) fn other_user(device: &str) -> Step {
     let expected = Err(MonitorError::OtherUser { pid: u32::MAX, owner: 54321 });
     ensure!(read == expected, "{read:?}");
     Endpoint::of(pid).read(PATIENCE)?;
+    // A crowd of its connections keeps this user waiting for a moment, and not behind each of them.
+    outsider.ask("crowd", "ok")?;
+    for _ in 0..5 {
+        let begun = Instant::now();
+        Endpoint::of(pid).read(PATIENCE)?;
+        let took = begun.elapsed();
+        ensure!(took < Duration::from_millis(1500), "answered after {took:?}");
+    }
     Ok(())
 }
 
@@ -125,6 +133,15 @@ pub(crate) fn outsider(pid: &str) -> Step {
     let mut text = Vec::new();
     let read = stream.read_to_end(&mut text);
     say(&read.map_or_else(|error| error.to_string(), |count| format!("{count} bytes")));
-    let _ = std::io::stdin().lines().next();
+    let crowded = address(0, pid.parse()?)?;
+    for _ in std::io::stdin().lines() {
+        let crowded = crowded.clone();
+        std::thread::spawn(move || {
+            loop {
+                drop(UnixStream::connect_addr(&crowded));
+            }
+        });
+        say("ok");
+    }
     Ok(())
 }
