@@ -170,7 +170,7 @@ fn people_get_a_table_with_what_it_means() {
     assert_eq!(wide, None, "nothing runs out of a terminal");
 }
 
-const RIM: [&str; 9] = [
+const RIM: [&str; 10] = [
     "RIM-SEATS",
     "RIM-STREAMS",
     "RIM-HOLES",
@@ -180,6 +180,7 @@ const RIM: [&str; 9] = [
     "RIM-REFUSE",
     "RIM-SNAPSHOT",
     "RIM-POOLS",
+    "RIM-CLIFFS",
 ];
 
 #[test]
@@ -233,6 +234,7 @@ fn every_workload_at_the_rim_has_valid_rows() {
         ("RIM-REFUSE", &["device_free_before_bytes", "device_free_after_bytes"]),
         ("RIM-SNAPSHOT", &["max_ns"]),
         ("RIM-POOLS", &["pools", "reserved_bytes_per_pool"]),
+        ("RIM-CLIFFS", &["p50_ns", "max_ns"]),
     ] {
         keys.iter().for_each(|key| has(bench, key));
     }

@@ -6,6 +6,7 @@
 //! failure: the exit status does not change. A case that would take too long is stopped early, and its
 //! row says where.
 
+mod cliffs;
 mod crowd;
 mod holes;
 mod pools;
@@ -44,11 +45,13 @@ pub enum Rim {
     Snapshot,
     /// Many pools in one process.
     Pools,
+    /// One call beside ten and a hundred times as much.
+    Cliffs,
 }
 
 impl Rim {
     /// All of them, in the order in which they run.
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::ThreadSlots,
         Self::Streams,
         Self::Holes,
@@ -58,6 +61,7 @@ impl Rim {
         Self::Refuse,
         Self::Snapshot,
         Self::Pools,
+        Self::Cliffs,
     ];
 
     /// The name in commands and files.
@@ -72,6 +76,7 @@ impl Rim {
             Self::Refuse => "RIM-REFUSE",
             Self::Snapshot => "RIM-SNAPSHOT",
             Self::Pools => "RIM-POOLS",
+            Self::Cliffs => "RIM-CLIFFS",
         }
     }
 
@@ -89,6 +94,9 @@ impl Rim {
             Self::Refuse => "a request for 100 GiB of 140 GiB, 80 GiB of which others hold",
             Self::Snapshot => "snapshots of 117 GiB in 3,000 blocks, and growth during them",
             Self::Pools => "as many pools as one process can hold, up to 2,000",
+            Self::Cliffs => {
+                "one call beside ever more streams, holes, pages, threads, pools and scopes"
+            }
         }
     }
 
@@ -104,6 +112,7 @@ impl Rim {
             Self::Refuse => refuse::measure(setup),
             Self::Snapshot => snapshot::measure(setup),
             Self::Pools => pools::measure(setup),
+            Self::Cliffs => cliffs::measure(setup),
         }
     }
 

@@ -141,6 +141,11 @@ impl Times {
         self.0.len() as u64
     }
 
+    /// The longest.
+    pub(super) fn most(&self) -> Option<u64> {
+        self.0.iter().copied().max()
+    }
+
     /// The shortest.
     pub(super) fn least(&self) -> Option<u64> {
         self.0.iter().copied().min()
