@@ -138,6 +138,11 @@ impl<B: Copy> Magazine<B> {
         self.held
     }
 
+    /// Whether it has a large block.
+    pub fn has_large(&self) -> bool {
+        self.large.block.is_some()
+    }
+
     /// Changes the bound. Blocks beyond a smaller bound stay until they are taken or drained.
     pub fn set_bound(&mut self, bound: u64) {
         self.bound = bound;
@@ -351,6 +356,17 @@ impl<B: Copy> Magazine<B> {
         let mut sum = self.large_tally;
         sum.add(Tally::of(self.large.size, self.large.taken, self.large.kept));
         sum
+    }
+
+    /// Lets [`tallies`](Self::tallies) and [`large_tally`](Self::large_tally) begin at 0 again. The blocks stay.
+    pub fn reset_tallies(&mut self) {
+        for bin in &mut self.bins {
+            // Nothing was taken or kept: what is there came in other ways.
+            (bin.taken, bin.left) = (0, 0_u64.wrapping_sub(bin.count as u64));
+        }
+        (self.large.taken, self.large.kept) = (0, 0);
+        self.tallies.clear();
+        self.large_tally = Tally::default();
     }
 
     /// Evicts the large block, if there is one, as (block, size).

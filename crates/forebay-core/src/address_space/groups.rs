@@ -13,6 +13,7 @@
 //! Allocations and frees name one stream by its number. The groups that a stream may use are indexed by
 //! that number, as bits, so that neither builds nor compares sets.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 #[cfg(test)]
 use std::collections::BTreeSet;
@@ -53,6 +54,9 @@ struct GroupBits {
     rest: Vec<u64>,
 }
 
+/// None of the groups.
+static NO_GROUPS: GroupBits = GroupBits { first: 0, rest: Vec::new() };
+
 impl GroupBits {
     #[inline]
     fn change(&mut self, id: GroupId, is_in: bool) {
@@ -68,6 +72,23 @@ impl GroupBits {
         };
         let bit = 1 << (id.slot() % FIRST);
         *word = if is_in { *word | bit } else { *word & !bit };
+    }
+
+    /// Whether a group is in it.
+    #[inline]
+    fn has(&self, id: GroupId) -> bool {
+        let word = match (id.slot() / FIRST).checked_sub(1) {
+            None => self.first,
+            Some(word) => self.rest.get(word).copied().unwrap_or(0),
+        };
+        word >> (id.slot() % FIRST) & 1 != 0
+    }
+
+    /// The words of those beyond the first, each with that of `other`.
+    #[inline]
+    fn rest_with<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (u64, u64)> + 'a {
+        let others = other.rest.iter().copied().chain(core::iter::repeat(0));
+        self.rest.iter().copied().zip(others)
     }
 
     /// The groups, the lowest number first.
@@ -201,11 +222,13 @@ impl Default for Groups {
 }
 
 /// The groups that a taker may use.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct UsableGroups<'a> {
     groups: &'a Groups,
-    taker: StreamsRef<'a>,
+    /// The first of them, with the one that every stream may use.
     first: u64,
+    /// All of them but that one.
+    bits: Cow<'a, GroupBits>,
 }
 
 impl UsableGroups<'_> {
@@ -215,26 +238,36 @@ impl UsableGroups<'_> {
         if id.slot() < FIRST {
             return self.first & id.bit() != 0;
         }
-        self.taker.may_have(self.groups.set(id))
+        id == self.groups.any_stream || self.bits.has(id)
     }
 
     /// Whether it contains every group that has holes.
     #[inline]
     pub(super) fn has_all(&self) -> bool {
-        self.groups.live_bits.first & !self.first == 0 && self.all_of_rest(|has| has)
+        self.groups.live_bits.first & !self.first == 0
+            && self.all_of_rest(|live, usable| live & !usable == 0)
     }
 
     /// Whether it contains no group that has holes.
     #[inline]
     pub(super) fn has_none(&self) -> bool {
-        self.groups.live_bits.first & self.first == 0 && self.all_of_rest(|has| !has)
+        self.groups.live_bits.first & self.first == 0
+            && self.all_of_rest(|live, usable| live & usable == 0)
     }
 
-    /// Whether `is_so` holds for every group that has holes and is not among the first.
+    /// Whether `is_so` holds for every word of the groups that have holes and are not among the first. Words, not sets: the
+    /// sets of a thousand streams are a thousand cache misses.
     #[inline]
-    fn all_of_rest(&self, is_so: impl Fn(bool) -> bool) -> bool {
-        let mut rest = self.groups.live_bits.each_of_rest();
-        self.groups.live_rest == 0 || rest.all(|id| is_so(self.taker.may_have(self.groups.set(id))))
+    fn all_of_rest(&self, is_so: impl Fn(u64, u64) -> bool) -> bool {
+        if self.groups.live_rest == 0 {
+            return true;
+        }
+        let Groups { live_bits, any_stream, .. } = self.groups;
+        let (word, bit) = (any_stream.slot() / FIRST, 1 << (any_stream.slot() % FIRST));
+        let mut words = (1..).zip(live_bits.rest_with(&self.bits));
+        words.all(|(number, (live, usable))| {
+            is_so(live, if number == word { usable | bit } else { usable })
+        })
     }
 }
 
@@ -323,11 +356,17 @@ impl Groups {
     /// The same as a set, to test one group after another.
     #[inline]
     pub(super) fn usable_set<'a>(&'a self, taker: StreamsRef<'a>) -> UsableGroups<'a> {
-        let first = match taker {
-            StreamsRef::One(number) => self.of_stream(number).map_or(0, |entry| entry.all.first),
-            StreamsRef::Many(_) => self.usable_by(taker).fold(0, |bits, id| bits | id.bit()),
+        let bits = match taker {
+            StreamsRef::One(number) => {
+                Cow::Borrowed(self.of_stream(number).map_or(&NO_GROUPS, |entry| &entry.all))
+            }
+            StreamsRef::Many(_) => {
+                let mut bits = GroupBits::default();
+                self.usable_by(taker).for_each(|id| bits.change(id, true));
+                Cow::Owned(bits)
+            }
         };
-        UsableGroups { groups: self, taker, first: first | self.any_stream_bit }
+        UsableGroups { groups: self, first: bits.first | self.any_stream_bit, bits }
     }
 
     /// Whether `taker` may use all holes, as far as the masks tell; `false` means unknown.
@@ -444,50 +483,61 @@ impl Groups {
         self.unused.push(id);
     }
 
-    /// Removes the set of a group from the indexes, before the set changes.
+    /// Removes a group from the indexes, before it is discarded.
     pub(super) fn unindex_set(&mut self, id: GroupId) {
+        self.unlist_set(id);
+        self.index_streams(id, &Streams::NONE);
+    }
+
+    /// Removes a group from the index of sets, before its set [changes](Self::index_set).
+    pub(super) fn unlist_set(&mut self, id: GroupId) {
         let set = *self.set(id);
         self.by_set.remove(&set);
         if set.is_all() {
             (self.any_stream, self.any_stream_bit) = (GroupId::NONE, 0);
-            return;
-        }
-        if set.is_empty() {
+        } else if set.is_empty() {
             self.no_stream = GroupId::NONE;
-        }
-        for number in set.numbers() {
-            let Some(entry) = self.by_stream.get_mut(number as usize) else { continue };
-            entry.all.change(id, false);
-            if entry.single == id {
-                entry.single = GroupId::NONE;
-            }
         }
     }
 
-    /// Gives a group that is not indexed a set that no other group has, and indexes it.
+    /// Gives a group that is not in the index of sets a set that no other group has, and indexes it.
     pub(super) fn index_set(&mut self, id: GroupId, set: &Streams) {
         self.by_set.insert(*set, id);
-        if let Some(group) = self.get_mut(id) {
-            group.set = *set;
-        }
         if set.is_all() {
             (self.any_stream, self.any_stream_bit) = (id, id.bit());
-            return;
-        }
-        if set.is_empty() {
+        } else if set.is_empty() {
             self.no_stream = id;
         }
-        let is_single = set.is_single();
-        for number in set.numbers() {
+        self.index_streams(id, set);
+    }
+
+    /// Sets the streams of a group and indexes it by them. Costs what has changed: the set of a group may have very many
+    /// streams, and a wait adds one.
+    pub(super) fn index_streams(&mut self, id: GroupId, set: &Streams) {
+        let Some(group) = self.slots.get_mut(id.slot()) else { return };
+        let before = core::mem::replace(&mut group.set, *set);
+        // The group that every stream may use is in the index of none.
+        let indexed = |set: &Streams| if set.is_all() { Streams::NONE } else { *set };
+        let (before, now) = (indexed(&before), indexed(set));
+        for number in before.without(now).numbers() {
+            if let Some(entry) = self.by_stream.get_mut(number as usize) {
+                entry.all.change(id, false);
+            }
+        }
+        for number in now.without(before).numbers() {
             let number = number as usize;
             if self.by_stream.len() <= number {
                 self.by_stream.resize_with(number.saturating_add(1), StreamGroups::empty);
             }
             if let Some(entry) = self.by_stream.get_mut(number) {
                 entry.all.change(id, true);
-                if is_single {
-                    entry.single = id;
-                }
+            }
+        }
+        for (set, single) in [(before, GroupId::NONE), (now, id)] {
+            let only = set.lowest().filter(|_| set.is_single());
+            let entry = only.and_then(|number| self.by_stream.get_mut(number as usize));
+            if let Some(entry) = entry.filter(|entry| single == id || entry.single == id) {
+                entry.single = single;
             }
         }
     }

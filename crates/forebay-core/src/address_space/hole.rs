@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use super::gaps::Spans;
 use super::groups::{GroupId, Groups, StreamsRef};
-use super::lengths::{Lengths, SCAN_LIMIT};
+use super::lengths::{Lengths, are_few, scan_limit};
 use super::streams::Streams;
 use super::tree::{Cursor, FastAdd, Hole, Tree};
 
@@ -435,10 +435,11 @@ impl Holes {
     #[inline]
     pub(super) fn adapt(&mut self, runs: &Spans) {
         if self.seams.is_none() {
-            if self.count > SCAN_LIMIT && self.groups.live() > 1 {
+            let groups = self.groups.live();
+            if groups > 1 && self.count > scan_limit(groups) {
                 self.build_group_trees(runs);
             }
-        } else if self.count < SCAN_LIMIT / 2 {
+        } else if are_few(self.count, self.groups.live()) {
             self.seams = None;
             self.groups.drop_trees();
         }
@@ -472,6 +473,7 @@ impl Holes {
     /// Updates the index of lengths, if there is one.
     #[inline]
     pub(super) fn note_length(&mut self, old: Option<Hole>, new: Option<Hole>) {
+        let groups = self.groups.live();
         let Some(lengths) = &mut self.lengths else { return };
         let no_stream = self.groups.no_stream();
         let is_owned = |hole: &Hole| hole.group != no_stream;
@@ -481,7 +483,7 @@ impl Holes {
         if let Some(new) = new.filter(is_owned) {
             lengths.insert(new);
         }
-        if lengths.is_stale() {
+        if lengths.is_stale(groups) {
             self.lengths = None;
         }
     }

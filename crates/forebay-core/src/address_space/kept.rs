@@ -33,10 +33,6 @@ struct KeptMapping {
 }
 
 impl Kept {
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_address.is_empty()
-    }
-
     fn insert(&mut self, at: Offset, placed: PlacedPage) {
         self.by_address.insert(at, KeptMapping { placed, age: self.next });
         self.by_page.insert((placed.page, at));
@@ -71,7 +67,12 @@ impl Kept {
 
     /// Every mapping by address: where it begins and ends.
     pub(super) fn all(&self) -> impl Iterator<Item = (Offset, Offset)> {
-        self.by_address.iter().map(|(&at, kept)| (at, at + kept.placed.size))
+        self.each().map(|(at, placed)| (at, at + placed.size))
+    }
+
+    /// Every mapping by address: where it begins, and its page.
+    pub(super) fn each(&self) -> impl Iterator<Item = (Offset, PlacedPage)> {
+        self.by_address.iter().map(|(&at, kept)| (at, kept.placed))
     }
 
     /// Where `page` is still mapped.

@@ -1,9 +1,9 @@
 //! Holes by length, to find the smallest one for a size.
 //!
-//! Only a request that could wait for another stream needs the index. So it is built when groups get trees
-//! of their own, or for the first such request after that, and dropped once it went unused for as many
-//! changes as building it cost. A program with one stream never has it, nor has one with few holes, where a
-//! scan costs less than maintaining it.
+//! Only a request that could wait for another stream needs the index, and a plan of a program that moves pages. So it is
+//! built when groups get trees of their own, or for the first such request or plan after that, and dropped once it went
+//! unused for as many changes as building it cost. A program with few holes never has it: there a scan costs less than
+//! maintaining it.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +13,24 @@ use super::tree::Hole;
 /// Up to this many holes are scanned. Scanning a thousand takes about a microsecond, which is what the index
 /// costs for one allocation and its free. Smaller in tests, so that they reach the index with few holes.
 pub(super) const SCAN_LIMIT: usize = if cfg!(test) { 16 } else { 1024 };
+
+/// With more groups than this, only an eighth as many holes are scanned: most of them are of other streams, and each
+/// stream of very many would look at the holes of all.
+const MANY_GROUPS: usize = if cfg!(test) { 4 } else { 64 };
+
+/// How many holes of so many groups are scanned.
+#[inline]
+pub(super) fn scan_limit(groups: usize) -> usize {
+    if groups > MANY_GROUPS { SCAN_LIMIT / 8 } else { SCAN_LIMIT }
+}
+
+/// Whether so many holes of so many groups are too few for an index. Both bounds are half of those for building one, so
+/// that a program around them does not build it again and again.
+#[inline]
+pub(super) fn are_few(holes: usize, groups: usize) -> bool {
+    let limit = if groups > MANY_GROUPS / 2 { SCAN_LIMIT / 8 } else { SCAN_LIMIT };
+    holes < limit / 2
+}
 
 /// Holes by length, and by where they begin.
 type ByLength = BTreeSet<(u64, u64)>;
@@ -89,20 +107,30 @@ impl Lengths {
     }
 
     /// Whether maintaining it since the last lookup has cost as much as rebuilding it would, or there are
-    /// few holes.
-    pub(super) fn is_stale(&self) -> bool {
-        self.changes > 64 + 4 * self.all.len() || self.all.len() < SCAN_LIMIT / 2
+    /// few holes for so many groups.
+    pub(super) fn is_stale(&self, groups: usize) -> bool {
+        self.changes > 64 + 4 * self.all.len() || are_few(self.all.len(), groups)
     }
 
     /// The shortest hole of at least `size` bytes, the lowest of equals: its length, and where it begins.
     pub(super) fn shortest(&mut self, size: u64) -> Option<(u64, u64)> {
-        self.changes = 0;
+        self.note_use();
         self.all.range((size, 0)..).next().copied()
     }
 
     /// How long the shortest hole of a group is that has at least `size` bytes.
     pub(super) fn shortest_of(&self, id: GroupId, size: u64) -> Option<u64> {
         self.grouped.get(id.slot())?.range((size, 0)..).next().map(|hole| hole.0)
+    }
+
+    /// The next hole of a group, given by its slot, from a length and start on.
+    pub(super) fn next_of(&self, slot: usize, from: (u64, u64)) -> Option<(u64, u64)> {
+        self.grouped.get(slot)?.range(from..).next().copied()
+    }
+
+    /// Notes that the index is in use.
+    pub(super) fn note_use(&mut self) {
+        self.changes = 0;
     }
 
     #[cfg(test)]

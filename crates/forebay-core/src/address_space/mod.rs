@@ -30,8 +30,9 @@
 //! | `groups`, `hole`, `relabel`, `lengths` | holes of many streams |
 //! | `gaps` | reserved ranges, gaps, and pages side by side |
 //! | `kept` | old mappings to which a page may return |
-//! | `plan`, `window` | how to make room |
+//! | `plan`, `window`, `donors` | how to make room |
 
+mod donors;
 mod error;
 mod gaps;
 mod groups;
@@ -268,7 +269,7 @@ impl AddressSpace {
 
     /// Where the hole around `at` ends; `None` if `at` is not free.
     pub fn hole_end(&self, at: Offset) -> Option<Offset> {
-        self.holes.end_around(at)
+        self.holes.around(at).map(|hole| hole.end)
     }
 
     #[inline]

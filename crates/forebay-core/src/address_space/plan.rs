@@ -28,6 +28,7 @@
 
 use std::collections::BTreeSet;
 
+use super::donors::{Donors, FirstFit};
 use super::window::{FreeRange, Return, openings, split};
 use super::{AddressSpace, Offset, Streams};
 use crate::Bytes;
@@ -235,7 +236,7 @@ impl Plan {
         if space.has_hole(&request) {
             return Ok(Self { steps: Vec::new() });
         }
-        let ranges = space.ranges(&taker);
+        let (ranges, donors) = (space.ranges(&taker), Donors::default());
         let below_peak = growth.moves && space.taken().saturating_add(size.get()) <= space.peak;
         let is_scarce = growth.moves && limit.get().saturating_sub(space.backed) < size.get();
         // A program at a new peak with room to grow gets new pages: it will need them anyway.
@@ -243,16 +244,17 @@ impl Plan {
         let returning = || {
             let parts =
                 (!returns.is_empty()).then(|| split(&ranges, space.kept.all(), &returns))?;
-            space.fill(&ranges, space.cheapest(&parts, &request)?, &request, &returns)
+            space.fill(&ranges, space.cheapest(&parts, &request)?, &request, &returns, &donors)
         };
         // Without prices for mappings that are in the way: a program that grows does best close to its other
         // pages. A recorded ResNet run holds 1.005 of what it asks for, and 1.017 with prices here.
-        let moving = || space.fill(&ranges, space.cheapest(&ranges, &request)?, &request, &[]);
+        let moving =
+            || space.fill(&ranges, space.cheapest(&ranges, &request)?, &request, &[], &donors);
         // In a window between blocks, a page may be too large for its gap, and the pages inside the window
         // cannot move. In a large gap every page fits and every free page can move.
         let at_the_end = || {
             let end = space.last_gap().filter(|gap| gap.1 - gap.0 >= request.size)?;
-            space.fill(&ranges, end.0, &request, &[])
+            space.fill(&ranges, end.0, &request, &[], &donors)
         };
         let attempts: [&dyn Fn() -> Option<Self>; 3] = [&returning, &moving, &at_the_end];
         let mut plan: Option<Self> = None;
@@ -266,7 +268,7 @@ impl Plan {
                 break;
             }
         }
-        plan.map_or_else(|| space.fill_elsewhere(&ranges, &request), Ok)
+        plan.map_or_else(|| space.fill_elsewhere(&ranges, &request, &donors), Ok)
     }
 
     /// The size of the next segment for a request of `size`, on a device without page mapping, where a
@@ -320,20 +322,21 @@ impl AddressSpace {
         &self,
         ranges: &[FreeRange],
         request: &Request<'_>,
+        donors: &Donors,
     ) -> Result<Plan, PlanError> {
         let granule = self.granule.bytes().get();
         let whole = request.size.checked_next_multiple_of(granule).ok_or(PlanError::Limit)?;
-        let donors = self.donors(0, 0, request.taker);
-        let pages = donors.iter().filter(|_| request.growth.moves).map(|donor| donor.1);
-        let (movable, largest) =
-            pages.fold((0_u64, 0), |(sum, most), page| (sum.saturating_add(page), page.max(most)));
+        let pages = donors.each(self, request.taker).filter(|_| request.growth.moves);
+        let (movable, largest) = pages
+            .map(|donor| donor.1)
+            .fold((0_u64, 0), |(sum, most), page| (sum.saturating_add(page), page.max(most)));
         let room = request.limit.saturating_sub(self.backed) / granule * granule;
         if whole > room.saturating_add(movable) {
             return Err(PlanError::Limit);
         }
         let needed = whole.saturating_add(largest);
         let mut gaps = self.gaps.each().filter(|gap| gap.1 - gap.0 >= needed);
-        let filled = gaps.next().and_then(|gap| self.fill(ranges, gap.0, request, &[]));
+        let filled = gaps.next().and_then(|gap| self.fill(ranges, gap.0, request, &[], donors));
         filled.ok_or(PlanError::Addresses)
     }
 
@@ -345,6 +348,7 @@ impl AddressSpace {
         at: Offset,
         request: &Request<'_>,
         returns: &[Return],
+        donors: &Donors,
     ) -> Option<Plan> {
         let Request { size, taker, growth, limit } = *request;
         let granule = self.granule.bytes().get();
@@ -384,24 +388,22 @@ impl AddressSpace {
         let instead = growth.instead_of_moves(page, self.moved, self.backed, self.peak).min(room);
         let moves = growth.moves && held > ceiling;
         let mut to_move = if moves { missing.saturating_sub(instead) } else { 0 };
-        let mut donors = if to_move > 0 { self.donors(at, end, taker) } else { Vec::new() };
-        // The next to go is the last, so that taking it out moves no others.
-        donors.retain(|donor| !gone.contains(&donor.0));
-        donors.reverse();
+        let outside = |&(from, size): &(Offset, u64)| from + size <= at || from >= end;
+        let donors = (to_move > 0).then(|| donors.each(self, taker)).into_iter().flatten();
+        let donors = donors.filter(outside).filter(|donor| !gone.contains(&donor.0));
+        let mut donors = FirstFit::new(donors);
         for (mut at, to, gap_end) in gaps_left {
             let (start, cleared) = (at, steps.len());
             // The gap may go on beyond what is needed; a page may reach into it.
-            let mut left = donors.len();
-            while at < to && to_move > 0 && left > 0 {
-                left -= 1;
-                if let Some(&(from, size)) = donors.get(left)
-                    && size <= gap_end - at
-                {
-                    donors.remove(left);
-                    steps.push(Step::Move { from, to: at, size: Bytes::new(size) });
-                    at += size;
-                    to_move = to_move.saturating_sub(size);
-                }
+            let mut next = 0;
+            while at < to
+                && to_move > 0
+                && let Some((number, (from, size))) = donors.take(next, gap_end - at)
+            {
+                next = number + 1;
+                steps.push(Step::Move { from, to: at, size: Bytes::new(size) });
+                at += size;
+                to_move = to_move.saturating_sub(size);
             }
             while at < to {
                 let size = page.min(gap_end - at).min(room) / granule * granule;
@@ -423,36 +425,11 @@ impl AddressSpace {
 
     /// Where pages can return to that `taker` may use, by address.
     fn returns(&self, taker: &Streams) -> Vec<Return> {
-        if self.kept.is_empty() {
-            return Vec::new();
-        }
-        let donors = self.donors(0, 0, taker).into_iter();
-        let pages =
-            donors.filter_map(|(from, size)| Some((from, size, self.pages.get(&from)?.page)));
-        let returns = pages.flat_map(|(from, size, page)| {
-            self.kept.of(page).map(move |to| Return { to, size, from })
+        let returns = self.kept.each().filter_map(|(to, placed)| {
+            let (from, size) = (*self.places.get(&placed.page)?, placed.size);
+            let hole = self.holes.around(from).filter(|hole| from + size <= hole.end)?;
+            self.holes.set(&hole).serve(taker).then_some(Return { to, size, from })
         });
-        let mut returns: Vec<Return> = returns.collect();
-        returns.sort_unstable();
-        returns
-    }
-
-    /// Pages outside `at..end` that are free in the order of `taker`, those in the smallest holes
-    /// first: these holes are the least likely to serve a request.
-    fn donors(&self, at: Offset, end: Offset, taker: &Streams) -> Vec<(Offset, u64)> {
-        let granule = self.granule.bytes().get();
-        // Neighbouring holes that the taker may use are merged, so a page that is free for it lies within
-        // one hole.
-        let mut pages: Vec<(u64, core::cmp::Reverse<u64>, Offset)> = Vec::new();
-        for hole in self.holes.holes_for(taker, granule) {
-            for (&from, placed) in self.pages.range(hole.start..hole.end) {
-                let outside = from + placed.size <= at || from >= end;
-                if from + placed.size <= hole.end && outside {
-                    pages.push((hole.size(), core::cmp::Reverse(placed.size), from));
-                }
-            }
-        }
-        pages.sort_unstable();
-        pages.into_iter().map(|(_, size, from)| (from, size.0)).collect()
+        returns.collect()
     }
 }

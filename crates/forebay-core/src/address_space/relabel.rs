@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use super::gaps::Spans;
 use super::groups::{GroupId, StreamsRef};
 use super::hole::{Holes, Seams, joins};
-use super::lengths::SCAN_LIMIT;
+use super::lengths::scan_limit;
 use super::streams::Streams;
 use super::tree::Hole;
 
@@ -47,7 +47,7 @@ impl Holes {
         if self.groups.usable_set(taker).has_all() {
             return None;
         }
-        if self.len() <= SCAN_LIMIT && self.lengths.is_none() {
+        if self.len() <= scan_limit(self.groups.live()) && self.lengths.is_none() {
             return self.better_owner_by_scan(size, slack, taker);
         }
         if self.lengths.is_none() {
@@ -160,7 +160,7 @@ impl Holes {
             // The lengths index only holes that some stream may use.
             self.lengths = None;
         }
-        changes.iter().for_each(|&(id, _)| self.groups.unindex_set(id));
+        changes.iter().for_each(|&(id, _)| self.groups.unlist_set(id));
         let mut changed = BTreeSet::new();
         // While groups have no trees, one pass at the end moves all holes to their new groups.
         let mut regrouped: Vec<(GroupId, GroupId)> = Vec::new();
@@ -173,6 +173,7 @@ impl Holes {
             if self.seams.is_none() {
                 let count = self.groups.get(id).map_or(0, |group| group.count);
                 self.groups.hole_added(other, count);
+                self.groups.index_streams(id, &Streams::NONE);
                 self.groups.discard(id);
                 regrouped.push((id, other));
                 changed.insert(other);
@@ -184,6 +185,8 @@ impl Holes {
             if loser == other {
                 self.groups.unindex_set(other);
                 self.groups.index_set(id, &set);
+            } else {
+                self.groups.index_streams(id, &Streams::NONE);
             }
             self.groups.discard(loser);
             changed.remove(&loser);
@@ -376,9 +379,9 @@ impl Holes {
         reached >= end
     }
 
-    /// Where the hole around `at` ends.
-    pub(super) fn end_around(&self, at: u64) -> Option<u64> {
-        self.within(at).next().filter(|hole| hole.start <= at).map(|hole| hole.end)
+    /// The hole around `at`.
+    pub(super) fn around(&self, at: u64) -> Option<Hole> {
+        self.within(at).next().filter(|hole| hole.start <= at)
     }
 
     /// Every hole that ends above `start`.

@@ -3,7 +3,7 @@
 
 use super::A;
 use crate::address_space::tree::check::visits;
-use crate::address_space::{AddressSpace, Boundaries, Streams};
+use crate::address_space::{AddressSpace, Boundaries, Growth, Plan, Streams};
 use crate::{Bytes, PageSize, Random};
 
 const CELL: u64 = 512;
@@ -89,4 +89,110 @@ fn a_thousand_streams_cost_a_request_what_a_few_do() {
     }
     let visited = visits() - before;
     assert!(visited < 100 * 40, "{visited} nodes for 100 requests");
+}
+
+/// An address space of `count` free pages of 2 MiB with a gap after each, and as many free pages of 4 MiB between blocks.
+fn gaps_and_donors(count: u64) -> AddressSpace {
+    let mib = |count: u64| Bytes::mib(count).get();
+    let mut space = AddressSpace::new(PageSize::DEVICE, Boundaries::Joined);
+    space.reserve(0, Bytes::gib(4096)).unwrap();
+    for page in 0..count {
+        space.add_page(page * mib(4), Bytes::mib(2), page, A).unwrap();
+    }
+    let mut at = count * mib(4);
+    for page in (count..).take(2 * usize::try_from(count).unwrap() + 1) {
+        let (is_block, size) = ((page - count).is_multiple_of(2), 2 + 2 * ((page - count) % 2));
+        space.add_page(at, Bytes::mib(size), page, A).unwrap();
+        if is_block {
+            space.allocate_at(at, Bytes::mib(size)).unwrap();
+        }
+        at += mib(size);
+    }
+    space
+}
+
+/// Each gap finds its donors by a logarithm, although all donors before are too large for it.
+#[test]
+fn a_plan_for_ten_times_the_gaps_costs_little_more_than_ten_times_as_much() {
+    if cfg!(miri) {
+        return;
+    }
+    let visited = |count: u64| {
+        let space = gaps_and_donors(count);
+        let (size, limit) = (Bytes::mib(4 * count - 2), space.backed_bytes());
+        let before = visits();
+        Plan::make(&space, size, A, &Growth::default(), limit).unwrap();
+        visits() - before
+    };
+    let (few, many) = (visited(200), visited(2_000));
+    assert!(many < 20 * few, "{few} nodes, then {many}");
+}
+
+/// A request that moves three pages looks at no others, once the address space expects moves.
+#[test]
+fn a_request_that_moves_three_pages_costs_the_same_among_very_many() {
+    if cfg!(miri) {
+        return;
+    }
+    let visited = |count: u64| {
+        let mut space = AddressSpace::new(PageSize::DEVICE, Boundaries::Joined);
+        space.reserve(0, Bytes::gib(4096)).unwrap();
+        for page in 0..count {
+            space.add_page(Bytes::mib(2 * page).get(), Bytes::mib(2), page, A).unwrap();
+            space.allocate(Bytes::mib(2), A).unwrap();
+        }
+        for page in (0..count).step_by(2) {
+            space.free(Bytes::mib(2 * page).get(), Bytes::mib(2), A).unwrap();
+        }
+        let growth = Growth::default();
+        space.record_growth(Bytes::mib(2), Bytes::ZERO, &growth);
+        space.prepare_to_plan();
+        let before = visits();
+        let plan = Plan::make(&space, Bytes::mib(6), A, &growth, Bytes::MAX).unwrap();
+        assert_eq!((plan.steps.len(), plan.created()), (3, Bytes::ZERO));
+        visits() - before
+    };
+    let (few, many) = (visited(200), visited(20_000));
+    assert!(many < 2 * few + 10, "{few} nodes, then {many}");
+}
+
+/// The index changes what a plan costs, not what it is.
+#[test]
+fn a_prepared_plan_is_the_same() {
+    for seed in 0..if cfg!(miri) { 2 } else { 300 } {
+        let mut random = Random::new(seed);
+        let mut space = AddressSpace::new(PageSize::DEVICE, Boundaries::Joined);
+        space.reserve(0, Bytes::gib(64)).unwrap();
+        let granule = PageSize::DEVICE.bytes().get();
+        let (mut at, mut live) = (0, Vec::new());
+        for page in 0..120 {
+            at += random.below(3) * granule;
+            let size = (1 + random.below(4)) * granule;
+            let owner = Streams::only(u32::try_from(page % 3).unwrap());
+            space.add_page(at, Bytes::new(size), page, owner).unwrap();
+            at += size;
+        }
+        for _ in 0..200 {
+            let (size, taker) = ((1 + random.below(4)) * granule / 2, random.below(3));
+            let taker = Streams::only(u32::try_from(taker).unwrap());
+            live.extend(space.allocate(Bytes::new(size), taker).map(|at| (at, size, taker)));
+        }
+        for _ in 0..120 {
+            let Some(index) = random.index(live.len()) else { break };
+            let (at, size, owner) = live.swap_remove(index);
+            space.free(at, Bytes::new(size), owner).unwrap();
+        }
+        space.record_wait(A, Streams::only(2));
+        let growth = Growth { largest_page: Bytes::mib(8), ..Growth::default() };
+        space.record_growth(Bytes::mib(2), Bytes::ZERO, &growth);
+        let mut prepared = space.clone();
+        prepared.prepare_to_plan();
+        for granules in [1, 3, 7, 20, 60] {
+            let size = Bytes::new(granules * granule);
+            for limit in [space.backed_bytes(), Bytes::MAX] {
+                let make = |space: &AddressSpace| Plan::make(space, size, A, &growth, limit);
+                assert_eq!(make(&space), make(&prepared), "seed {seed}, {granules} granules");
+            }
+        }
+    }
 }

@@ -331,7 +331,7 @@ impl Cursor {
 }
 
 #[inline]
-fn visit() {
+pub(super) fn visit() {
     #[cfg(test)]
     check::count();
 }
