@@ -25,6 +25,8 @@
 //!   follows it, so a request is never missed.
 //! * `EMPTIED`: a visitor took everything out, and the owner has not entered since. Visitors that
 //!   look for something to take skip the gate without shutting it. The owner's next entry clears it.
+//! * `COUNTED`: a visitor has counted what is there, and nobody has changed it since. Visitors that count skip the gate.
+//!   The owner's next entry clears it, and so does a visit that may change the data.
 
 use super::atomic::{AtomicBool, AtomicU8, Ordering};
 use super::barrier;
@@ -38,6 +40,7 @@ const SHUT: u8 = 1;
 const FENCED: u8 = 2;
 const ASKED: u8 = 4;
 const EMPTIED: u8 = 8;
+const COUNTED: u8 = 16;
 
 /// Data with an owner. Its own cache lines, so that owners do not slow each other.
 #[derive(Debug)]
@@ -111,8 +114,8 @@ impl<T> Gate<T> {
         if state & SHUT != 0 {
             return None;
         }
-        if state & EMPTIED != 0 {
-            self.state.fetch_and(!EMPTIED, Ordering::Relaxed);
+        if state & (EMPTIED | COUNTED) != 0 {
+            self.state.fetch_and(!(EMPTIED | COUNTED), Ordering::Relaxed);
         }
         // SAFETY: as in `pass`.
         let done = unsafe { with(&self.data, work) };
@@ -139,6 +142,11 @@ impl<T> Gate<T> {
     /// Whether the gate was emptied and its owner has not entered since.
     pub(super) fn is_emptied(&self) -> bool {
         self.state.load(Ordering::Relaxed) & EMPTIED != 0
+    }
+
+    /// Whether what is behind the gate was counted and has not changed since.
+    pub(super) fn is_counted(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & COUNTED != 0
     }
 }
 
@@ -197,6 +205,10 @@ pub enum AfterVisit {
     Empty,
     /// Perhaps something to take.
     NotEmpty,
+    /// The same as before.
+    Unchanged,
+    /// The same as before, and counted.
+    Counted,
 }
 
 /// A gate that its visitor has shut. Opens when dropped, by a panic too.
@@ -249,8 +261,14 @@ impl<'a, T> ShutGate<'a, T> {
         // SAFETY: the gate is shut and its owner was outside after that, so it stays outside until the
         // gate opens; this thread is the only visitor.
         let left = unsafe { with(&self.gate.data, work) };
-        if left == AfterVisit::Empty {
-            self.gate.state.fetch_or(EMPTIED, Ordering::Relaxed);
+        let state = &self.gate.state;
+        if matches!(left, AfterVisit::Empty | AfterVisit::NotEmpty) && self.gate.is_counted() {
+            state.fetch_and(!COUNTED, Ordering::Relaxed);
+        }
+        match left {
+            AfterVisit::Empty => _ = state.fetch_or(EMPTIED, Ordering::Relaxed),
+            AfterVisit::Counted => _ = state.fetch_or(COUNTED, Ordering::Relaxed),
+            AfterVisit::NotEmpty | AfterVisit::Unchanged => {}
         }
         true
     }

@@ -9,6 +9,8 @@
 //! | visit | waits for owners inside | those it passes over |
 //! |---|---|---|
 //! | [`each`](Gates::each), [`drain_all`](Gates::drain_all) | yes | none |
+//! | [`read_filled`](Gates::read_filled) | yes | those that were emptied |
+//! | [`count_changed`](Gates::count_changed) | yes | those that were counted and have not changed |
 //! | [`drain`](Gates::drain), [`change`](Gates::change) | no | are asked to do the work themselves |
 //! | [`measure`](Gates::measure) | no | are not counted |
 //!
@@ -99,6 +101,29 @@ impl<T> Gates<T> {
         );
     }
 
+    /// Calls `work`, which counts what is there, with what is behind every gate that may have changed since it was last
+    /// counted. So a thread that has done nothing meanwhile costs a look at one flag.
+    pub fn count_changed(&self, mut work: impl FnMut(&mut T)) {
+        self.visit_all(
+            |gate| !gate.is_counted(),
+            |data| {
+                work(data);
+                AfterVisit::Counted
+            },
+        );
+    }
+
+    /// Calls `work`, which only reads, with the data of every gate that was not emptied.
+    pub fn read_filled(&self, mut work: impl FnMut(&mut T)) {
+        self.visit_all(
+            |gate| !gate.is_emptied(),
+            |data| {
+                work(data);
+                AfterVisit::Unchanged
+            },
+        );
+    }
+
     /// Calls `work`, which takes everything out that can be taken, with what is behind every gate.
     pub fn drain_all(&self, mut work: impl FnMut(&mut T)) {
         self.visit_all(
@@ -139,13 +164,13 @@ impl<T> Gates<T> {
         self.visit(&visitor_lock, |_| true, changed).iter().for_each(ShutGate::ask);
     }
 
-    /// Calls `work` with the data of every gate that was not emptied and whose owner is outside. Does
+    /// Calls `work`, which only reads, with the data of every gate that was not emptied and whose owner is outside. Does
     /// nothing while another visitor is active.
     pub fn measure(&self, mut work: impl FnMut(&mut T)) {
         let Some(visitor_lock) = try_lock(&self.visitor_lock) else { return };
         let measured = |data: &mut T| {
             work(data);
-            AfterVisit::NotEmpty
+            AfterVisit::Unchanged
         };
         drop(self.visit(&visitor_lock, |gate| !gate.is_emptied(), measured));
     }

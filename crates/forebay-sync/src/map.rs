@@ -28,7 +28,7 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicPtr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 
@@ -36,10 +36,12 @@ use crate::atomic::Ordering;
 use crate::zeroed::ZeroedSlice;
 use crate::{cold_path, lock};
 
+mod directory;
 mod slot;
 #[cfg(test)]
 mod tests;
 
+pub use directory::owners_near;
 pub use slot::{BlockState, RequestInfo, Slot, SlotRef, is_wide, tagged};
 
 /// The range of addresses that a leaf covers.
@@ -173,6 +175,8 @@ unsafe impl Sync for AddressMap {}
 /// The leaves, by number.
 #[derive(Debug)]
 struct LeafTable {
+    /// The pool's number, by which the directory lists its leaves.
+    owner: u64,
     /// Each is null or points to a table in `made`.
     leaves: ZeroedSlice<AtomicPtr<Table>>,
     /// All tables, including those of chunks. None is removed before the map is dropped, so the pointers
@@ -211,18 +215,19 @@ enum LeafKind {
     Segment,
 }
 
-impl Default for AddressMap {
-    fn default() -> Self {
-        Self::new()
+impl Drop for LeafTable {
+    fn drop(&mut self) {
+        let made = self.made.get_mut().unwrap_or_else(PoisonError::into_inner);
+        directory::remove(made.iter().map(|table| table.start >> LEAF.log2()), self.owner);
     }
 }
 
 impl AddressMap {
-    /// An empty map.
-    pub fn new() -> Self {
+    /// An empty map of the pool with number `owner`.
+    pub fn new(owner: u64) -> Self {
         // SAFETY: zero bits are null pointers.
         let leaves = unsafe { ZeroedSlice::new(1 << LEAF_BITS) };
-        let all = Arc::new(LeafTable { leaves, made: Mutex::default() });
+        let all = Arc::new(LeafTable { owner, leaves, made: Mutex::default() });
         Self { leaves: all.leaves.start(), all }
     }
 
@@ -309,6 +314,7 @@ impl AddressMap {
                     LeafKind::Region => Table::of_slots(start, LEAF.get(), side),
                     LeafKind::Segment => Table::of_chunks(start),
                 };
+                directory::add(number, self.all.owner);
                 publish(&mut made, leaf, core::slice::from_ref(entry));
             }
             // SAFETY: a table of the list, which keeps it until the map is dropped.

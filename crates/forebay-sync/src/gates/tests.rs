@@ -71,6 +71,30 @@ fn nothing_is_lost_between_owners_and_a_collector() {
     assert_eq!(collected + heeded.into_inner(), steps * OWNERS as u64);
 }
 
+/// A gate is counted again once its owner or a visitor may have changed what is there, and not before.
+#[test]
+fn what_has_not_changed_is_not_counted_again() {
+    let gates: Gates<u32> = Gates::new(3);
+    let own: Vec<_> = (0..3).map(|owner| gates.get_or_make(owner, || 0).unwrap()).collect();
+    let counted = || {
+        let mut count = 0;
+        gates.count_changed(|_| count += 1);
+        count
+    };
+    assert_eq!((counted(), counted()), (3, 0));
+    // SAFETY: no other thread owns these gates.
+    assert!(unsafe { own[1].pass() }.is_none(), "the owner's fast path cannot miss it");
+    // SAFETY: likewise.
+    assert_eq!(unsafe { own[1].enter(|data| *data += 1) }, Some(()));
+    assert_eq!((counted(), counted()), (1, 0));
+    gates.each(|_| ());
+    assert_eq!((counted(), counted()), (3, 0));
+    gates.drain_all(|_| ());
+    assert_eq!(counted(), 3, "emptied, and so changed");
+    gates.drain_all(|_| panic!("counting does not fill it"));
+    assert_eq!(counted(), 0);
+}
+
 /// Work that panics at one gate leaves none of them shut.
 #[test]
 fn every_gate_opens_again_after_a_panic() {

@@ -148,8 +148,8 @@ impl Pool {
 /// Frees the live block at `address`, in the order of `stream`, whichever pool of the process it is from. Ignores the
 /// null address.
 ///
-/// For callers that have an address and nothing else. It searches the pools one by one; if you know the pool,
-/// [`Pool::free`] is faster.
+/// For callers that have an address and nothing else. It looks up which pools have memory there; if you know the
+/// pool, [`Pool::free`] is faster.
 ///
 /// Fails with nothing changed: [`Error::NotABlock`] if no pool had a block there, [`Error::DoubleFree`] if one had and
 /// it is free, [`Error::WrongPool`] if two pools have one, which only happens with simulated memory.

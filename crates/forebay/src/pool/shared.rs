@@ -30,8 +30,10 @@ use crate::pool::common::options::PoolOptions;
 use crate::pool::common::upkeep_state::Upkeep;
 use crate::pool::debug::{self, DebugChecks};
 use crate::pool::front::thread_cache::ThreadCaches;
+use crate::pool::heap::Heap;
+use crate::pool::heap::all_counts::AllCounts;
+use crate::pool::heap::seen_streams::SeeingPool;
 use crate::pool::heap::thread_ends::ThreadEnds;
-use crate::pool::heap::{AllCounts, Heap};
 use crate::report::PoolEvent;
 use crate::sync::fork::Birth;
 use crate::sync::gates::Gates;
@@ -55,7 +57,6 @@ pub(in crate::pool) struct Parts {
     pub(in crate::pool) options: PoolOptions,
     pub(in crate::pool) upkeep: Mutex<Upkeep>,
     pub(in crate::pool) history: History,
-    pub(in crate::pool) scopes: AtomicU64,
     /// Calls the program's callbacks and counts their panics.
     pub(in crate::pool) callbacks: Callbacks,
     pub(in crate::pool) classes: SizeClasses,
@@ -144,7 +145,6 @@ impl Shared {
             record_epoch: AtomicU64::new(SLOW_PATH),
             history: History::new(&settings, options.observers.clone(), callbacks.clone()),
             upkeep: Mutex::new(Upkeep::new()),
-            scopes: AtomicU64::new(0),
             callbacks,
             magazine: AtomicU64::new(magazine_units(&settings)),
             bound: AtomicU64::new(magazine_units(&settings)),
@@ -155,7 +155,7 @@ impl Shared {
             settings: Mutex::new(settings),
             options,
             last_large: Arc::clone(&heap.last_large),
-            map: AddressMap::new(),
+            map: AddressMap::new(id.0),
             thread_caches: Gates::of_threads(),
             thread_ends: Arc::clone(&heap.slots.thread_ends),
             heap: Mutex::new(heap),
@@ -190,6 +190,12 @@ impl Shared {
         let record_epoch = if only_records { PoolId::next().0 } else { SLOW_PATH };
         self.record_epoch.store(record_epoch, Ordering::Relaxed);
         self.fast_epoch.store(epoch, Ordering::Relaxed);
+    }
+
+    /// The pool as the list of seen streams names it. The address of a device object identifies the device: the pool keeps
+    /// it alive.
+    pub(in crate::pool) fn seeing(&self) -> SeeingPool {
+        SeeingPool { id: self.id, device: address_of(&self.device) }
     }
 
     /// The most a magazine holds without pressure, in units of 512 B.
@@ -273,16 +279,14 @@ impl Shared {
     }
 
     /// All counts by stream, and the bytes in magazines, as of one moment. The caller holds the heap lock, so that no
-    /// counts are on their way from a cache to the heap.
-    pub(in crate::pool) fn census(&self, heap: &Heap) -> (AllCounts, Bytes) {
-        let (mut sums, mut units) = (heap.counts.clone(), 0_u64);
-        self.thread_caches.each(|caches| {
-            for cache in caches.all() {
-                sums.add(cache.stream, &cache.counts());
-                units = units.wrapping_add(cache.magazine.held());
-            }
+    /// counts are on their way from a cache to the heap. The counts move to the heap, so that only threads that have used
+    /// the pool since the last census are looked at.
+    pub(in crate::pool) fn census(&self, heap: &mut Heap) -> (AllCounts, Bytes) {
+        self.thread_caches.count_changed(|caches| {
+            let more = caches.take_counts(|stream, counts| heap.counts.add(stream, &counts));
+            heap.cached = heap.cached.wrapping_add(more);
         });
-        (sums, Bytes::new(units << UNIT_SHIFT))
+        (heap.counts.clone(), Bytes::new(heap.cached << UNIT_SHIFT))
     }
 }
 
@@ -290,6 +294,11 @@ impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("id", &self.id).finish_non_exhaustive()
     }
+}
+
+/// The address of a device object.
+pub(in crate::pool) fn address_of(device: &Arc<dyn Device>) -> usize {
+    Arc::as_ptr(device).cast::<()>().addr()
 }
 
 /// The growth policy: `given`, or one made from the settings.

@@ -1,6 +1,6 @@
 use forebay_core::{Address, Bytes, Span};
 
-use crate::map::{AddressMap, Side, tagged};
+use crate::map::{AddressMap, Side, owners_near, tagged};
 
 fn span(start: u64, size: u64) -> Span {
     Span::new(Address::new(start), Bytes::new(size)).unwrap()
@@ -8,7 +8,7 @@ fn span(start: u64, size: u64) -> Span {
 
 #[test]
 fn a_block_is_found_by_its_first_address_alone() {
-    let map = AddressMap::new();
+    let map = AddressMap::new(1);
     let base = 3 << 30;
     assert!(map.make(span(base, 1 << 20), Side::Small));
     assert!(map.make(span(base + (64 << 20), 130 << 20), Side::Large));
@@ -60,7 +60,7 @@ fn a_block_is_found_by_its_first_address_alone() {
 
 #[test]
 fn of_many_frees_one_succeeds() {
-    let map = AddressMap::new();
+    let map = AddressMap::new(1);
     let address = Address::new(1 << 30);
     assert!(map.make(span(1 << 30, 4096), Side::Small));
     let slot = map.slot(address).unwrap();
@@ -103,7 +103,7 @@ fn live(map: &AddressMap) -> Vec<(u64, u64)> {
 
 #[test]
 fn segments_of_both_sides_share_a_leaf_each_with_its_slots() {
-    let map = AddressMap::new();
+    let map = AddressMap::new(1);
     let base = (1 << 56) + (5 << 30);
     // 40 MiB, 2 MiB, and what is left of the leaf and 20 MiB of the next.
     assert!(map.make_segment(span(base, 40 * MIB), Side::Large));
@@ -135,7 +135,7 @@ fn segments_of_both_sides_share_a_leaf_each_with_its_slots() {
 
 #[test]
 fn small_slots_continue_the_generations_of_large_ones() {
-    let map = AddressMap::new();
+    let map = AddressMap::new(1);
     let base = 7 << 30;
     assert!(map.make_segment(span(base, 8 * MIB), Side::Large));
     let (at, size) = (Address::new(base + 2 * MIB), Bytes::mib(4));
@@ -165,7 +165,7 @@ fn small_slots_continue_the_generations_of_large_ones() {
 
 #[test]
 fn segments_that_are_no_multiples_of_a_chunk_share_one() {
-    let map = AddressMap::new();
+    let map = AddressMap::new(1);
     let base = (9 << 30) + 63 * MIB;
     // From the middle of the last chunk of a leaf.
     assert!(map.make_segment(span(base, 6 * MIB + 512), Side::Large));
@@ -180,4 +180,23 @@ fn segments_that_are_no_multiples_of_a_chunk_share_one() {
     assert_eq!(live(&map), [third, block, other]);
     let coarse: usize = slots(&map).iter().filter(|(_, count)| *count < 4096).count();
     assert_eq!(coarse, 1, "the chunks that are whole: {:?}", slots(&map));
+}
+
+/// Leaves of their own, and one that two pools share, in numbers that no other test uses.
+#[test]
+fn the_pools_near_an_address_are_found_without_asking_the_others() {
+    let base = 77 << 40;
+    let (one, two) = (AddressMap::new(4_001), AddressMap::new(4_002));
+    assert!(one.make(span(base, 130 << 20), Side::Large));
+    assert!(two.make_segment(span(base + (200 << 20), 2 << 20), Side::Small));
+    assert!(one.make_segment(span(base + (202 << 20), 2 << 20), Side::Small));
+    let near = |mib: u64| owners_near(Address::new(base + (mib << 20)));
+    assert_eq!((near(0), near(129)), (vec![4_001], vec![4_001]));
+    assert_eq!((near(200), near(203)), (vec![4_001, 4_002], vec![4_001, 4_002]));
+    assert_eq!(near(1_000), []);
+    let clone = one.clone();
+    drop(one);
+    assert_eq!(near(0), [4_001], "a clone keeps the slots");
+    drop(clone);
+    assert_eq!((near(0), near(200)), (vec![], vec![4_002]));
 }

@@ -54,6 +54,9 @@ impl PageProvider {
         limit: Bytes,
         log: &CallLog,
     ) -> Result<Option<Plan>> {
+        if context.growth.moves {
+            side_heap.space.prepare_to_plan();
+        }
         let plan = Plan::make(&side_heap.space, size, taker, context.growth, limit);
         if plan != Err(PlanError::Addresses) {
             return Ok(plan.ok());

@@ -58,7 +58,7 @@ impl Shared {
         // Before any lock is taken: a thread may be stopped inside its gate. Blocks that are allocated meanwhile are
         // counted in vain, blocks that reach the heap are holes there, and blocks freed into a cache count as live:
         // the caller estimates again.
-        self.thread_caches.each(|caches| {
+        self.thread_caches.read_filled(|caches| {
             for cache in caches.all().filter(|cache| cache.magazine.held() > 0) {
                 let stream = cache.stream;
                 let out =

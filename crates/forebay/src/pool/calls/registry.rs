@@ -1,21 +1,23 @@
-//! The registry: all pools of the process, and which of them owns an address. It has one process-wide lock.
+//! The registry: all pools of the process, and which of them owns an address. It has one process-wide lock. The pools
+//! that may own an address, or have seen a stream, are looked up elsewhere first, so that no call asks all pools.
 //!
 //! The thread that drops the last reference to a pool waits for the device and releases everything. So an entry keeps
 //! what can be answered without a reference: a free that only asks who owns an address must not end up dropping a pool.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, Weak};
 
 use forebay_core::Address;
 use forebay_hal::{Device, StreamHandle};
 
 use crate::PoolId;
-use crate::pool::shared::Shared;
+use crate::pool::heap::seen_streams;
+use crate::pool::shared::{Shared, address_of};
 use crate::sync::fork::{Birth, ForkSafeMutex};
-use crate::sync::map::{AddressMap, LiveBlock};
+use crate::sync::map::{AddressMap, LiveBlock, owners_near};
 
 /// A pool, and what is asked about it without a reference.
 struct Entry {
-    id: PoolId,
     pool: Weak<Shared>,
     map: AddressMap,
     /// The address of its device object.
@@ -33,37 +35,45 @@ impl Entry {
     }
 }
 
-static POOLS: ForkSafeMutex<Vec<Entry>> = ForkSafeMutex::new(Vec::new());
+/// By number, which is the order in which they were made.
+type Entries = BTreeMap<PoolId, Entry>;
 
-fn pools() -> MutexGuard<'static, Vec<Entry>> {
+static POOLS: ForkSafeMutex<Entries> = ForkSafeMutex::new(Entries::new());
+
+fn pools() -> MutexGuard<'static, Entries> {
     POOLS.lock()
 }
 
-/// Called when a stream is about to be destroyed: every pool of its device forgets it.
+/// Called when a stream is about to be destroyed: every pool of its device that has seen it forgets it.
 fn forget_stream(device: &Arc<dyn Device>, stream: StreamHandle) {
-    for shared in all_of(device) {
-        if shared.knows_stream(stream) {
-            shared.forget_lost_stream(stream.resolved());
+    let stream = stream.resolved();
+    let ids = seen_streams::pools_of(address_of(device), stream);
+    for shared in ids.into_iter().filter_map(find) {
+        if shared.birth.check().is_ok() && shared.knows_stream(stream) {
+            shared.forget_lost_stream(stream);
         }
     }
 }
 
 pub(in crate::pool) fn add(shared: &Arc<Shared>) {
     forebay_hal::on_stream_end(forget_stream);
-    let (id, pool, map) = (shared.id, Arc::downgrade(shared), shared.map.clone());
+    let (pool, map) = (Arc::downgrade(shared), shared.map.clone());
     shared.thread_ends.set_pool(Weak::<Shared>::clone(&pool));
+    shared.heap().slots.pool = Some(shared.seeing());
     let upkeep = shared.settings().upkeep();
     let device = address_of(&shared.device);
-    pools().push(Entry { id, pool, map, device, upkeep, birth: shared.birth });
+    pools().insert(shared.id, Entry { pool, map, device, upkeep, birth: shared.birth });
 }
 
 pub(in crate::pool) fn remove(id: PoolId) {
-    pools().retain(|entry| entry.id != id);
+    // Dropped after the list is unlocked: the last reference to a map takes another lock.
+    let _entry = pools().remove(&id);
+    seen_streams::remove(id);
 }
 
 /// Sets whether a pool wants the upkeep thread.
 pub(in crate::pool) fn set_upkeep(id: PoolId, upkeep: bool) {
-    for entry in pools().iter_mut().filter(|entry| entry.id == id) {
+    if let Some(entry) = pools().get_mut(&id) {
         entry.upkeep = upkeep;
     }
 }
@@ -72,7 +82,7 @@ pub(in crate::pool) fn set_upkeep(id: PoolId, upkeep: bool) {
 /// the last one locks it again.
 pub(in crate::pool) fn with_upkeep() -> Vec<Arc<Shared>> {
     let weak: Vec<Weak<Shared>> = pools()
-        .iter()
+        .values()
         .filter(|entry| entry.upkeep && entry.is_ours())
         .map(|entry| Weak::clone(&entry.pool))
         .collect();
@@ -85,7 +95,7 @@ pub(in crate::pool) fn all() -> impl ExactSizeIterator<Item = Option<Arc<Shared>
     let pools = pools();
     // A pool that is being dropped has its entry until the device is done.
     let living = |entry: &&Entry| entry.is_ours() && entry.pool.strong_count() > 0;
-    let ours = pools.iter().filter(living);
+    let ours = pools.values().filter(living);
     let weak: Vec<Weak<Shared>> = ours.map(|entry| Weak::clone(&entry.pool)).collect();
     drop(pools);
     weak.into_iter().map(|pool| pool.upgrade())
@@ -96,7 +106,7 @@ pub(in crate::pool) fn all() -> impl ExactSizeIterator<Item = Option<Arc<Shared>
 pub(in crate::pool) fn all_of(device: &Arc<dyn Device>) -> Vec<Arc<Shared>> {
     let device = address_of(device);
     let pools = pools();
-    let of_it = pools.iter().filter(|entry| entry.device == device && entry.is_ours());
+    let of_it = pools.values().filter(|entry| entry.device == device && entry.is_ours());
     let weak: Vec<Weak<Shared>> = of_it.map(|entry| Weak::clone(&entry.pool)).collect();
     drop(pools);
     weak.iter().filter_map(Weak::upgrade).collect()
@@ -104,30 +114,35 @@ pub(in crate::pool) fn all_of(device: &Arc<dyn Device>) -> Vec<Arc<Shared>> {
 
 /// The live blocks of every pool of this process. No reference to a pool is made, as above.
 pub(crate) fn live_blocks() -> Vec<(PoolId, Vec<LiveBlock>)> {
-    let ours = |pools: MutexGuard<'_, Vec<Entry>>| -> Vec<(PoolId, AddressMap)> {
-        let ours = pools.iter().filter(|entry| entry.is_ours());
-        ours.map(|entry| (entry.id, entry.map.clone())).collect()
+    let ours = |pools: MutexGuard<'_, Entries>| -> Vec<(PoolId, AddressMap)> {
+        let ours = pools.iter().filter(|(_, entry)| entry.is_ours());
+        ours.map(|(&id, entry)| (id, entry.map.clone())).collect()
     };
     // Read after the list is unlocked.
     ours(pools()).into_iter().map(|(id, map)| (id, map.live_blocks())).collect()
 }
 
-/// The address of a device object. It identifies the device: a pool keeps its own alive.
-fn address_of(device: &Arc<dyn Device>) -> usize {
-    Arc::as_ptr(device).cast::<()>().addr()
-}
-
 /// The pool with this number, if it is alive.
 pub(in crate::pool) fn find(id: PoolId) -> Option<Arc<Shared>> {
-    let weak = pools().iter().find(|entry| entry.id == id).map(|entry| Weak::clone(&entry.pool));
+    let weak = pools().get(&id).map(|entry| Weak::clone(&entry.pool));
     weak?.upgrade()
+}
+
+/// The pools with memory near `address` for whose map `holds` is true, the oldest first.
+fn owners_of<'a>(
+    pools: &'a Entries,
+    near: &'a [u64],
+    holds: impl Fn(&AddressMap) -> bool + 'a,
+) -> impl Iterator<Item = PoolId> + 'a {
+    let near = near.iter().map(|&id| PoolId(id));
+    near.filter(move |id| pools.get(id).is_some_and(|entry| holds(&entry.map)))
 }
 
 /// The pool, other than `asked`, that has or had a block at `address`.
 pub(in crate::pool) fn other_owner_of(address: Address, asked: PoolId) -> Option<PoolId> {
+    let near = owners_near(address);
     let pools = pools();
-    let mut others = pools.iter().filter(|entry| entry.id != asked);
-    others.find(|entry| entry.map.knows(address)).map(|entry| entry.id)
+    owners_of(&pools, &near, |map| map.knows(address)).find(|&id| id != asked)
 }
 
 /// Which pool owns the block at an address.
@@ -145,14 +160,15 @@ pub(in crate::pool) enum AddressOwner {
 
 /// Which of all pools owns the block at `address`.
 pub(in crate::pool) fn owner_at(address: Address) -> AddressOwner {
+    let near = owners_near(address);
     let pools = pools();
-    let mut owners = pools.iter().filter(|entry| entry.map.has(address)).map(|entry| entry.id);
+    let mut owners = owners_of(&pools, &near, |map| map.has(address));
     match (owners.next(), owners.next()) {
         (Some(one), None) => AddressOwner::One(one),
         (Some(one), Some(two)) => AddressOwner::Two(one, two),
         (None, _) => {
-            let former = pools.iter().find(|entry| entry.map.knows(address));
-            former.map_or(AddressOwner::Nobody, |entry| AddressOwner::Freed(entry.id))
+            let former = owners_of(&pools, &near, |map| map.knows(address)).next();
+            former.map_or(AddressOwner::Nobody, AddressOwner::Freed)
         }
     }
 }

@@ -23,8 +23,8 @@ impl Shared {
     #[cold]
     pub(in crate::pool) fn shortage(&self, request: Request, needed: Bytes) -> Shortage {
         let info = self.device.memory_info().unwrap_or_default();
-        let heap = self.heap();
-        let (counts, cached) = self.census(&heap);
+        let mut heap = self.heap();
+        let (counts, cached) = self.census(&mut heap);
         let sum = counts.sum();
         let space = match Side::of(request.size) {
             Side::Small => &heap.small.space,
@@ -95,7 +95,7 @@ impl Shared {
 
     /// The report of the blocks that are still live; `None` if there are none.
     pub(in crate::pool) fn drop_report(&self) -> Option<DropReport> {
-        let (counts, _) = self.census(&self.heap());
+        let (counts, _) = self.census(&mut self.heap());
         let sum = counts.sum();
         if sum.blocks() == 0 {
             return None;

@@ -304,6 +304,7 @@ impl Shared {
         if bound == 0 {
             return false;
         }
+        self.note_new_cache(block.stream);
         // An evicted cache belongs to another stream, which another thread may forget meanwhile. The heap lock is held
         // from the eviction until its blocks and counts are in the heap, so that a sum finds them in one place.
         let crowded = self.with_own_caches(|caches| caches.is_full_for(block.stream)) == Some(true);
@@ -331,6 +332,14 @@ impl Shared {
             None => self.return_to_heap(spilled),
         }
         kept == Some(true)
+    }
+
+    /// Notes that the pool has seen a stream for which this thread is about to have a cache. The owner of a gate takes no
+    /// lock inside it, so this comes before.
+    fn note_new_cache(&self, stream: StreamHandle) {
+        if self.with_own_caches(|caches| caches.has(stream)) != Some(true) {
+            self.seeing().note(stream);
+        }
     }
 
     /// Frees blocks into the heap. On a thread's own stream, publishes an event for the other threads.
@@ -392,6 +401,7 @@ impl Shared {
     #[cold]
     #[inline(never)]
     fn count_slowly(&self, stream: StreamHandle, note: &dyn Fn(&mut Counts)) {
+        self.note_new_cache(stream);
         let counted = self.with_own_caches(|caches| {
             let may_have = !caches.is_full_for(stream) && !is_ending(stream);
             if caches.of(stream).is_none() && may_have {

@@ -19,7 +19,7 @@ impl Shared {
     pub(in crate::pool) fn knows_stream(&self, stream: StreamHandle) -> bool {
         let stream = stream.resolved();
         let mut known = self.heap().slots.knows(stream);
-        self.thread_caches.each(|caches| known |= caches.all().any(|cache| cache.stream == stream));
+        self.thread_caches.each(|caches| known |= caches.has(stream));
         known
     }
 
@@ -86,7 +86,8 @@ impl Shared {
             if let Some(serial) = serial {
                 heap.ended.add(stream, stream_ends(), serial);
             }
-            heap.counts.forget(|other| other == stream);
+            heap.counts.forget_stream(stream);
+            self.seeing().forget(stream);
             drop(heap);
             // Its work may be done already: then its holes become free for all now.
             let _ = backing.run_deferred(self.context(), false);

@@ -252,6 +252,8 @@ pub(in crate::pool) struct ThreadCache {
     pub(in crate::pool) counts: Counts,
     /// The number of front changes when it was last in front.
     used: u64,
+    /// Whether it is among [`ThreadCaches::with_large`].
+    is_listed: bool,
 }
 
 impl ThreadCache {
@@ -267,6 +269,14 @@ impl ThreadCache {
             }
         }
         counts.large.add(Totals::of_tally(self.magazine.large_tally()));
+        counts
+    }
+
+    /// Takes all counts: they begin at 0 again.
+    fn take_counts(&mut self) -> Counts {
+        let counts = self.counts();
+        self.counts = Counts::default();
+        self.magazine.reset_tallies();
         counts
     }
 
@@ -329,6 +339,21 @@ impl Hasher for HandleHasher {
     }
 }
 
+/// What a thread knows about all its caches together.
+#[derive(Debug, Default)]
+struct Books {
+    /// Units of 512 B in the magazines of [`ThreadCaches::slots`], without large blocks. Only the front changes between
+    /// two visits, so a request need not look into the magazines of very many streams.
+    slots_held: u64,
+    /// The streams of caches in these slots that may have a large block; some may be gone.
+    with_large: Vec<StreamHandle>,
+    /// Units of 512 B in all magazines when they were last counted.
+    counted: u64,
+    /// Candidates for eviction with their last use, the oldest last. Those that were used since or are gone are
+    /// skipped. Half of all caches are ranked at a time, so that one eviction takes logarithmic time on average.
+    oldest: Vec<(u64, StreamHandle)>,
+}
+
 /// The caches of one thread.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct ThreadCaches {
@@ -341,9 +366,8 @@ pub(in crate::pool) struct ThreadCaches {
     index: HashMap<StreamHandle, usize, BuildHasherDefault<HandleHasher>>,
     /// The number of times the front has changed.
     changes: u64,
-    /// Candidates for eviction with their last use, the oldest last. Those that were used since or are gone are
-    /// skipped. Half of all caches are ranked at a time, so that one eviction takes logarithmic time on average.
-    oldest: Vec<(u64, StreamHandle)>,
+    /// Apart, so that an idle thread slot stays within two cache lines.
+    books: Option<Box<Books>>,
     /// An evicted cache. It stays here until its blocks and counts are in the heap.
     evicted: Option<Box<ThreadCache>>,
     /// Events that are recorded. Apart, so that an idle thread slot stays within two cache lines.
@@ -366,6 +390,12 @@ impl ThreadCaches {
         self.front(stream)
     }
 
+    /// Whether a stream has a cache, perhaps the evicted one.
+    pub(in crate::pool) fn has(&self, stream: StreamHandle) -> bool {
+        let is_evicted = self.evicted.as_ref().is_some_and(|cache| cache.stream == stream);
+        is_evicted || self.index.contains_key(&stream)
+    }
+
     fn bring_to_front(&mut self, stream: StreamHandle) -> Option<()> {
         let &slot = self.index.get(&stream)?;
         let cache = self.slots.get_mut(slot)?.take()?;
@@ -376,10 +406,17 @@ impl ThreadCaches {
     /// Puts a cache in front, and the previous front into its slot.
     fn set_front(&mut self, cache: Box<ThreadCache>, slot: usize) {
         self.changes += 1;
+        let books = self.books.get_or_insert_default();
+        books.slots_held = books.slots_held.wrapping_sub(cache.magazine.small_held());
         if let Some(mut before) = self.front.replace(cache)
             && let Some(vacant) = self.slots.get_mut(self.front_slot)
         {
             before.used = self.changes;
+            books.slots_held = books.slots_held.wrapping_add(before.magazine.small_held());
+            if before.magazine.has_large() && !before.is_listed {
+                before.is_listed = true;
+                books.with_large.push(before.stream);
+            }
             *vacant = Some(before);
         }
         self.front_slot = slot;
@@ -393,7 +430,15 @@ impl ThreadCaches {
         let slot = self.slots.len();
         self.slots.push(None);
         self.index.insert(stream, slot);
-        self.set_front(Box::new(ThreadCache { stream, magazine, counts, used: 0 }), slot);
+        if let Some(books) = &mut self.books
+            && books.with_large.len() > 2 * slot + 16
+        {
+            // Streams may end while they are listed.
+            let index = &self.index;
+            books.with_large.retain(|stream| index.contains_key(stream));
+        }
+        let cache = ThreadCache { stream, magazine, counts, used: 0, is_listed: false };
+        self.set_front(Box::new(cache), slot);
         if self.index.len() > MOST_CACHES && self.evicted.is_none() {
             self.evicted = self.evict();
         }
@@ -401,16 +446,10 @@ impl ThreadCaches {
 
     /// Takes out the least recently used cache, never the front.
     fn evict(&mut self) -> Option<Box<ThreadCache>> {
-        if self.oldest.is_empty() {
-            self.rank();
-        }
         loop {
-            let (used, stream) = match self.oldest.pop() {
+            let (used, stream) = match self.books.get_or_insert_default().oldest.pop() {
                 Some(oldest) => oldest,
-                None => {
-                    self.rank();
-                    self.oldest.pop()?
-                }
+                None => self.rank()?,
             };
             let slot = self.index.get(&stream).copied();
             let cache = slot.and_then(|slot| self.slots.get(slot)?.as_ref());
@@ -420,18 +459,24 @@ impl ThreadCaches {
         }
     }
 
-    /// Ranks the least recently used half of all caches, without the front.
-    fn rank(&mut self) {
+    /// Ranks the least recently used half of all caches, without the front, and returns the first.
+    fn rank(&mut self) -> Option<(u64, StreamHandle)> {
         let caches = self.slots.iter().flatten();
-        self.oldest = caches.map(|cache| (cache.used, cache.stream)).collect();
-        self.oldest.sort_unstable_by(|one, other| other.cmp(one));
-        self.oldest.drain(..self.oldest.len() / 2);
+        let mut oldest: Vec<_> = caches.map(|cache| (cache.used, cache.stream)).collect();
+        oldest.sort_unstable_by(|one, other| other.cmp(one));
+        oldest.drain(..oldest.len() / 2);
+        let first = oldest.pop();
+        self.books.get_or_insert_default().oldest = oldest;
+        first
     }
 
     /// Takes out a cache and its slot. The last slot moves into its place.
     fn take_out(&mut self, stream: StreamHandle) -> Option<Box<ThreadCache>> {
         let slot = self.index.remove(&stream)?;
         let cache = self.slots.swap_remove(slot);
+        if let (Some(cache), Some(books)) = (&cache, &mut self.books) {
+            books.slots_held = books.slots_held.wrapping_sub(cache.magazine.small_held());
+        }
         match self.slots.get(slot) {
             Some(Some(moved)) => {
                 self.index.insert(moved.stream, slot);
@@ -470,14 +515,50 @@ impl ThreadCaches {
         self.front.iter_mut().chain(rest).chain(&mut self.evicted).map(|cache| &mut **cache)
     }
 
+    /// Takes the counts of all caches, by stream. Returns by how many units of 512 B the magazines hold more than when
+    /// this was last called; wraps.
+    pub(in crate::pool) fn take_counts(
+        &mut self,
+        mut take: impl FnMut(StreamHandle, Counts),
+    ) -> u64 {
+        let mut held = 0_u64;
+        for cache in self.all() {
+            take(cache.stream, cache.take_counts());
+            held = held.wrapping_add(cache.magazine.held());
+        }
+        let books = self.books.get_or_insert_default();
+        held.wrapping_sub(core::mem::replace(&mut books.counted, held))
+    }
+
     /// Takes all blocks out of the magazines.
     pub(in crate::pool) fn drain(&mut self, returns: &mut Vec<FreedBlock>) {
-        self.all().for_each(|cache| cache.drain(|_| true, returns));
+        for cache in self.all() {
+            cache.is_listed = false;
+            cache.drain(|_| true, returns);
+        }
+        if let Some(books) = &mut self.books {
+            books.with_large.clear();
+            books.slots_held = 0;
+        }
     }
 
     /// Takes the large blocks out of every magazine.
     pub(in crate::pool) fn drain_large(&mut self, returns: &mut Vec<FreedBlock>) {
-        self.all().for_each(|cache| cache.drain(|side| side == Side::Large, returns));
+        let Self { front, slots, index, books, evicted, .. } = self;
+        let listed = books.iter_mut().flat_map(|books| books.with_large.drain(..));
+        let mut listed: Vec<usize> =
+            listed.filter_map(|stream| index.get(&stream).copied()).collect();
+        // In the order of all caches.
+        listed.sort_unstable();
+        let mut drain = |cache: &mut Box<ThreadCache>| {
+            cache.is_listed = false;
+            cache.drain(|side| side == Side::Large, returns);
+        };
+        front.iter_mut().for_each(&mut drain);
+        for slot in listed {
+            slots.get_mut(slot).and_then(Option::as_mut).into_iter().for_each(&mut drain);
+        }
+        evicted.iter_mut().for_each(&mut drain);
     }
 
     /// Sets how much each magazine may hold, in units of 512 B.
@@ -486,8 +567,10 @@ impl ThreadCaches {
     }
 
     /// Units of 512 B in all magazines, without large blocks.
-    pub(in crate::pool) fn small_held(&mut self) -> u64 {
-        self.all().fold(0, |sum, cache| sum.saturating_add(cache.magazine.small_held()))
+    pub(in crate::pool) fn small_held(&self) -> u64 {
+        let apart = self.front.iter().chain(&self.evicted);
+        let slots_held = self.books.as_ref().map_or(0, |books| books.slots_held);
+        apart.fold(slots_held, |sum, cache| sum.wrapping_add(cache.magazine.small_held()))
     }
 }
 

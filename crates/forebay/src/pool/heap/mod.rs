@@ -7,11 +7,14 @@
 //!   slots        number ─> stream A, stream B, an event, ...                                 StreamSlots
 //! ```
 
+pub(in crate::pool) mod all_counts;
+pub(in crate::pool) mod scope_peaks;
+pub(in crate::pool) mod seen_streams;
 pub(in crate::pool) mod stream_slots;
 pub(in crate::pool) mod thread_ends;
 pub(in crate::pool) mod uses;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,6 +27,8 @@ use crate::pool::common::limits::HeldGauge;
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::front::thread_cache::{Counts, ThreadCache};
+use crate::pool::heap::all_counts::AllCounts;
+use crate::pool::heap::scope_peaks::ScopePeaks;
 use crate::pool::heap::stream_slots::{Serial, StreamSlots, StreamState, SyncTicket, WaitTarget};
 use crate::pool::heap::uses::{EndedStreams, Uses};
 use crate::sync::map::Side;
@@ -100,36 +105,6 @@ impl Piece {
     }
 }
 
-/// The most streams with counts of their own: the counts of a stream take some kilobytes.
-const MOST_COUNTED: usize = 256;
-
-/// Counts by stream.
-#[derive(Clone, Debug, Default)]
-pub(in crate::pool) struct AllCounts {
-    pub(in crate::pool) streams: BTreeMap<StreamHandle, Counts>,
-    /// The sum over forgotten streams.
-    pub(in crate::pool) forgotten: Counts,
-}
-
-impl AllCounts {
-    /// Moves the counts of some streams to the sum of the forgotten ones.
-    pub(in crate::pool) fn forget(&mut self, which: impl Fn(StreamHandle) -> bool) {
-        for (_, counts) in self.streams.extract_if(.., |&stream, _| which(stream)) {
-            self.forgotten.add(&counts);
-        }
-    }
-
-    /// Adds counts to those of a stream.
-    pub(in crate::pool) fn add(&mut self, stream: StreamHandle, counts: &Counts) {
-        self.streams.entry(stream).or_default().add(counts);
-    }
-
-    /// The sum over all streams.
-    pub(in crate::pool) fn sum(&self) -> Counts {
-        Counts::sum(self.streams.values().chain([&self.forgotten]))
-    }
-}
-
 /// The free memory of a pool, and its counters.
 #[derive(Debug)]
 pub(in crate::pool) struct Heap {
@@ -148,8 +123,11 @@ pub(in crate::pool) struct Heap {
     pub(in crate::pool) ended: EndedStreams,
     /// Bytes of pages that are out of the address spaces and not yet returned to the device.
     pub(in crate::pool) outgoing: Bytes,
-    /// Counts of calls that went past the thread caches, and of removed caches, by stream.
+    /// Counts of calls that went past the thread caches, of removed caches, and of the others up to the last census, by
+    /// stream.
     pub(in crate::pool) counts: AllCounts,
+    /// Units of 512 B in all magazines, as of the last census; wraps.
+    pub(in crate::pool) cached: u64,
     /// Allocations from a hole, and allocations that needed the driver.
     pub(in crate::pool) heap_hits: u64,
     pub(in crate::pool) misses: u64,
@@ -161,7 +139,7 @@ pub(in crate::pool) struct Heap {
     /// The most bytes out of the holes since upkeep last read it.
     pub(in crate::pool) window_peak: Bytes,
     /// The most bytes out of the holes since each scope began.
-    pub(in crate::pool) scopes: Vec<(u64, Bytes)>,
+    pub(in crate::pool) scopes: ScopePeaks,
     /// The most bytes ever taken from the device at once.
     pub(in crate::pool) peak_held: Bytes,
     /// The bytes held, for readers without the heap lock.
@@ -182,13 +160,14 @@ impl Heap {
             ended: EndedStreams::default(),
             outgoing: Bytes::ZERO,
             counts: AllCounts::default(),
+            cached: 0,
             heap_hits: 0,
             misses: 0,
             waits: 0,
             guarded: Bytes::ZERO,
             peak_out: Bytes::ZERO,
             window_peak: Bytes::ZERO,
-            scopes: Vec::new(),
+            scopes: ScopePeaks::default(),
             peak_held: Bytes::ZERO,
             held_gauge: HeldGauge::default(),
             share: GroupShare::new(group),
@@ -244,9 +223,7 @@ impl Heap {
         let out = self.out();
         self.peak_out = self.peak_out.max(out);
         self.window_peak = self.window_peak.max(out);
-        for (_, peak) in &mut self.scopes {
-            *peak = (*peak).max(out);
-        }
+        self.scopes.note(out);
         self.share.set_out(self.out_by_side());
     }
 
@@ -330,8 +307,12 @@ impl Heap {
             // Pages are being moved under the current slot numbers.
             return self.slots.mark();
         }
-        let owns_nothing = |number| self.owns_nothing(number);
-        if let Some(victim) = self.slots.victim(owns_nothing) {
+        let Self { slots, small, large, .. } = self;
+        let victim = slots.victim(|number| {
+            let stream = Streams::only(number);
+            small.space.owns_nothing(stream) && large.space.owns_nothing(stream)
+        });
+        if let Some(victim) = victim {
             // The stream lives on and may still use blocks that recorded it. Only a wait for the whole device covers
             // those uses; a free of such a block finds that out.
             self.slots.note_eviction(victim, !self.uses.is_empty());
@@ -562,11 +543,8 @@ impl Heap {
     /// The counts of a stream. If there are too many, those of streams without a slot are summed up: the program has
     /// not used them for long.
     pub(in crate::pool) fn counts_of(&mut self, stream: StreamHandle) -> &mut Counts {
-        let streams = &self.counts.streams;
-        if streams.len() >= MOST_COUNTED && !streams.contains_key(&stream) {
-            let slots = &self.slots;
-            self.counts.forget(|other| !slots.knows(other));
-        }
+        let slots = &self.slots;
+        self.counts.make_room_for(stream, |other| slots.knows(other));
         self.counts.streams.entry(stream).or_default()
     }
 

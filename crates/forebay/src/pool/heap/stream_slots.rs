@@ -21,6 +21,7 @@ use forebay_core::address_space::Streams;
 use forebay_hal::StreamHandle;
 
 use crate::pool::common::log::LoggedEvent;
+use crate::pool::heap::seen_streams::SeeingPool;
 use crate::pool::heap::thread_ends::{ThreadEnds, is_ending};
 
 /// The number of slots for streams: the last two numbers are the marks.
@@ -62,6 +63,15 @@ enum Slot {
         /// The slot of the live stream that published it.
         publisher: Option<u32>,
     },
+}
+
+/// A slot as a candidate to be taken over; the least is the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ranked {
+    /// Whether holes were free in its order.
+    owns: bool,
+    age: u64,
+    number: u32,
 }
 
 /// How to wait for the work after which the holes of a number are free.
@@ -123,10 +133,14 @@ pub(in crate::pool) struct StreamSlots {
     evicted_up_to: Serial,
     /// Published events whose stream ended without another event. Their slots are released when the events are reached.
     orphans: Vec<(u32, Serial)>,
+    /// The pool, by which other pools' streams are told from its own. Set before it is used.
+    pub(in crate::pool) pool: Option<SeeingPool>,
     /// Notified when a thread ends whose own stream has a slot here.
     pub(in crate::pool) thread_ends: Arc<ThreadEnds>,
     next_serial: Serial,
     lookups: u64,
+    /// Slots to take over, the next one last. Those that were used since are passed over.
+    ranked: Vec<Ranked>,
     /// The number of slot requests since the events were last queried.
     wanted: u32,
     /// The mark, of the two, that collects what ends without an event.
@@ -150,9 +164,11 @@ impl Default for StreamSlots {
             evicted: HashSet::new(),
             evicted_up_to: 0,
             orphans: Vec::new(),
+            pool: None,
             thread_ends: Arc::default(),
             next_serial: 0,
             lookups: 0,
+            ranked: Vec::new(),
             wanted: 0,
             collecting: MOST,
             awaited: None,
@@ -219,6 +235,10 @@ impl StreamSlots {
         if stream.is_per_thread() && !stream.is_of_another_thread() {
             self.thread_ends.watch_this_thread(None);
         }
+        if let Some(pool) = self.pool {
+            pool.note(stream);
+        }
+        self.lookups += 1;
         let (serial, used) = (self.new_serial(number), self.lookups);
         let live = Slot::Live { handle: stream, serial, used, doubted: false, published: None };
         *self.slot_mut(number)? = live;
@@ -270,19 +290,40 @@ impl StreamSlots {
     }
 
     /// The number to take over when all are taken: preferably one for which `owns_nothing` holds, else the least
-    /// recently used.
-    pub(in crate::pool) fn victim(&self, owns_nothing: impl Fn(u32) -> bool) -> Option<u32> {
-        let age = |slot: &Slot| match slot {
+    /// recently used. Half of all are ranked at a time, so that one takeover costs little however many there are.
+    pub(in crate::pool) fn victim(&mut self, owns_nothing: impl Fn(u32) -> bool) -> Option<u32> {
+        for _ in 0..2 {
+            while let Some(ranked) = self.ranked.pop() {
+                let is_as_before = self.age(ranked.number) == Some(ranked.age);
+                if is_as_before && (ranked.owns || owns_nothing(ranked.number)) {
+                    return Some(ranked.number);
+                }
+            }
+            self.rank(&owns_nothing);
+        }
+        None
+    }
+
+    /// Ranks all slots that are taken, the next victim last, and keeps the better half.
+    fn rank(&mut self, owns_nothing: impl Fn(u32) -> bool) {
+        // The slot of a thread's last event is not exempt: its stream publishes another.
+        let ranked = (0_u32..).zip(&self.slots).filter_map(|(number, _)| {
+            Some(Ranked { owns: !owns_nothing(number), age: self.age(number)?, number })
+        });
+        let mut ranked: Vec<Ranked> = ranked.collect();
+        ranked.sort_unstable_by(|one, other| other.cmp(one));
+        ranked.drain(..ranked.len() / 2);
+        self.ranked = ranked;
+    }
+
+    /// When a slot was last used; `None` if it is free.
+    fn age(&self, number: u32) -> Option<u64> {
+        match self.slot(number)? {
             Slot::Free => None,
             Slot::Live { used, .. } => Some(*used),
             // Before any live stream: no work is enqueued on it any more.
             Slot::Event { .. } => Some(0),
-        };
-        let all = (0_u32..).zip(&self.slots);
-        let taken = all.filter_map(|(number, slot)| Some((number, age(slot)?)));
-        // The slot of a thread's last event is not exempt: its stream publishes another.
-        let (number, _) = taken.min_by_key(|&(number, age)| (!owns_nothing(number), age))?;
-        Some(number)
+        }
     }
 
     /// How to wait for the work after which the holes of a number are free.

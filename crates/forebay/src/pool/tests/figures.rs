@@ -270,10 +270,10 @@ fn counts_on_the_move_are_seen_once() {
             pool.free_block(blocks[8], streams[8]).unwrap();
         });
         allocated.recv().unwrap();
-        let heap = pool.shared.heap();
+        let mut heap = pool.shared.heap();
         blocked.send(()).unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        let counted = pool.shared.census(&heap).0.sum();
+        let counted = pool.shared.census(&mut heap).0.sum();
         assert_eq!(counted.classes[0].allocations, 9);
     });
     assert_eq!((pool.statistics().allocations, pool.statistics().frees), (9, 1));

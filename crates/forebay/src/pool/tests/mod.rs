@@ -10,6 +10,7 @@ mod figures;
 mod fits;
 mod group;
 mod lost;
+mod many;
 mod numbers;
 mod own_streams;
 mod post_mortem;

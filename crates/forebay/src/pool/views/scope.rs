@@ -1,7 +1,6 @@
 //! Scopes: counters of a section of a program.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use forebay_core::Bytes;
 
@@ -14,7 +13,8 @@ use crate::pool::views::statistics;
 #[must_use = "a scope returns its counters when it is ended"]
 pub struct Scope {
     shared: Arc<Shared>,
-    number: u64,
+    /// Its number among the open scopes; `None` once it has ended, and in a forked child.
+    number: Option<u64>,
     before: Totals,
 }
 
@@ -59,13 +59,12 @@ pub struct ScopeFigures {
 
 impl Scope {
     pub(in crate::pool) fn new(shared: &Arc<Shared>) -> Self {
-        let number = shared.scopes.fetch_add(1, Ordering::Relaxed);
         let before = Totals::of(shared);
-        if !shared.is_inherited() {
+        let number = (!shared.is_inherited()).then(|| {
             let mut heap = shared.heap();
             let out = heap.out();
-            heap.scopes.push((number, out));
-        }
+            heap.scopes.open(out)
+        });
         Self { shared: Arc::clone(shared), number, before }
     }
 
@@ -88,13 +87,12 @@ impl Scope {
         }
     }
 
-    fn close(&self) -> Option<Bytes> {
+    fn close(&mut self) -> Option<Bytes> {
+        let number = self.number.take()?;
         if self.shared.is_inherited() {
             return None;
         }
-        let mut heap = self.shared.heap();
-        let found = heap.scopes.iter().position(|&(number, _)| number == self.number)?;
-        Some(heap.scopes.remove(found).1)
+        self.shared.heap().scopes.close(number)
     }
 }
 

@@ -283,8 +283,8 @@ pub(in crate::pool) fn of(shared: &Shared) -> Statistics {
         return Statistics::default();
     }
     let driver = shared.log.snapshot();
-    let heap = shared.heap();
-    let (counts, cached) = shared.census(&heap);
+    let mut heap = shared.heap();
+    let (counts, cached) = shared.census(&mut heap);
     let sum = counts.sum();
     let bytes = |units: u64| Bytes::new(units << UNIT_SHIFT);
     let total = |classes: &[ClassCounts], of: fn(&ClassCounts) -> u64| -> u64 {

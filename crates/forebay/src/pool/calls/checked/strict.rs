@@ -123,7 +123,7 @@ impl Shared {
         let slot = heap.slots.get(stream);
         let serial = slot.and_then(|slot| heap.slots.serial(slot));
         slot.into_iter().for_each(|slot| heap.end_without_event(slot));
-        heap.counts.forget(|other| other == stream);
+        heap.counts.forget_stream(stream);
         drop(heap);
         // Blocks in quarantine were freed in the order of the old stream too. Unclean memory stays until that stream's
         // work is done.

@@ -1,6 +1,7 @@
-use forebay_core::Random;
+use forebay_core::{Address, Random, Span};
 
 use super::*;
+use crate::sync::map::{AddressMap, SlotRef};
 
 fn handle(number: u64) -> StreamHandle {
     StreamHandle(0x7f00_0000_0000 + number * 0x40)
@@ -16,6 +17,10 @@ fn add_cache(caches: &mut ThreadCaches, stream: StreamHandle) -> Option<StreamHa
 /// are evicted.
 #[test]
 fn caches_are_a_list_in_the_order_of_last_use() {
+    // A block for all magazines: they do not look at it.
+    let (map, address) = (AddressMap::new(0), Address::new(1 << 40));
+    assert!(map.make(Span::new(address, Bytes::mib(2)).unwrap(), Side::Small));
+    let slot = map.slot(address).unwrap();
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let (mut caches, mut list) = (ThreadCaches::default(), Vec::new());
@@ -37,6 +42,29 @@ fn caches_are_a_list_in_the_order_of_last_use() {
                 assert_eq!(add_cache(&mut caches, stream), evicted, "seed {seed}, step {step}");
             }
             assert!(caches.front(stream).is_some());
+            if let Some(cache) = caches.of(stream) {
+                let sizes = [8, 2 * SMALL_UNITS].map(|size| (size, random.chance(1, 2)));
+                for (size, _) in sizes.into_iter().filter(|size| size.1) {
+                    let block = CachedBlock { address, slot: SlotRef::new(slot) };
+                    _ = cache.magazine.take(size).is_some() || cache.magazine.keep(size, block);
+                }
+            }
+            let held = |caches: &mut ThreadCaches, of: fn(&ThreadCache) -> u64| -> u64 {
+                caches.all().map(|cache| of(cache)).sum()
+            };
+            let small = held(&mut caches, |cache| cache.magazine.small_held());
+            assert_eq!(caches.small_held(), small, "seed {seed}, step {step}");
+            if random.chance(1, 200) {
+                let mut out = Vec::new();
+                caches.drain_large(&mut out);
+                assert!(out.iter().all(|block| Side::of(block.size) == Side::Large));
+                assert_eq!(held(&mut caches, |cache| cache.magazine.held()), small);
+            }
+            if random.chance(1, 500) {
+                caches.drain(&mut Vec::new());
+                assert_eq!(held(&mut caches, |cache| cache.magazine.held()), 0);
+                assert_eq!(caches.small_held(), 0);
+            }
         }
         let mut all: Vec<StreamHandle> = caches.all().map(|cache| cache.stream).collect();
         all.sort_unstable();
