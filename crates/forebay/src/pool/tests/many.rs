@@ -70,9 +70,9 @@ fn a_takeover_of_a_slot_looks_at_few_slots() {
 fn statistics_again_and_again_count_every_call_once() {
     let (_, _, device) = open(SimMachine::builder().capacity(Bytes::mib(64)));
     let pool = Pool::new(&device).unwrap();
+    let allocate = |kib| pool.allocate(Bytes::kib(kib), DEFAULT).unwrap();
     let others: Vec<Block> = std::thread::scope(|scope| {
-        let allocate = || (1..=20).map(|kib| pool.allocate(Bytes::kib(kib), DEFAULT).unwrap());
-        let thread = scope.spawn(|| allocate().collect());
+        let thread = scope.spawn(|| (1..=20).map(allocate).collect());
         thread.join().unwrap()
     });
     for (freed, block) in (0_u64..).zip(others) {
