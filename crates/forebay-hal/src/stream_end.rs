@@ -197,7 +197,7 @@ mod tests {
         let mut known = Known::new();
         let key = |handle| (1, StreamHandle(handle));
         let early = stream_ends();
-        for handle in 0..MOST_ENDED as u64 + 1 {
+        for handle in 0..=MOST_ENDED as u64 {
             known.add_end(key(handle));
         }
         assert!(known.ended.len() <= MOST_ENDED);

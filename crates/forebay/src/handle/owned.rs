@@ -49,7 +49,7 @@ struct Uses {
     /// Few, so a list.
     streams: Vec<NamedStream>,
     /// The number of streams at which those that have ended are passed on to the allocator.
-    full_at: usize,
+    full_at: u32,
     /// Whether some were.
     passed_on: bool,
 }
@@ -204,7 +204,7 @@ impl<A: Allocate> OwnedBlock<A> {
     }
 
     fn add_use(&self, uses: &mut Uses, used: NamedStream) {
-        if uses.streams.len() >= uses.full_at.max(Uses::FEW) {
+        if uses.streams.len() >= (uses.full_at as usize).max(Uses::FEW) {
             self.pass_on_ended(uses);
         }
         uses.streams.push(used);
@@ -223,7 +223,7 @@ impl<A: Allocate> OwnedBlock<A> {
         });
         uses.passed_on |= uses.streams.len() < before;
         // Doubling makes the look cost each use a constant on average.
-        uses.full_at = 2 * uses.streams.len();
+        uses.full_at = u32::try_from(2 * uses.streams.len()).unwrap_or(u32::MAX);
     }
 
     /// The stream to enqueue work on that uses the block. If the handle's own has ended, it is whichever stream has that
