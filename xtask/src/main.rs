@@ -11,6 +11,7 @@
 //!    ├── ignored  why a test that was not started was not
 //!    ├── layers   which crate may use which     (also a command of its own)
 //!    ├── shape    how sources and manifests must look
+//!    │    └── allocations  lengths that a caller chose are allocated fallibly
 //!    ├── packages whether crates can be published
 //!    ├── header   the C header            (also a command of its own)
 //!    ├── instructions  what a hit takes      (also a command of its own)
@@ -26,6 +27,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod allocations;
 mod bundle;
 mod count;
 mod cpu;

@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::allocations;
+
 /// The longest a source file may be. A subject that needs more is two subjects.
 const MOST_LINES: usize = 600;
 
@@ -25,6 +27,20 @@ pub(crate) enum Fault {
     NoLints {
         /// The manifest.
         file: PathBuf,
+    },
+    /// An allocation that ends the process if the host is out of memory.
+    Infallible {
+        /// The file.
+        file: PathBuf,
+        /// The line.
+        line: usize,
+    },
+    /// An entry in the list of allowed allocations that no source has.
+    Stale {
+        /// The file of the entry.
+        file: &'static str,
+        /// Its part of a line.
+        part: &'static str,
     },
     /// The pure crate may hold unsafe code.
     MayBeUnsafe {
@@ -54,6 +70,16 @@ impl fmt::Display for Fault {
                 "{}: without the workspace's lints; add \"[lints]\" with \"workspace = true\"",
                 file.display()
             ),
+            Self::Infallible { file, line } => write!(
+                f,
+                "{}:{line}: allocates a length that is no constant, and ends the process if the host is out of memory: use \
+                 forebay::host_vec, or enter what bounds it in ALLOWED of xtask/src/allocations.rs",
+                file.display()
+            ),
+            Self::Stale { file, part } => write!(
+                f,
+                "{file}: has no allocation with {part:?}: remove it from ALLOWED of xtask/src/allocations.rs"
+            ),
             Self::MayBeUnsafe { file } => {
                 write!(f, "{}: must say {FORBID_UNSAFE}: policy is safe code", file.display())
             }
@@ -75,9 +101,11 @@ pub(crate) fn faults<'a>(root: &Path, manifests: impl IntoIterator<Item = &'a Pa
             Err(error) => found.push(Fault::Unreadable { file, error }),
         }
     }
+    let mut allowed = Vec::new();
     for folder in ["crates", "xtask"] {
-        lengths(root, &root.join(folder), &mut found);
+        sources(root, &root.join(folder), &mut found, &mut allowed);
     }
+    found.extend(allocations::stale(&allowed).map(|(file, part)| Fault::Stale { file, part }));
     let pure = PathBuf::from("crates/forebay-core/src/lib.rs");
     match fs::read_to_string(root.join(&pure)) {
         Ok(text) if text.lines().any(|line| line.trim() == FORBID_UNSAFE) => {}
@@ -109,8 +137,8 @@ fn takes_workspace_lints(manifest: &str) -> bool {
     })
 }
 
-/// Looks at the length of every Rust file under `folder`.
-fn lengths(root: &Path, folder: &Path, found: &mut Vec<Fault>) {
+/// Looks at every Rust file under `folder`: its length, and what it allocates.
+fn sources(root: &Path, folder: &Path, found: &mut Vec<Fault>, allowed: &mut Vec<usize>) {
     let unreadable = |error| Fault::Unreadable { file: shown(root, folder), error };
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -122,16 +150,24 @@ fn lengths(root: &Path, folder: &Path, found: &mut Vec<Fault>) {
     for path in paths {
         if path.is_dir() {
             if path.file_name().is_none_or(|name| name != "target") {
-                lengths(root, &path, found);
+                sources(root, &path, found, allowed);
             }
         } else if path.extension().is_some_and(|ending| ending == "rs") {
-            match fs::read_to_string(&path) {
-                Ok(text) if text.lines().count() <= MOST_LINES => {}
-                Ok(text) => {
-                    let lines = text.lines().count();
-                    found.push(Fault::TooLong { file: shown(root, &path), lines });
+            let file = shown(root, &path);
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                Err(error) => {
+                    found.push(Fault::Unreadable { file, error });
+                    continue;
                 }
-                Err(error) => found.push(Fault::Unreadable { file: shown(root, &path), error }),
+            };
+            let of_crate = file.strip_prefix("crates").unwrap_or(&file);
+            for line in allocations::unbounded(of_crate, &text, allowed) {
+                found.push(Fault::Infallible { file: file.clone(), line });
+            }
+            let lines = text.lines().count();
+            if lines > MOST_LINES {
+                found.push(Fault::TooLong { file, lines });
             }
         }
     }
@@ -157,7 +193,10 @@ mod tests {
 
     fn faults_of(root: &tempfile::TempDir) -> Vec<String> {
         let manifest = root.path().join("crates/forebay-core/Cargo.toml");
-        faults(root.path(), [&*manifest]).iter().map(Fault::to_string).collect()
+        let found = faults(root.path(), [&*manifest]);
+        // A workspace of one crate has no source that the list allows.
+        let found = found.iter().filter(|fault| !matches!(fault, Fault::Stale { .. }));
+        found.map(Fault::to_string).collect()
     }
 
     #[test]
@@ -173,11 +212,17 @@ mod tests {
         write(&root, "crates/forebay-core/Cargo.toml", "[package]\n");
         write(&root, "crates/forebay-core/src/lib.rs", "// #![forbid(unsafe_code)] is gone\n");
         write(&root, "crates/forebay-core/src/long.rs", &"\n".repeat(MOST_LINES + 1));
+        write(
+            &root,
+            "crates/forebay-core/src/zeros.rs",
+            "fn zeros(n: usize) {\n    vec![0; n];\n}\n",
+        );
         let found = faults_of(&root);
-        assert_eq!(found.len(), 3, "{found:?}");
+        assert_eq!(found.len(), 4, "{found:?}");
         assert!(found[0].contains("workspace = true"), "{}", found[0]);
         assert!(found[1].contains("601 lines; allowed: 600"), "{}", found[1]);
-        assert!(found[2].contains(FORBID_UNSAFE), "{}", found[2]);
+        assert!(found[2].contains("zeros.rs:2: allocates"), "{}", found[2]);
+        assert!(found[3].contains(FORBID_UNSAFE), "{}", found[3]);
     }
 
     #[test]

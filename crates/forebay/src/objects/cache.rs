@@ -2,6 +2,10 @@
 
 use super::object::{Eviction, Object, Rank};
 
+/// Places that a cache has before it needs them, so that a return allocates nothing. A program may allow any number of
+/// objects, and a cache of more grows with them.
+const READY: usize = 1024;
+
 /// A thread's cache: a stack of the objects that it returned last.
 #[derive(Debug)]
 pub(super) struct ObjectCache<T> {
@@ -53,7 +57,7 @@ impl<T> ObjectCache<T> {
     /// Raises the number of objects it may hold.
     pub(super) fn reserve(&mut self, more: usize) {
         self.reserved += more;
-        self.objects.reserve(self.reserved.saturating_sub(self.objects.len()));
+        self.objects.reserve(self.reserved.saturating_sub(self.objects.len()).min(READY));
     }
 
     /// Puts an object on top.
