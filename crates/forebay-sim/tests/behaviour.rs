@@ -362,3 +362,35 @@ fn a_free_waits_for_the_device_on_the_models_clock() {
     assert!((20..21).contains(&took.as_millis()), "{took:?}");
     device.synchronize_device().unwrap();
 }
+
+/// What a piece of work and a free cost with so many streams, the best of three.
+fn cost_with(streams: u32) -> Duration {
+    let once = || {
+        let options = SimMachine::builder().memory(MemoryModel::Phantom).checked(false);
+        let (_machine, device) = open(options);
+        let streams: Vec<_> =
+            (0..streams).map(|_| device.create_stream(Priority::Normal).unwrap()).collect();
+        let event = device.create_event(EventKind::Order).unwrap();
+        // Each waits for the one before, so that only one can run at a time.
+        for &stream in &streams {
+            device.wait_event(stream, event).unwrap();
+            device.record_event(event, stream).unwrap();
+        }
+        let began = std::time::Instant::now();
+        device.synchronize_event(event).unwrap();
+        for _ in &streams {
+            let at = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
+            // SAFETY: no work uses it.
+            unsafe { device.free(at) }.unwrap();
+        }
+        began.elapsed() / u32::try_from(streams.len()).unwrap()
+    };
+    (0..3).map(|_| once()).min().unwrap()
+}
+
+#[test]
+fn work_costs_no_more_with_thousands_of_streams() {
+    let (few, many) = (cost_with(64), cost_with(6400));
+    println!("{few:?} with 64 streams, {many:?} with 6400");
+    assert!(many < few * 12, "{few:?} with 64 streams, {many:?} with 6400");
+}

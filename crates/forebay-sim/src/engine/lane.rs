@@ -1,9 +1,17 @@
 //! Streams as the scheduler sees them: queues of work with a place in the order of things.
+//!
+//! ```text
+//!   queue of a stream ── front can run ──────────────> ready, by priority ── pick (by seed) ──> run
+//!                     └─ front waits for a point ───> blocked, by point ── point is reached ──┘
+//! ```
+//!
+//! Both are kept up to date where a queue or a point changes ([`State::update_ready`]), so that picking takes no longer
+//! with thousands of streams.
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use forebay_core::{DeviceOrdinal, Random, StreamId};
+use forebay_core::{DeviceOrdinal, StreamId};
 use forebay_hal::{EventKind, Priority};
 
 use super::State;
@@ -38,6 +46,17 @@ pub(crate) struct Lane {
     pub(crate) lost_from: Option<u64>,
     /// When its work so far ends, on the simulation's clock.
     pub(crate) time: Duration,
+    /// Its place among the streams of its priority that can run.
+    pub(crate) ready_at: Option<usize>,
+}
+
+/// Streams whose next work can run, and those whose next work waits for a point.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    /// By priority: low, normal, high.
+    ready: [Vec<StreamId>; 3],
+    /// The point of another stream, and who waits for it.
+    blocked: BTreeSet<(StreamId, u64, StreamId)>,
 }
 
 /// A point in a stream's order.
@@ -96,26 +115,62 @@ impl State {
         }
     }
 
-    fn can_run(&self, lane: &Lane) -> bool {
-        !lane.busy
+    /// Puts a stream among those that can run, or takes it out: called whenever the front of its queue changes, it begins
+    /// or ends a piece of work, or the point that it waits for is reached.
+    pub(crate) fn update_ready(&mut self, stream: StreamId) {
+        let Some(lane) = self.lanes.get(&stream) else { return };
+        let can_run = !lane.busy
             && match lane.queue.front() {
                 None => false,
                 // Whoever waits for a lost device goes on, as with an event that was destroyed:
                 // its data is not there, but nothing hangs.
-                Some(Work::Wait(stream, number)) => self.reach(*stream, *number) != Reach::Pending,
+                Some(&Work::Wait(target, number)) => {
+                    let is_pending = self.reach(target, number) == Reach::Pending;
+                    if is_pending {
+                        self.schedule.blocked.insert((target, number, stream));
+                    }
+                    !is_pending
+                }
                 Some(_) => true,
+            };
+        let ready = &mut self.schedule.ready[class(lane.priority)];
+        match (can_run, lane.ready_at) {
+            (true, None) => {
+                let at = Some(ready.len());
+                ready.push(stream);
+                self.lanes.entry(stream).and_modify(|lane| lane.ready_at = at);
             }
+            (false, Some(at)) => {
+                ready.swap_remove(at);
+                if let Some(&moved) = ready.get(at) {
+                    self.lanes.entry(moved).and_modify(|lane| lane.ready_at = Some(at));
+                }
+                self.lanes.entry(stream).and_modify(|lane| lane.ready_at = None);
+            }
+            (true, Some(_)) | (false, None) => {}
+        }
+    }
+
+    /// Looks again at the streams that wait for points of `target` up to number `last`.
+    pub(super) fn wake(&mut self, target: StreamId, last: u64) {
+        let points = (target, 0, StreamId(0))..=(target, last, StreamId(u64::MAX));
+        let woken: Vec<_> = self.schedule.blocked.extract_if(points, |_| true).collect();
+        woken.into_iter().for_each(|(.., waiting)| self.update_ready(waiting));
     }
 
     /// A stream whose next work can run: the seed decides among those that events allow.
     pub(crate) fn pick(&mut self) -> Option<StreamId> {
-        let ready: Vec<(StreamId, u64)> = self
-            .lanes
-            .iter()
-            .filter(|(_, lane)| self.can_run(lane))
-            .map(|(&id, lane)| (id, weight(lane.priority)))
-            .collect();
-        choose(&mut self.random, &ready)
+        let ready = &self.schedule.ready;
+        let total = ready.iter().zip(WEIGHTS).map(|(class, weight)| class.len() as u64 * weight).sum();
+        let mut drawn = self.random.below(total);
+        for (class, weight) in ready.iter().zip(WEIGHTS) {
+            let index = usize::try_from(drawn / weight).unwrap_or(usize::MAX);
+            if let Some(&stream) = class.get(index) {
+                return Some(stream);
+            }
+            drawn = drawn.saturating_sub(class.len() as u64 * weight);
+        }
+        None
     }
 
     /// Ends the piece of work that `stream` was busy with, and the stream too if it was its last.
@@ -123,6 +178,9 @@ impl State {
         let Some(lane) = self.lanes.get_mut(&stream) else { return };
         lane.done += 1;
         lane.busy = false;
+        let done = lane.done;
+        self.update_ready(stream);
+        self.wake(stream, done);
         self.retire(stream);
     }
 
@@ -163,23 +221,14 @@ impl State {
     }
 }
 
-/// How often a stream of this priority is picked, against the others.
-fn weight(priority: Priority) -> u64 {
-    match priority {
-        Priority::Low => 1,
-        Priority::Normal => 2,
-        Priority::High => 8,
-    }
-}
+/// How often a stream of each priority is picked, against the others: low, normal, high.
+const WEIGHTS: [u64; 3] = [1, 2, 8];
 
-fn choose(random: &mut Random, ready: &[(StreamId, u64)]) -> Option<StreamId> {
-    let total = ready.iter().map(|&(_, weight)| weight).sum();
-    let mut drawn = random.below(total);
-    for &(id, weight) in ready {
-        match drawn.checked_sub(weight) {
-            None => return Some(id),
-            Some(rest) => drawn = rest,
-        }
+/// The place of a priority in [`WEIGHTS`].
+fn class(priority: Priority) -> usize {
+    match priority {
+        Priority::Low => 0,
+        Priority::Normal => 1,
+        Priority::High => 2,
     }
-    None
 }

@@ -59,6 +59,8 @@ pub(crate) struct State {
     pub(crate) spaces: Vec<Space>,
     pub(crate) health: Vec<Health>,
     pub(crate) lanes: BTreeMap<StreamId, Lane>,
+    /// Which of them can run.
+    schedule: lane::Schedule,
     pub(crate) handles: BTreeMap<(DeviceOrdinal, StreamHandle), StreamId>,
     /// Streams made outside the contract, by the value their maker knows them by.
     pub(crate) foreign: BTreeMap<(DeviceOrdinal, u64), StreamId>,
@@ -141,6 +143,7 @@ impl Engine {
             spaces: Vec::new(),
             health: Vec::new(),
             lanes: BTreeMap::new(),
+            schedule: lane::Schedule::default(),
             handles: BTreeMap::new(),
             foreign: BTreeMap::new(),
             adopted: BTreeMap::new(),
@@ -286,8 +289,8 @@ impl State {
         if self.options.costs == CostModel::Free {
             return;
         }
-        let lanes = self.lanes.values().filter(|lane| lane.device == device);
-        let last = lanes.map(|lane| lane.time).max().unwrap_or_default();
+        let space = self.spaces.get(device.0 as usize);
+        let last = space.map_or(Duration::ZERO, |space| space.busy_until);
         self.driver_time = self.driver_time.saturating_add(last.saturating_sub(self.host_time));
         self.host_time = self.host_time.max(last);
     }
@@ -311,6 +314,7 @@ impl State {
             busy: false,
             lost_from: None,
             time: self.host_time,
+            ready_at: None,
         };
         self.lanes.insert(id, lane);
         id
@@ -345,17 +349,23 @@ impl State {
     pub(crate) fn enqueue(&mut self, stream: StreamId, job: Job, work: Work) {
         let Some(lane) = self.lanes.get_mut(&stream) else { return };
         lane.clock.join(&self.host);
-        let wires = self.spaces.get_mut(lane.device.0 as usize).map(|space| &mut space.wires);
-        let wire = wires.zip(job.wire).map(|(wires, wire)| wires.entry(wire).or_default());
+        let Some(space) = self.spaces.get_mut(lane.device.0 as usize) else { return };
+        let wire = job.wire.map(|wire| space.wires.entry(wire).or_default());
         let start = lane.time.max(self.host_time).max(wire.as_deref().copied().unwrap_or_default());
         lane.time = start.saturating_add(job.duration);
         if let Some(wire) = wire {
             *wire = lane.time;
         }
+        space.busy_until = space.busy_until.max(lane.time);
         lane.push(work);
+        // Behind other work it changes nothing for the scheduler.
+        if lane.queue.len() == 1 {
+            self.update_ready(stream);
+        }
         if job.uses.is_empty() && job.host_uses.is_empty() || !self.options.checked {
             return;
         }
+        let Some(lane) = self.lanes.get_mut(&stream) else { return };
         self.operations += 1;
         let number = lane.clock.advance(lane.slot);
         let (clock, slot, device) = (lane.clock.clone(), lane.slot, lane.device);

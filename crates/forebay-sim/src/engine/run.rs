@@ -126,6 +126,7 @@ impl Engine {
         let Some(lane) = state.lanes.get_mut(&stream) else { return (state, false) };
         let Some(work) = lane.queue.pop_front() else { return (state, false) };
         lane.busy = true;
+        state.update_ready(stream);
         if let Work::Task(task) = work {
             return (self.start_task(state, stream, task), true);
         }
@@ -184,13 +185,20 @@ impl State {
         if let Some(health) = self.health.get_mut(device.0 as usize) {
             *health = Health::Lost;
         }
-        for lane in self.lanes.values_mut().filter(|lane| lane.device == device) {
+        let lanes = self.lanes.iter_mut().filter(|(_, lane)| lane.device == device);
+        let mut lost = Vec::new();
+        for (&stream, lane) in lanes {
+            lost.push(stream);
             let in_flight = u64::from(lane.busy);
             lane.lost_from.get_or_insert(lane.done + in_flight + 1);
             self.leftovers.push(std::mem::take(&mut lane.queue));
             // What never runs uses no memory: the host may take all of it away. What the stream had
             // waited for is another matter: that may be another device's, and still run.
             self.host.raise(lane.slot, lane.clock.count(lane.slot));
+        }
+        for stream in lost {
+            self.update_ready(stream);
+            self.wake(stream, u64::MAX);
         }
     }
 }

@@ -117,6 +117,8 @@ pub(crate) struct Space {
     pub(crate) managed: Bytes,
     /// When the wire to the device, and that to the host, are free, on the simulation's clock.
     pub(crate) wires: BTreeMap<Wire, Duration>,
+    /// When all work that was ever enqueued on the device ends, on the simulation's clock.
+    pub(crate) busy_until: Duration,
     /// Where the next phantom address may lie: a counter that only rises.
     phantom: u64,
 }
