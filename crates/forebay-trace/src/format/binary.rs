@@ -125,6 +125,11 @@ impl<'a> Cursor<'a> {
         self.at >= self.bytes.len()
     }
 
+    /// How many bytes are left.
+    fn left(&self) -> u64 {
+        self.bytes.len().saturating_sub(self.at) as u64
+    }
+
     /// Goes to the end.
     pub(super) fn skip(&mut self) {
         self.at = self.bytes.len();
@@ -200,6 +205,10 @@ pub(super) fn read(
         handles.push(handle);
     }
     let count = cursor.number("the number of events")?;
+    // An event takes a byte at least: a larger count is a damaged one, which the reader comes to.
+    if count <= cursor.left() {
+        intake.announced(count)?;
+    }
     events(&mut cursor, &mut intake, &handles, count)?;
     if is_detailed {
         let (events, blocks) = (intake.builder.len(), intake.builder.blocks());

@@ -123,7 +123,7 @@ impl fmt::Display for FormatError {
             Self::InvalidEvent { format, at, breach } => write!(f, "{format}, {at}: {breach}"),
             Self::TooLarge { what, limit } => write!(
                 f,
-                "more than {limit} {what}; if the file is sound, read it with larger limits"
+                "more than {limit} {what}; if the file is sound, read it with larger limits (--max-events, for events)"
             ),
             Self::UnknownEnding { name } => write!(
                 f,

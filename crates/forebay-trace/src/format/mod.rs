@@ -19,18 +19,21 @@ mod chrome;
 mod csv;
 mod details;
 mod error;
+mod gzip;
 mod lines;
 mod pickle;
 mod placement;
 mod pool_snapshot;
 mod rmm;
 mod snapshot;
+mod whole;
 
 pub use error::{FormatError, Position};
 pub use pool_snapshot::{
     OtherPool, PoolSnapshot, Refusal, SnapshotBlock, SnapshotDevice, SnapshotRange,
     SnapshotSetting, SnapshotStatistics, SnapshotTag,
 };
+pub use whole::write_whole;
 
 use core::fmt;
 use std::fs::File;
@@ -38,7 +41,6 @@ use std::io::{self, BufRead, BufReader, BufWriter, Cursor, Read, Write};
 use std::path::Path;
 
 use flate2::Compression;
-use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
 use self::error::shortened;
@@ -79,11 +81,12 @@ impl fmt::Display for Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadOptions {
-    /// The most events: 67,108,864 unless said, which take about three gigabytes while read.
+    /// The most events: 8,388,608 unless said, which take about 400 MB while read and 800 MB in a report.
     pub events: u64,
-    /// The most bytes of a file, unpacked: 2 GiB unless said.
+    /// The most bytes of a file, unpacked: 2 GiB unless said. A packed file may unpack to 64 MiB, or to 100 times its
+    /// size if that is more.
     pub bytes: u64,
-    /// The most values of a snapshot: 67,108,864 unless said, which take about as much.
+    /// The most values of a snapshot: 67,108,864 unless said, which take about three gigabytes.
     pub values: u64,
     /// Which device's history to take from a snapshot of several; unless said, the only one there
     /// is.
@@ -92,7 +95,7 @@ pub struct ReadOptions {
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        Self { events: 1 << 26, bytes: 2 << 30, values: 1 << 26, device: None }
+        Self { events: 1 << 23, bytes: 2 << 30, values: 1 << 26, device: None }
     }
 }
 
@@ -138,6 +141,14 @@ impl Intake {
     fn new(name: &str, format: Format, options: &ReadOptions) -> Self {
         let builder = TraceBuilder::new(name);
         Self { builder, format, left: options.events, limit: options.events }
+    }
+
+    /// Refuses what is known to be too much before any of it is read.
+    fn announced(&self, events: u64) -> Result<(), FormatError> {
+        if events > self.limit {
+            return Err(FormatError::TooLarge { what: "events", limit: self.limit });
+        }
+        Ok(())
     }
 
     /// Enters one event.
@@ -194,7 +205,7 @@ pub fn read_recorded(
     let mut input = input;
     let (head, mut whole) = peek(&mut input)?;
     if head.starts_with(&[0x1f, 0x8b]) {
-        let mut unpacked = BufReader::new(MultiGzDecoder::new(whole));
+        let mut unpacked = BufReader::new(gzip::Unpacked::new(whole));
         let (head, mut whole) = peek(&mut unpacked)?;
         return read_unpacked(&head, &mut whole, name, options);
     }
@@ -342,35 +353,11 @@ pub fn check_ending(path: &Path) -> Result<(), FormatError> {
 /// Writes a recording in the form that the file's ending names: `.csv`, `.fbt` (our own), `.pickle` (a PyTorch
 /// snapshot), `.log` (an RMM log) or `.json` (Chrome's trace events); gzipped if `.gz` follows.
 ///
-/// The file is written under another name beside it and put in place when it is whole: a write
-/// that fails leaves what was there. A symbolic link stays, and the file it points to is replaced.
-/// What is no regular file, such as a FIFO, and a link to nothing are written to directly.
+/// The file appears under its name when it is whole: see [`write_whole`].
 pub fn write_path(trace: &Trace, path: &Path) -> Result<(), FormatError> {
     let ending = Ending::of(path)?;
-    let failed = |error| FormatError::Io { at: None, error };
-    let is_replaced = match std::fs::metadata(path) {
-        Ok(found) => found.is_file(),
-        Err(_) => !path.is_symlink(),
-    };
-    if !is_replaced {
-        let mut out = BufWriter::new(File::create(path).map_err(failed)?);
-        return ending.write(trace, &mut out).and_then(|()| out.flush()).map_err(failed);
-    }
-    let target = if path.is_symlink() { path.canonicalize() } else { Ok(path.to_owned()) };
-    let path = target.map_err(failed)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let partial = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
-    let written = File::create(&partial).and_then(|file| {
-        let mut out = BufWriter::new(file);
-        ending.write(trace, &mut out)?;
-        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        std::fs::rename(&partial, &path)
-    });
-    written.map_err(|error| {
-        // Nothing more can be done about a leftover that cannot be removed.
-        let _ = std::fs::remove_file(&partial);
-        failed(error)
-    })
+    write_whole(path, |out| ending.write(trace, out))
+        .map_err(|error| FormatError::Io { at: None, error })
 }
 
 /// Writes a recording to `out` in the form that an ending names, such as ".fbt": see [`write_path`].

@@ -217,29 +217,47 @@ fn files_are_written_by_their_endings_and_read_back() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4, "no partial files");
 }
 
+/// The folder of the output may belong to many: a link that someone put there leads nowhere.
 #[cfg(unix)]
 #[test]
-fn links_stay_and_what_is_no_file_is_written_to() {
+fn links_are_not_followed_and_what_is_no_file_is_written_to() {
     use std::os::unix::fs::symlink;
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let trace = parse(SMALL.as_bytes()).unwrap();
     std::fs::create_dir(at("far")).unwrap();
     std::fs::write(at("far/old.csv"), "old").unwrap();
-    // One link to a file, one to nothing.
-    for (link, target) in [("link.csv", "far/old.csv"), ("dangling.csv", "far/new.csv")] {
+    // One link to a file, one to nothing, one to a device.
+    for (link, target) in
+        [("link.csv", "far/old.csv"), ("dangling.csv", "far/new.csv"), ("null.csv", "/dev/null")]
+    {
         symlink(target, at(link)).unwrap();
         write_path(&trace, &at(link)).unwrap();
-        assert!(at(link).is_symlink(), "{link}");
-        let back = read_path(&at(target), &ReadOptions::default()).unwrap();
+        assert!(!at(link).is_symlink(), "{link} is replaced");
+        let back = read_path(&at(link), &ReadOptions::default()).unwrap();
         assert!(back.events().eq(trace.events()), "{link}");
     }
-    assert_eq!(std::fs::read_dir(at("far")).unwrap().count(), 2, "no partial files");
+    assert_eq!(std::fs::read_to_string(at("far/old.csv")).unwrap(), "old");
+    assert_eq!(std::fs::read_dir(at("far")).unwrap().count(), 1);
+    // The name that earlier versions wrote to first, which could be guessed.
+    let guessed = format!(".new.csv.{}.partial", std::process::id());
+    symlink("far/old.csv", at(&guessed)).unwrap();
+    write_path(&trace, &at("new.csv")).unwrap();
+    assert_eq!(std::fs::read_to_string(at("far/old.csv")).unwrap(), "old");
+    assert!(at(&guessed).is_symlink(), "what is there is left alone");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 6, "no partial files");
     // A device takes the bytes and stays a device.
-    symlink("/dev/null", at("null.csv")).unwrap();
-    write_path(&trace, &at("null.csv")).unwrap();
-    assert!(at("null.csv").is_symlink());
+    crate::format::write_whole(std::path::Path::new("/dev/null"), |out| out.write_all(b"x"))
+        .unwrap();
     assert!(!std::fs::metadata("/dev/null").unwrap().is_file());
+    // A write that fails leaves what was there, and nothing else.
+    let failed = crate::format::write_whole(&at("new.csv"), |out| {
+        out.write_all(b"half")?;
+        Err(std::io::Error::other("no more"))
+    });
+    assert!(failed.is_err());
+    assert!(read_path(&at("new.csv"), &ReadOptions::default()).is_ok());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 6, "no partial files");
     std::fs::create_dir(at("folder.csv")).unwrap();
     assert!(matches!(write_path(&trace, &at("folder.csv")), Err(FormatError::Io { .. })));
 }
