@@ -45,6 +45,8 @@ pub struct WorkBudget<'a> {
     expected: Cell<u64>,
     /// Events played so far.
     done: Cell<u64>,
+    /// When the first of them ended: what came before, such as an analysis, says nothing about events.
+    first: Cell<Option<Instant>>,
     /// When the clock and the hook were last asked.
     looked: Cell<Instant>,
     /// Why the work ended. It stays so: whoever asks later gets the same answer.
@@ -61,6 +63,7 @@ impl WorkBudget<'_> {
             interrupted: None,
             expected: Cell::new(0),
             done: Cell::new(0),
+            first: Cell::new(None),
             // The first look comes at once.
             looked: Cell::new(now.checked_sub(LOOK_EVERY).unwrap_or(now)),
             stopped: RefCell::new(None),
@@ -81,17 +84,21 @@ impl WorkBudget<'_> {
     /// How long the whole takes, as far as that can be told now: never less than it has taken.
     pub fn estimate(&self) -> Duration {
         let elapsed = self.began.elapsed();
+        let played = self.first.get().map_or(Duration::ZERO, |first| first.elapsed());
         let (done, expected) = (self.done.get(), self.expected.get());
-        if elapsed < EARLIEST_ESTIMATE || done == 0 || expected <= done {
+        if played < EARLIEST_ESTIMATE || done == 0 || expected <= done {
             return elapsed;
         }
-        let whole = elapsed.as_secs_f64() * (expected as f64 / done as f64);
-        Duration::try_from_secs_f64(whole).unwrap_or(Duration::MAX)
+        let rest = played.as_secs_f64() * (expected - done) as f64 / done as f64;
+        elapsed.saturating_add(Duration::try_from_secs_f64(rest).unwrap_or(Duration::MAX))
     }
 
     /// One more event was played, and the time is `now`.
     pub(crate) fn spend(&self, now: Instant) -> Result<(), ReplayError> {
         self.done.set(self.done.get().saturating_add(1));
+        if self.first.get().is_none() {
+            self.first.set(Some(now));
+        }
         if now.saturating_duration_since(self.looked.get()) < LOOK_EVERY {
             return Ok(());
         }
@@ -149,7 +156,8 @@ mod tests {
 
     /// A budget of which so much time has passed.
     fn begun(ago: Duration, limit: Duration) -> WorkBudget<'static> {
-        WorkBudget { began: Instant::now().checked_sub(ago).unwrap(), ..WorkBudget::of(limit) }
+        let began = Instant::now().checked_sub(ago).unwrap();
+        WorkBudget { began, first: Cell::new(Some(began)), ..WorkBudget::of(limit) }
     }
 
     #[test]
@@ -166,6 +174,12 @@ mod tests {
         let said = early.check().unwrap_err().to_string();
         assert!(said.contains("about 5 min") && said.contains("limit of 60 s"), "{said}");
         assert!(said.contains("--limit 8min"), "{said}");
+        // Time before the first event says nothing about events.
+        let late = begun(20 * second, minute);
+        late.first.set(Some(Instant::now()));
+        late.expect(10_000);
+        late.done.set(1);
+        assert_eq!(late.check(), Ok(()));
         early.done.set(4_000);
         assert!(early.check().is_err(), "it stays stopped");
     }
