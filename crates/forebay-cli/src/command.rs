@@ -6,9 +6,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, value_parser};
 use forebay::devices::{UnknownDevice, VARIABLE};
 use forebay_core::Bytes;
-use forebay_trace::Model;
+use forebay_trace::{Fit, Model};
 
 use crate::bench::{Against, Case, Subjects};
+use crate::limit::{LIMIT_HELP, ReadingOptions, TimeLimit};
 use crate::monitor::Address;
 use crate::replay::{DeviceName, Policy};
 
@@ -82,8 +83,8 @@ pub enum Command {
     Replay(ReplayOptions),
     /// Find the smallest device on which recorded runs go through, under each allocator.
     ///
-    /// Replays each run --passes times on simulated devices of different sizes until the smallest one without an
-    /// out-of-memory error is known to 2 MiB, and shows the driver time on that device and on slightly
+    /// Replays each run on simulated devices of different sizes until the smallest one on which --passes passes in a row
+    /// go through without an out-of-memory error is known to 2 MiB, and shows the driver time on that device and on slightly
     /// larger ones. With --capacity it answers whether the run fits on a device of that size. Then it says
     /// what would help the run, measured by replay, as "forebay report" does. Exits with 0 if every run was replayed and, with --capacity, fits under every allocator that was asked for.
     #[command(after_long_help = RECORDING)]
@@ -131,6 +132,23 @@ pub enum Command {
     Convert(ConvertOptions),
 }
 
+impl Command {
+    /// Whether the output is for programs.
+    pub(crate) fn is_json(&self) -> bool {
+        match self {
+            Self::Doctor(options) => options.json,
+            Self::Demo(options) => options.json,
+            Self::Replay(options) => options.json,
+            Self::Fit(options) => options.json,
+            Self::Report(options) => options.json,
+            Self::Bench(options) => options.json,
+            Self::Bandwidth(options) => options.json,
+            Self::Monitor(options) => options.json,
+            Self::Convert(options) => options.json,
+        }
+    }
+}
+
 /// The options of `forebay doctor`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[non_exhaustive]
@@ -139,9 +157,13 @@ pub struct DoctorOptions {
     #[arg(value_name = "TRACE")]
     pub trace: Option<PathBuf>,
 
-    /// The device whose history to read from a PyTorch snapshot of several, counted from 0.
-    #[arg(long, value_name = "N", requires = "trace")]
-    pub of_device: Option<u32>,
+    /// How much to read.
+    #[command(flatten)]
+    pub reading: ReadingOptions,
+
+    /// How long it may take.
+    #[arg(long, value_name = "TIME", default_value = "", hide_default_value = true, value_parser = time_limit, help = LIMIT_HELP)]
+    pub limit: TimeLimit,
 
     /// Print one line of JSON, with "schema": "forebay.doctor.v1".
     #[arg(long)]
@@ -198,9 +220,13 @@ pub struct ReplayOptions {
     #[arg(long)]
     pub backed: bool,
 
-    /// The device whose history to read from a PyTorch snapshot of several, counted from 0.
-    #[arg(long, value_name = "N")]
-    pub of_device: Option<u32>,
+    /// How much to read.
+    #[command(flatten)]
+    pub reading: ReadingOptions,
+
+    /// How long it may take.
+    #[arg(long, value_name = "TIME", default_value = "", hide_default_value = true, value_parser = time_limit, help = LIMIT_HELP)]
+    pub limit: TimeLimit,
 
     /// Record the requests to forebay's pool during the first pass into this file.
     ///
@@ -240,13 +266,17 @@ pub struct FitOptions {
     #[arg(long, value_name = "SIZE")]
     pub capacity: Option<Bytes>,
 
-    /// How many times a run has to go through on the same allocator.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u32).range(1..=1000))]
+    /// How many times in a row a run has to go through on the same allocator: what "smallest" promises.
+    #[arg(long, value_name = "N", default_value_t = Fit::PASSES, value_parser = value_parser!(u32).range(1..=1000))]
     pub passes: u32,
 
-    /// The device whose history to read from a PyTorch snapshot of several, counted from 0.
-    #[arg(long, value_name = "N")]
-    pub of_device: Option<u32>,
+    /// How much to read.
+    #[command(flatten)]
+    pub reading: ReadingOptions,
+
+    /// How long it may take.
+    #[arg(long, value_name = "TIME", default_value = "", hide_default_value = true, value_parser = time_limit, help = LIMIT_HELP)]
+    pub limit: TimeLimit,
 
     /// Print a line of JSON for each run and allocator, with "schema": "forebay.fit.v1".
     #[arg(long)]
@@ -273,9 +303,13 @@ pub struct ReportOptions {
     #[arg(long)]
     pub quick: bool,
 
-    /// The device whose history to read from a PyTorch snapshot of several, counted from 0.
-    #[arg(long, value_name = "N")]
-    pub of_device: Option<u32>,
+    /// How much to read.
+    #[command(flatten)]
+    pub reading: ReadingOptions,
+
+    /// How long it may take.
+    #[arg(long, value_name = "TIME", default_value = "", hide_default_value = true, value_parser = time_limit, help = LIMIT_HELP)]
+    pub limit: TimeLimit,
 
     /// Print the data of the page as one line of JSON, with "schema": "forebay.report.v1". The page is written only if
     /// --output names it.
@@ -378,6 +412,11 @@ pub struct MonitorOptions {
     pub json: bool,
 }
 
+/// Reads a limit; an empty one is the usual.
+fn time_limit(text: &str) -> Result<TimeLimit, String> {
+    if text.is_empty() { Ok(TimeLimit::Usual) } else { text.parse() }
+}
+
 /// Reads seconds, from a tenth to an hour.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
@@ -397,9 +436,9 @@ pub struct ConvertOptions {
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
 
-    /// The device whose history to read from a PyTorch snapshot of several, counted from 0.
-    #[arg(long, value_name = "N")]
-    pub of_device: Option<u32>,
+    /// How much to read.
+    #[command(flatten)]
+    pub reading: ReadingOptions,
 
     /// Print one line of JSON, with "schema": "forebay.convert.v1".
     #[arg(long)]

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use forebay_core::{Bytes, counted};
+use forebay_trace::FormatError;
 use forebay_trace::format::{check_ending, write_path};
-use forebay_trace::{FormatError, ReadOptions};
 use serde::Serialize;
 
 use crate::Ending;
@@ -35,8 +35,7 @@ pub(crate) fn run(options: &ConvertOptions, out: &mut dyn Write) -> io::Result<E
         complain(error);
         return Ok(Ending::BadUsage);
     }
-    let mut reading = ReadOptions::default();
-    reading.device = options.of_device;
+    let reading = options.reading.options();
     let source = Source::of(&options.input);
     let Recording { trace, bytes } = match source.read(&reading) {
         Ok(recording) => recording,

@@ -11,8 +11,8 @@ use std::error::Error;
 use std::io::{self, Write};
 
 use forebay::Settings;
-use forebay_core::Bytes;
-use forebay_trace::{Fit, PassReport, ReadOptions, Trace, WorkBudget, replay};
+use forebay_core::{Bytes, counted};
+use forebay_trace::{Fit, PassReport, Trace, WorkBudget, replay};
 use serde::Serialize;
 
 use crate::Ending;
@@ -23,7 +23,7 @@ use crate::layout::{
 use crate::output::{Width, complain};
 use crate::progress::Progress;
 use crate::replay::{DeviceName, Policy, heading, no_room_for, open_device, read_trace, time};
-use crate::report::advice_on;
+use crate::report::{ADVICE_PASSES, advice_on};
 use crate::settings::{Named, changed};
 use crate::source::Source;
 
@@ -49,6 +49,8 @@ pub struct Row {
     pub smallest_bytes: u64,
     /// The second over the first.
     pub ratio: f64,
+    /// How many passes in a row go through there.
+    pub passes: u32,
     /// Pages mapped there, in each pass.
     pub maps: Vec<u64>,
     /// The driver's time there, in each pass, by the cost table of one H200.
@@ -98,8 +100,7 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
     else {
         return Ok(Ending::BadUsage);
     };
-    let mut reading = ReadOptions::default();
-    reading.device = options.of_device;
+    let reading = options.reading.options();
     let mut ending = Ending::Well;
     let mut left_out = Vec::new();
     let mut tables = 0_usize;
@@ -108,9 +109,11 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
             ending = Ending::Fault;
             continue;
         };
-        let (mut rows, found) = rows(&trace, options, &settings);
+        let searches = options.policy.len() as u64 * passes_of_search(options.passes);
+        let budget = options.limit.budget(&trace, searches + ADVICE_PASSES);
+        let (mut rows, found) = rows(&trace, options, &settings, &budget);
         ending = ending.max(found);
-        match advice_on(&trace, &settings) {
+        match advice_on(&trace, &settings, &budget) {
             Some(advice) => {
                 let advice: Vec<String> = advice.iter().map(ToString::to_string).collect();
                 rows.iter_mut().for_each(|row| row.advice.clone_from(&advice));
@@ -123,7 +126,7 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
                 serde_json::to_writer(&mut text, row)?;
                 text.push(b'\n');
             }
-        } else {
+        } else if !rows.is_empty() {
             if tables > 0 {
                 writeln!(text)?;
             }
@@ -141,14 +144,24 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
     if tables > 0 {
         left_out.sort_unstable();
         left_out.dedup();
-        reading_aid(&left_out, width, out)?;
+        reading_aid(options.passes, &left_out, width, out)?;
         out.flush()?;
     }
     Ok(ending)
 }
 
+/// Passes of the search for one smallest device, roughly: with one pass, then with all of them, then on larger devices.
+pub(crate) const fn passes_of_search(passes: u32) -> u64 {
+    12 + passes as u64 * (4 + LARGER.len() as u64)
+}
+
 /// What one run needs on every policy.
-fn rows(trace: &Trace, options: &FitOptions, settings: &Settings) -> (Vec<Row>, Ending) {
+fn rows(
+    trace: &Trace,
+    options: &FitOptions,
+    settings: &Settings,
+    budget: &WorkBudget<'_>,
+) -> (Vec<Row>, Ending) {
     let mut ending = Ending::Well;
     let mut rows = Vec::new();
     // How many devices a search takes is not known: the bar counts policies.
@@ -159,14 +172,23 @@ fn rows(trace: &Trace, options: &FitOptions, settings: &Settings) -> (Vec<Row>, 
             ending = Ending::Fault;
             progress.aside(|| complain(format_args!("{}: {policy}: {what}", trace.name())));
         };
-        match row(trace, policy, options, settings) {
+        match row(trace, policy, options, settings, budget) {
             Ok(Some(row)) => {
                 if row.fits == Some(false) {
                     ending = Ending::Fault;
                 }
                 rows.push(row);
             }
-            Ok(None) => said(&"does not fit on a device of 64 times the requested bytes"),
+            Ok(None) => said(&format_args!(
+                "does not fit on a device of 64 times the requested bytes, or not on one of {}, the largest that is \
+                 simulated",
+                Fit::MAX_CAPACITY
+            )),
+            // What stops one stops all of them: the advice, which comes last, says it once.
+            Err(_) if budget.check().is_err() => {
+                ending = Ending::Fault;
+                break;
+            }
             Err(error) => said(&error),
         }
         progress.advance(1);
@@ -179,18 +201,19 @@ fn row(
     policy: Policy,
     options: &FitOptions,
     settings: &Settings,
+    budget: &WorkBudget<'_>,
 ) -> Result<Option<Row>, Box<dyn Error>> {
     let open = |capacity: Bytes| {
         let device = open_device(DeviceName::SIM, Some(capacity), false)?;
         Ok(policy.player(device, settings)?)
     };
-    let Some(fit) = Fit::find(trace, options.passes, &WorkBudget::unlimited(), open)? else {
+    let Some(fit) = Fit::find(trace, options.passes, budget, open)? else {
         return Ok(None);
     };
     let mut larger = Vec::new();
     for percent in LARGER {
         let capacity = fit.smallest.saturating_add(Bytes::new(fit.smallest.get() / 100 * percent));
-        let playing = forebay_trace::ReplayOptions::new().passes(options.passes);
+        let playing = forebay_trace::ReplayOptions::new().passes(options.passes).budget(budget);
         let reports = replay(trace, &mut *open(capacity)?, playing)?;
         larger.push(Larger {
             percent,
@@ -208,6 +231,7 @@ fn row(
         asked_bytes: fit.requested.get(),
         smallest_bytes: fit.smallest.get(),
         ratio: fit.ratio(),
+        passes: options.passes,
         maps: maps(&fit.passes),
         driver_ns: driver_ns(&fit.passes),
         larger,
@@ -272,11 +296,17 @@ fn table(rows: &[Row], width: Width, out: &mut dyn Write) -> io::Result<Vec<&'st
 }
 
 /// What the figures mean, and which of them found no room.
-fn reading_aid(left_out: &[&str], width: Width, out: &mut dyn Write) -> io::Result<()> {
+fn reading_aid(
+    passes: u32,
+    left_out: &[&str],
+    width: Width,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let text = format!(
-        "smallest: the smallest device on which every pass goes through, to 2 MiB. ratio: that over the most \
+        "smallest: the smallest device on which {} in a row went through, to 2 MiB; --passes changes that. ratio: that over the most \
          memory requested; 1 is the best possible. driver: the driver's time in the last pass there, by the \
          cost table of one H200; +1 %, +2 %, +5 %: the same on a device larger by that much.{}",
+        counted(passes, "pass"),
         no_room_for(left_out)
     );
     writeln!(out)?;

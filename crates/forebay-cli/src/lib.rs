@@ -26,6 +26,7 @@ pub mod doctor;
 mod ending;
 pub mod fit;
 mod layout;
+pub mod limit;
 pub mod monitor;
 pub mod output;
 mod progress;
@@ -42,7 +43,7 @@ use clap::Parser;
 
 use crate::command::{Command, Forebay};
 pub use crate::ending::Ending;
-use crate::output::Width;
+use crate::output::{CleanOutput, Printed, Width};
 
 /// Runs the command with `arguments`, of which the first is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -54,7 +55,7 @@ pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let forebay = match Forebay::try_parse_from(arguments) {
         Ok(forebay) => forebay,
         Err(refusal) => {
-            return match refusal.print().and_then(|()| io::stdout().flush()) {
+            return match print_refusal(&refusal) {
                 Err(error) if !output::reader_left(&error) => unwritten(&error),
                 // Help and version are no mistake (0); everything else is bad usage (2).
                 _ => u8::try_from(refusal.exit_code()).unwrap_or(Ending::Fault.status()),
@@ -63,35 +64,38 @@ pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     };
     let width = Width::of_output();
     // What programs read goes out as it is; what people read loses its colours where nobody would
-    // see them.
+    // see them. Neither steers the terminal.
+    let mut json = CleanOutput::new(io::stdout(), Printed::Json);
+    let mut words = CleanOutput::new(anstream::stdout(), Printed::Words);
+    let out: &mut dyn Write = if forebay.command.is_json() { &mut json } else { &mut words };
     let done = match &forebay.command {
-        Command::Doctor(options) if options.json => doctor::run(options, width, &mut io::stdout()),
-        Command::Doctor(options) => doctor::run(options, width, &mut anstream::stdout()),
-        Command::Demo(options) if options.json => demo::run(options, width, &mut io::stdout()),
-        Command::Demo(options) => demo::run(options, width, &mut anstream::stdout()),
-        Command::Bench(options) if options.json => bench::run(options, width, &mut io::stdout()),
-        Command::Bench(options) => bench::run(options, width, &mut anstream::stdout()),
-        Command::Replay(options) if options.json => replay::run(options, width, &mut io::stdout()),
-        Command::Replay(options) => replay::run(options, width, &mut anstream::stdout()),
-        Command::Fit(options) if options.json => fit::run(options, width, &mut io::stdout()),
-        Command::Fit(options) => fit::run(options, width, &mut anstream::stdout()),
-        Command::Report(options) if options.json => report::run(options, &mut io::stdout()),
-        Command::Report(options) => report::run(options, &mut anstream::stdout()),
-        Command::Bandwidth(options) if options.json => {
-            bandwidth::run(options, width, &mut io::stdout())
-        }
-        Command::Bandwidth(options) => bandwidth::run(options, width, &mut anstream::stdout()),
-        Command::Monitor(options) if options.json => {
-            monitor::run(options, width, &mut io::stdout())
-        }
-        Command::Monitor(options) => monitor::run(options, width, &mut anstream::stdout()),
-        Command::Convert(options) if options.json => convert::run(options, &mut io::stdout()),
-        Command::Convert(options) => convert::run(options, &mut anstream::stdout()),
+        Command::Doctor(options) => doctor::run(options, width, out),
+        Command::Demo(options) => demo::run(options, width, out),
+        Command::Bench(options) => bench::run(options, width, out),
+        Command::Replay(options) => replay::run(options, width, out),
+        Command::Fit(options) => fit::run(options, width, out),
+        Command::Report(options) => report::run(options, out),
+        Command::Bandwidth(options) => bandwidth::run(options, width, out),
+        Command::Monitor(options) => monitor::run(options, width, out),
+        Command::Convert(options) => convert::run(options, out),
     };
+    let done = done.and_then(|ending| out.flush().map(|()| ending));
     match done {
         Ok(ending) => ending.status(),
         Err(error) if output::reader_left(&error) => Ending::Well.status(),
         Err(error) => unwritten(&error),
+    }
+}
+
+/// Prints help, the version, or what is wrong with the arguments, which may be names of files of others.
+fn print_refusal(refusal: &clap::Error) -> io::Result<()> {
+    let text = output::clean(&refusal.render().ansi().to_string());
+    if refusal.use_stderr() {
+        anstream::stderr().write_all(text.as_bytes())
+    } else {
+        let mut out = anstream::stdout();
+        out.write_all(text.as_bytes())?;
+        out.flush()
     }
 }
 

@@ -2,6 +2,8 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::output::clean;
+
 /// A bar on standard error; nothing where that is no terminal.
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -24,7 +26,7 @@ impl Progress {
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        bar.set_prefix(what.to_owned());
+        bar.set_prefix(clean(what));
         Self { bar }
     }
 

@@ -5,10 +5,14 @@
 //!
 //! ```text
 //!   requested                smallest                         enough
-//!       |------ fails --------->|<-------- goes through --------|      bisected to the granule
+//!       |------ fails --------->|<-------- goes through --------|      bisected to the granule, with one pass
+//!                               |--- all passes fail --->|             then stepped up until all passes go through
 //! ```
+//!
+//! A device on which one pass goes through may refuse the next one: what is cached by then lies elsewhere. So the result
+//! is proven with as many passes as it is to hold for.
 
-use forebay_core::Bytes;
+use forebay_core::{Bytes, TIB};
 
 use crate::{PassReport, Player, ReplayOptions, Trace, WorkBudget, replay};
 
@@ -34,9 +38,17 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Replays `trace` on devices of different capacities, `passes` times on each, until the smallest one on which
-    /// no allocation finds memory missing is known to 2 MiB. `None` if even 64 times the requested bytes do not
-    /// suffice. `open` makes an allocator on an empty device of a given capacity.
+    /// The largest device that is looked at. Larger than any there is: simulated pages take memory of this machine, about
+    /// 300 MiB for all of them.
+    pub const MAX_CAPACITY: Bytes = Bytes::new(TIB);
+
+    /// How many passes a result should hold for unless said: with fewer, recorded runs were refused in a later pass.
+    pub const PASSES: u32 = 10;
+
+    /// Replays `trace` on devices of different capacities until the smallest one is known to 2 MiB on which `passes`
+    /// passes in a row find no memory missing. `None` if even 64 times the requested bytes do not suffice, or if that
+    /// takes more than [`MAX_CAPACITY`](Self::MAX_CAPACITY). `open` makes an allocator on an empty device of a given
+    /// capacity.
     ///
     /// Assumes that a run which goes through goes through on any larger device. For an allocator of which that is
     /// not true, the result is a capacity that suffices, with one just below it that does not.
@@ -66,10 +78,11 @@ impl Fit {
         let requested = trace.statistics().peak_requested;
         let granules = |bytes: u64| bytes.div_ceil(GRANULE).max(1);
         let least = granules(requested.get());
-        let most = least.saturating_mul(MOST);
-        // `fails` granules are less than the requested bytes.
-        let (mut fails, mut suffices) = (least - 1, least);
-        let mut try_with = |granules: u64| {
+        let most = least.saturating_mul(MOST).min(Self::MAX_CAPACITY.get() / GRANULE);
+        if least > most {
+            return Ok(None);
+        }
+        let mut try_with = |granules: u64, passes: u32| {
             let capacity = Bytes::new(granules.saturating_mul(GRANULE));
             let reports = replay(
                 trace,
@@ -79,25 +92,17 @@ impl Fit {
             let is_short = reports.iter().any(|report| report.out_of_memory > 0);
             Ok::<_, AnyError>((!is_short).then_some(reports))
         };
-        let mut best = loop {
-            if let Some(reports) = try_with(suffices)? {
-                break reports;
-            }
-            if suffices >= most {
-                return Ok(None);
-            }
-            fails = suffices;
-            // A sixty-fourth more, then twice as much more, and so on: most allocators need a few hundredths.
-            let above = suffices.saturating_sub(least).max(least / 128).max(1);
-            suffices = least.saturating_add(above.saturating_mul(2)).min(most);
+        // `least - 1` granules are less than the requested bytes. A sixty-fourth more at first: most allocators need a
+        // few hundredths.
+        let step = (least / 64).max(1);
+        let one_pass = Search { fails: least - 1, first: least, step, most };
+        let Some((suffices, _)) = one_pass.run(|granules| try_with(granules, 1))? else {
+            return Ok(None);
         };
-        while suffices - fails > 1 {
-            let middle = fails + (suffices - fails) / 2;
-            match try_with(middle)? {
-                Some(reports) => (suffices, best) = (middle, reports),
-                None => fails = middle,
-            }
-        }
+        let all_passes = Search { fails: suffices - 1, first: suffices, step: 1, most };
+        let Some((suffices, best)) = all_passes.run(|granules| try_with(granules, passes))? else {
+            return Ok(None);
+        };
         let smallest = Bytes::new(suffices.saturating_mul(GRANULE));
         Ok(Some(Self { requested, smallest, passes: best }))
     }
@@ -108,5 +113,46 @@ impl Fit {
             return 0.0;
         }
         self.smallest.get() as f64 / self.requested.get() as f64
+    }
+}
+
+/// A search for the smallest number that suffices.
+struct Search {
+    /// This does not.
+    fails: u64,
+    /// What is tried first.
+    first: u64,
+    /// How much more is tried next; then twice as much more, and so on.
+    step: u64,
+    /// Nothing above is tried.
+    most: u64,
+}
+
+impl Search {
+    /// The smallest number for which `attempt` gives something, and what it gives. `None` if no number up to the most does.
+    fn run<T>(
+        self,
+        mut attempt: impl FnMut(u64) -> Result<Option<T>, AnyError>,
+    ) -> Result<Option<(u64, T)>, AnyError> {
+        let (mut fails, mut suffices, mut step) = (self.fails, self.first, self.step);
+        let mut best = loop {
+            if let Some(found) = attempt(suffices)? {
+                break found;
+            }
+            if suffices >= self.most {
+                return Ok(None);
+            }
+            fails = suffices;
+            suffices = suffices.saturating_add(step).min(self.most);
+            step = step.saturating_mul(2);
+        };
+        while suffices - fails > 1 {
+            let middle = fails + (suffices - fails) / 2;
+            match attempt(middle)? {
+                Some(found) => (suffices, best) = (middle, found),
+                None => fails = middle,
+            }
+        }
+        Ok(Some((suffices, best)))
     }
 }

@@ -17,8 +17,6 @@ mod text;
 use std::io::{self, Write};
 use std::path::Path;
 
-use forebay_trace::ReadOptions;
-
 use crate::Ending;
 use crate::command::DoctorOptions;
 use crate::doctor::probe::Probe;
@@ -26,7 +24,7 @@ use crate::doctor::report::{Report, RunSection};
 use crate::monitor;
 use crate::output::{Width, complain};
 use crate::replay::{Policy, read_trace};
-use crate::report::advice_on;
+use crate::report::{ADVICE_PASSES, advice_on};
 
 /// Looks at the machine and writes what it found to `out`, for people in lines of `width`. Escape
 /// sequences are `out`'s to strip.
@@ -64,12 +62,13 @@ pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Re
 
 /// What would help a recorded run, as a report of it says. What fails is told on standard error.
 fn run_section(path: &Path, options: &DoctorOptions) -> Option<RunSection> {
-    let mut reading = ReadOptions::default();
-    reading.device = options.of_device;
+    let reading = options.reading.options();
     let trace = read_trace(path, &reading)?;
     let settings =
         Policy::settings(&[Policy::Forebay]).inspect_err(|error| complain(error)).ok()?;
-    Some(RunSection { trace: trace.name().to_owned(), advice: advice_on(&trace, &settings)? })
+    let budget = options.limit.budget(&trace, ADVICE_PASSES);
+    let advice = advice_on(&trace, &settings, &budget)?;
+    Some(RunSection { trace: trace.name().to_owned(), advice })
 }
 
 /// The report as one line.

@@ -34,7 +34,9 @@ use forebay::Settings;
 use forebay_core::counted;
 use forebay_hal::Error;
 use forebay_trace::format::{check_ending, write_path};
-use forebay_trace::{Analysis, PassReport, Player, ReadOptions, Recorder, Trace, Verifier, replay};
+use forebay_trace::{
+    Analysis, PassReport, Player, ReadOptions, Recorder, Trace, Verifier, WorkBudget, replay,
+};
 
 use crate::Ending;
 use crate::command::ReplayOptions;
@@ -74,8 +76,7 @@ pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Re
     else {
         return Ok(Ending::BadUsage);
     };
-    let mut reading = ReadOptions::default();
-    reading.device = options.of_device;
+    let reading = options.reading.options();
     let mut ending = Ending::Well;
     let mut tables = 0_usize;
     // The columns that found no room, in any of the tables.
@@ -165,10 +166,12 @@ fn play(trace: &Trace, options: &ReplayOptions, settings: &Settings) -> (Vec<Row
     } else {
         Progress::of(trace.name(), operations)
     };
+    let budget =
+        options.limit.budget(trace, u64::from(options.passes) * options.policy.len() as u64);
     for &policy in &options.policy {
         progress.doing(policy.name());
         let mut tell = |more| progress.advance(more);
-        match play_on((policy, settings), trace, options, &mut tell) {
+        match play_on((policy, settings), trace, options, (&mut tell, &budget)) {
             Ok(Played { reports, unwritten, missing }) => {
                 if let Some(missing) = missing {
                     let (name, device) = (trace.name(), options.device);
@@ -197,6 +200,10 @@ fn play(trace: &Trace, options: &ReplayOptions, settings: &Settings) -> (Vec<Row
             Err(error) => {
                 ending = Ending::Fault;
                 progress.aside(|| complain(format_args!("{}: {policy}: {error}", trace.name())));
+                // What stops one stops all of them.
+                if budget.check().is_err() {
+                    break;
+                }
             }
         }
     }
@@ -221,7 +228,7 @@ fn play_on(
     (policy, settings): (Policy, &Settings),
     trace: &Trace,
     options: &ReplayOptions,
-    tell: &mut dyn FnMut(u64),
+    (tell, budget): (&mut dyn FnMut(u64), &WorkBudget<'_>),
 ) -> Result<Played, String> {
     let device = open_device(options.device, options.capacity, options.backed)?;
     let mut verifier = match options.verify {
@@ -237,7 +244,8 @@ fn play_on(
             }
             Err(error) => return Err(error.to_string()),
         };
-        let reports = play_with(&mut *player, trace, options, verifier.as_mut(), tell)?;
+        let playing = forebay_trace::ReplayOptions::new().progress(tell).budget(budget);
+        let reports = play_with(&mut *player, trace, options, verifier.as_mut(), playing)?;
         return Ok(Played { reports, ..Played::default() });
     };
     let recorder = Recorder::at_most(trace.name(), trace.len());
@@ -253,20 +261,21 @@ fn play_on(
         }
         tell(more);
     };
-    let reports = play_with(&mut player, trace, options, verifier.as_mut(), &mut tell)?;
+    let playing = forebay_trace::ReplayOptions::new().progress(&mut tell).budget(budget);
+    let reports = play_with(&mut player, trace, options, verifier.as_mut(), playing)?;
     let written = write_path(&recorder.finish(), path);
     let unwritten = written.err().map(|error| format!("{}: {error}", path.display()));
     Ok(Played { reports, unwritten, missing: None })
 }
 
-fn play_with(
+fn play_with<'a>(
     player: &mut dyn Player,
     trace: &Trace,
     options: &ReplayOptions,
-    verifier: Option<&mut Verifier>,
-    tell: &mut dyn FnMut(u64),
+    verifier: Option<&'a mut Verifier>,
+    playing: forebay_trace::ReplayOptions<'a>,
 ) -> Result<Vec<PassReport>, String> {
-    let mut playing = forebay_trace::ReplayOptions::new().passes(options.passes).progress(tell);
+    let mut playing = playing.passes(options.passes);
     playing.verify = verifier;
     replay(trace, player, playing).map_err(|error| error.to_string())
 }

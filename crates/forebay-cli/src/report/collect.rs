@@ -9,7 +9,7 @@ use forebay_trace::{
 use super::advice;
 use super::data::{Report, Run, SCHEMA, Series, Timeline};
 use super::gains::Gains;
-use super::lives::{LabelNumbers, histogram, lives, owners};
+use super::lives::{LabelNumbers, Life, histogram, lives, owners};
 use super::map::map;
 use super::series::{SeriesBuilder, events_per_bucket};
 use super::terms::{Depth, Terms};
@@ -45,12 +45,15 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
     let mut labels = LabelNumbers::default();
     let owners = owners(trace, &lives, run.peak_at, &mut labels);
     (terms.tell)("forebay");
-    let ours = play_ours(trace, terms, run.peak_at)?;
+    let ours = play_ours(trace, terms, run.peak_at);
+    let ours = ours.map_err(|error| stopped(trace, terms).err().unwrap_or(error))?;
     // A snapshot of one moment says where its blocks are.
-    let recorded: Vec<_> = lives.iter().map(|life| trace.address(life.block)).collect();
-    let map = match recorded.iter().any(Option::is_some) {
-        true => map(trace, &lives, &recorded, &[], &mut labels),
-        false => map(trace, &lives, &ours.seen.addresses, &ours.seen.maps, &mut labels),
+    let recorded = |life: &Life| trace.address(life.block);
+    let map = match lives.iter().any(|life| recorded(life).is_some()) {
+        true => map(trace, &lives, recorded, &[], &mut labels),
+        false => {
+            map(trace, &lives, |life| ours.seen.address(life.block), &ours.seen.maps, &mut labels)
+        }
     };
     let mut series = vec![ours.requested, ours.held];
     let row = |policy, pass: &PassReport| {
@@ -65,7 +68,10 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
                 series.push(held);
                 rows.extend(passes.iter().map(|pass| row(policy, pass)));
             }
-            Err(error) => faults.push(format!("{}: {policy}: {error}", trace.name())),
+            Err(error) => {
+                stopped(trace, terms)?;
+                faults.push(format!("{}: {policy}: {error}", trace.name()));
+            }
         }
     }
     let Trials { fits, trials, batch } = match terms.depth {

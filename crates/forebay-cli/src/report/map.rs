@@ -8,25 +8,17 @@ use super::lives::{LabelNumbers, Life};
 /// The most blocks that are drawn.
 const MOST_BLOCKS: usize = 1 << 14;
 
-/// The map of a run whose blocks lay at `addresses` while the pool held `maps`.
+/// The map of a run whose blocks lay at `address` while the pool held `maps`.
 pub(super) fn map(
     trace: &Trace,
     lives: &[Life],
-    addresses: &[Option<u64>],
+    address: impl Fn(&Life) -> Option<u64>,
     maps: &[HeldRanges],
     labels: &mut LabelNumbers,
 ) -> Map {
-    let placed = lives.iter().zip(addresses);
-    let mut placed: Vec<(&Life, u64)> = placed
-        .filter_map(|(life, address)| Some((life, (*address)?)))
-        .filter(|(life, _)| life.bytes > 0)
-        .collect();
-    // What fills the most of the picture over time comes first.
-    placed.sort_by_key(|(life, _)| {
-        let area = u128::from(life.bytes) * u128::from(life.events());
-        (core::cmp::Reverse(area), life.block)
-    });
-    let left_out = placed.split_off(placed.len().min(MOST_BLOCKS));
+    let placed = lives.iter().filter(|life| life.bytes > 0);
+    let placed = placed.filter_map(|life| Some((life, address(life)?)));
+    let (mut placed, left_out) = largest(placed);
     placed.iter().for_each(|(life, _)| _ = labels.of(trace, life.block));
     placed.sort_by_key(|(life, _)| life.block);
     let held = maps.iter().flat_map(|map| &map.ranges).copied();
@@ -47,10 +39,40 @@ pub(super) fn map(
     Map {
         end: used.end,
         blocks,
-        blocks_left_out: left_out.len() as u64,
-        largest_left_out_bytes: left_out.iter().map(|(life, _)| life.bytes).max().unwrap_or(0),
+        blocks_left_out: left_out.blocks,
+        largest_left_out_bytes: left_out.largest_bytes,
         held: held.collect(),
     }
+}
+
+/// Blocks that are not drawn.
+#[derive(Debug, Default)]
+struct LeftOut {
+    blocks: u64,
+    largest_bytes: u64,
+}
+
+/// The blocks that fill the most of the picture over time, as many as are drawn. Never holds many more than that.
+fn largest<'a>(all: impl Iterator<Item = (&'a Life, u64)>) -> (Vec<(&'a Life, u64)>, LeftOut) {
+    let (mut kept, mut left_out) = (Vec::new(), LeftOut::default());
+    let mut shorten = |kept: &mut Vec<(&'a Life, u64)>| {
+        kept.sort_by_key(|(life, _)| {
+            let area = u128::from(life.bytes) * u128::from(life.events());
+            (core::cmp::Reverse(area), life.block)
+        });
+        for (life, _) in kept.drain(MOST_BLOCKS.min(kept.len())..) {
+            left_out.blocks += 1;
+            left_out.largest_bytes = left_out.largest_bytes.max(life.bytes);
+        }
+    };
+    for one in all {
+        kept.push(one);
+        if kept.len() >= 4 * MOST_BLOCKS {
+            shorten(&mut kept);
+        }
+    }
+    shorten(&mut kept);
+    (kept, left_out)
 }
 
 /// Addresses that were ever used, put one after another.

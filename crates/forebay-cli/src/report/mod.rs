@@ -31,18 +31,18 @@ mod watch;
 
 pub use data::Report;
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use forebay::Settings;
 use forebay_core::{Bytes, counted};
-use forebay_trace::format::{PoolSnapshot, Recorded};
-use forebay_trace::{ReadOptions, Trace, WorkBudget};
+use forebay_trace::format::{PoolSnapshot, Recorded, write_whole};
+use forebay_trace::{Fit, Trace, WorkBudget};
 use serde::Serialize;
 
 use crate::Ending;
 use crate::command::ReportOptions;
+use crate::fit::passes_of_search;
 use crate::output::complain;
 use crate::progress::Progress;
 use crate::replay::Policy;
@@ -54,13 +54,30 @@ use terms::{Depth, Terms};
 /// Steps of the bar: five allocators, three devices, five trials, the batch, and a few changes that are advised.
 const STEPS: u64 = 20;
 
+/// Passes of a quick report: every allocator, cold and warm.
+const QUICK_PASSES: u64 = 2 * Policy::ALL.len() as u64;
+
+/// Passes of a report that only advises, roughly: five trials and half a dozen changes more.
+pub(crate) const ADVICE_PASSES: u64 = QUICK_PASSES + 2 * (5 + 6);
+
+/// Passes of a report, roughly.
+fn passes_at(depth: Depth) -> u64 {
+    match depth {
+        Depth::Quick => QUICK_PASSES,
+        Depth::Advice => ADVICE_PASSES,
+        // The batch is bisected in a dozen steps.
+        Depth::Thorough => {
+            ADVICE_PASSES + trials::FITTED.len() as u64 * passes_of_search(Fit::PASSES) + 2 * 12
+        }
+    }
+}
+
 /// Makes the report of a run and writes the page, or with `--json` the data to `out`.
 pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
     let Ok(settings) = Policy::settings(Policy::ALL).inspect_err(|error| complain(error)) else {
         return Ok(Ending::BadUsage);
     };
-    let mut reading = ReadOptions::default();
-    reading.device = options.of_device;
+    let reading = options.reading.options();
     let source = Source::of(&options.trace);
     let trace = match source.read_recorded(&reading) {
         Ok(Recorded::Run(trace)) => *trace,
@@ -86,13 +103,10 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
         progress.doing(what);
         progress.advance(1);
     };
-    let terms = Terms {
-        settings: &settings,
-        capacity: options.capacity,
-        depth: if options.quick { Depth::Quick } else { Depth::Thorough },
-        tell: &tell,
-        budget: &WorkBudget::unlimited(),
-    };
+    let depth = if options.quick { Depth::Quick } else { Depth::Thorough };
+    let budget = &options.limit.budget(&trace, passes_at(depth));
+    let capacity = options.capacity;
+    let terms = Terms { settings: &settings, capacity, depth, tell: &tell, budget };
     let found = collect(&trace, &terms);
     drop(progress);
     let (report, faults) = match found {
@@ -127,7 +141,7 @@ fn deliver(
     if !options.json || options.output.is_some() {
         let path = options.output.clone().unwrap_or_else(|| default_path(name));
         let written = page().and_then(|(page, what)| {
-            std::fs::write(&path, &page)?;
+            write_whole(&path, |out| out.write_all(page.as_bytes()))?;
             Ok((Bytes::new(page.len() as u64), what))
         });
         match written {
@@ -167,13 +181,16 @@ pub fn page_of(
 
 /// What a report of the run advises, without devices of other sizes and larger batches. What fails is told on standard
 /// error; `None` if there is no report.
-pub(crate) fn advice_on(trace: &Trace, settings: &Settings) -> Option<Vec<data::Advice>> {
+pub(crate) fn advice_on(
+    trace: &Trace,
+    settings: &Settings,
+    budget: &WorkBudget<'_>,
+) -> Option<Vec<data::Advice>> {
     let progress = Progress::of("advice", STEPS);
     let tell = |what| {
         progress.doing(what);
         progress.advance(1);
     };
-    let budget = &WorkBudget::unlimited();
     let terms = Terms { settings, capacity: None, depth: Depth::Advice, tell: &tell, budget };
     let found = collect(trace, &terms);
     drop(progress);
@@ -188,8 +205,8 @@ pub(crate) fn write_for_demo(trace: &Trace, capacity: Bytes) -> Result<PathBuf, 
     let page =
         page_of(trace, &Settings::default(), Some(capacity), false, &WorkBudget::unlimited())?;
     let path = std::env::temp_dir().join(format!("forebay-demo-{}.html", std::process::id()));
-    // Others may write to that folder too: what is there already, such as a link, is not followed.
-    let written = File::create_new(&path).and_then(|mut file| file.write_all(page.as_bytes()));
+    // Others may write to that folder too: what is there already, such as a link, is replaced and not followed.
+    let written = write_whole(&path, |out| out.write_all(page.as_bytes()));
     written.map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(path)
 }

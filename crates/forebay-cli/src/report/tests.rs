@@ -278,7 +278,7 @@ fn trials_are_those_of_fit_and_replay() {
             let device = open_device(DeviceName::SIM, Some(capacity), false)?;
             Ok(policy.player(device, &Settings::default())?)
         };
-        let fit = Fit::find(&trace, 2, &WorkBudget::unlimited(), open).unwrap().unwrap();
+        let fit = Fit::find(&trace, Fit::PASSES, &WorkBudget::unlimited(), open).unwrap().unwrap();
         assert_eq!((found.smallest_bytes, found.ratio), (fit.smallest.get(), fit.ratio()));
     }
     let changes: HashSet<&str> = report.trials.iter().map(|trial| trial.change).collect();

@@ -14,7 +14,7 @@ use super::terms::{Depth, Terms};
 use crate::replay::{DeviceName, Policy, open_device};
 
 /// The allocators whose smallest device is found.
-const FITTED: [Policy; 3] =
+pub(super) const FITTED: [Policy; 3] =
     [Policy::Forebay, Policy::Model(Model::TorchExpandable), Policy::Model(Model::Torch)];
 
 /// Settings that are tried, each on top of those in force. They change no result of a program.
@@ -30,7 +30,7 @@ const STEPS: u64 = 64;
 /// The largest factor that is looked for.
 const MOST_FACTOR: u64 = 64;
 
-/// Passes of each replay, as in `forebay replay` and `forebay fit`.
+/// Passes of each replay, as in `forebay replay`.
 pub(super) const PASSES: u32 = 2;
 
 /// What was found.
@@ -59,7 +59,7 @@ pub(super) fn run(
     for policy in FITTED.into_iter().filter(|_| terms.depth == Depth::Thorough) {
         (terms.tell)("smallest device");
         let open = |capacity: Bytes| opened(policy, Some(capacity), terms.settings);
-        match Fit::find(trace, PASSES, terms.budget, open) {
+        match Fit::find(trace, Fit::PASSES, terms.budget, open) {
             Ok(Some(fit)) => found.fits.push(SmallestDevice {
                 policy: policy.name(),
                 smallest_bytes: fit.smallest.get(),

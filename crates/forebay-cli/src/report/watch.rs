@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::Pool;
 use forebay_hal::Call;
-use forebay_trace::{Event, Moment};
+use forebay_trace::{BlockIndex, Event, Moment};
 
 use super::data::{Happening, HappeningKind, Happenings, HeldRanges, PoolSamples};
 
@@ -31,8 +31,8 @@ pub(super) struct PoolWatch {
     samples: PoolSamples,
     counts: Happenings,
     listed: BTreeMap<HappeningKind, Vec<Happening>>,
-    /// Where each block lay, by number; `None` if it got no memory.
-    addresses: Vec<Option<u64>>,
+    /// Where each block lay, by number; 0 if it got no memory.
+    addresses: Vec<u64>,
     maps: Vec<HeldRanges>,
 }
 
@@ -41,9 +41,16 @@ pub(super) struct PoolWatch {
 pub(super) struct Seen {
     pub(super) samples: PoolSamples,
     pub(super) happenings: Happenings,
-    pub(super) addresses: Vec<Option<u64>>,
+    addresses: Vec<u64>,
     /// By address, not by offset.
     pub(super) maps: Vec<HeldRanges>,
+}
+
+impl Seen {
+    /// Where a block lay; `None` if it got no memory.
+    pub(super) fn address(&self, block: BlockIndex) -> Option<u64> {
+        self.addresses.get(block.0 as usize).copied().filter(|&address| address > 0)
+    }
 }
 
 impl PoolWatch {
@@ -96,7 +103,7 @@ impl PoolWatch {
             self.list(HappeningKind::OutOfMemory, at, size.get(), 1);
         }
         let address = moment.player.placed().and_then(|player| player.address(block));
-        self.addresses.push(address.map(|address| address.get()));
+        self.addresses.push(address.map_or(0, |address| address.get()));
     }
 
     fn sample(&mut self, at: u64) {

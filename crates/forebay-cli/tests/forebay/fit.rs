@@ -1,5 +1,7 @@
 //! `forebay fit`, as built.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::replay::{data, forebay, gpt2, rows, text};
@@ -31,12 +33,36 @@ fn a_run_fits_hardly_more_than_it_asks_for() {
     assert_eq!(ours.get("fits"), None, "nobody asked");
 }
 
+/// "Smallest" holds for as many passes as it says: replayed as often on a device of that size, nothing is refused.
+#[test]
+fn what_is_promised_is_served_in_ten_passes() {
+    for trace in [gpt2(), data("tests/data/rmm_log.csv").display().to_string()] {
+        for row in rows(&forebay(&["fit", &trace, "--json"])) {
+            assert_eq!(row["passes"], 10, "{row}");
+            let capacity = row["smallest_bytes"].as_u64().unwrap().to_string();
+            let policy = row["policy"].as_str().unwrap();
+            let words = ["replay", &trace, "--passes", "10", "--policy", policy, "--json"];
+            let run = forebay(&[&words[..], &["--capacity", &capacity]].concat());
+            assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+        }
+    }
+    let said = forebay(&["fit", &data("tests/data/rmm_log.csv").display().to_string()]);
+    let said = text(&said.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        said.contains("the smallest device on which 10 passes in a row went through"),
+        "{said}"
+    );
+}
+
 #[test]
 fn whether_it_fits_is_told_with_the_margin() {
     let log = data("tests/data/rmm_log.csv").display().to_string();
     let ask = |capacity: &str, more: &[&str]| {
         let words = ["fit", &log, "--policy", "forebay,direct", "--capacity", capacity];
-        forebay(&[&words, more].concat())
+        // A table takes all the room it needs where there is no terminal; this one is told of one.
+        let mut forebay = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        forebay.env_remove("CLICOLOR_FORCE").env("COLUMNS", "80");
+        forebay.args([&words, more].concat()).output().unwrap()
     };
     let enough = ask("24GiB", &[]);
     assert_eq!(enough.status.code(), Some(0), "{}", text(&enough.stderr));

@@ -9,6 +9,7 @@ mod command;
 mod demo;
 mod doctor;
 mod fit;
+mod foreign;
 mod machine;
 mod record;
 mod replay;

@@ -395,7 +395,7 @@ fn tables_fit_the_terminal() {
         &[&log, "--verify", "--device=host"],
         &[&gpt2(), "--passes", "3", "--policy", "forebay,direct"],
     ];
-    for (columns, most) in [(None, 80), (Some("60"), 60), (Some("132"), 132)] {
+    for (columns, most) in [(Some("80"), 80), (Some("60"), 60), (Some("132"), 132)] {
         for arguments in runs {
             let said = lines(columns, arguments);
             let wide = said.lines().find(|line| line.chars().count() > most);
@@ -406,4 +406,12 @@ fn tables_fit_the_terminal() {
     let wide = lines(Some("132"), runs[0]);
     assert!(wide.contains("maps") && !wide.contains("Left out to fit"), "{wide}");
     assert!(lines(Some("60"), runs[0]).contains("Left out to fit"), "what is left out is named");
+    // A pipe has no width, so its tables have every column; words still take 80.
+    for arguments in runs {
+        let said = lines(None, arguments);
+        assert!(said.contains("p99 ns") && !said.contains("Left out to fit"), "{said}");
+        let is_of_table = |line: &&str| line.contains("iB") && line.starts_with("  ");
+        let words = said.lines().filter(|line| !is_of_table(line) && !line.contains("p99 ns"));
+        assert_eq!(words.clone().find(|line| line.chars().count() > 80), None, "{said}");
+    }
 }

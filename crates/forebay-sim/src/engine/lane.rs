@@ -161,7 +161,8 @@ impl State {
     /// A stream whose next work can run: the seed decides among those that events allow.
     pub(crate) fn pick(&mut self) -> Option<StreamId> {
         let ready = &self.schedule.ready;
-        let total = ready.iter().zip(WEIGHTS).map(|(class, weight)| class.len() as u64 * weight).sum();
+        let total =
+            ready.iter().zip(WEIGHTS).map(|(class, weight)| class.len() as u64 * weight).sum();
         let mut drawn = self.random.below(total);
         for (class, weight) in ready.iter().zip(WEIGHTS) {
             let index = usize::try_from(drawn / weight).unwrap_or(usize::MAX);
