@@ -268,9 +268,10 @@ fn figures(snapshot: &PoolSnapshot) -> Figures {
             cached_bytes: refused.cached_bytes,
             largest_free_bytes: refused.largest_free_bytes,
         },
+        // An old file has no counters: what its blocks take is held at least.
         None => Figures {
             limit_bytes: snapshot.limit_bytes,
-            held_bytes: of.held_bytes,
+            held_bytes: of.held_bytes.max(of.live_bytes).max(listed),
             live_bytes: of.live_bytes.max(listed),
             blocks,
             free_bytes: of.free_bytes,

@@ -125,7 +125,8 @@ fn a_snapshot_of_a_pool_has_a_page_of_its_own() {
         (&found["schema"], &found["refusal"]),
         (&"forebay.postmortem.v1".into(), &Value::Null)
     );
-    assert_eq!(found["figures"]["live_bytes"], 1536);
+    let figures = &found["figures"];
+    assert_eq!((&figures["live_bytes"], &figures["held_bytes"]), (&1536.into(), &1536.into()));
     assert_eq!(found["owners"]["by_tag"][0]["owner"], "(no tag)");
     // What would advise on a run has nothing to say of a moment.
     let run = forebay(&["doctor", &snapshot]);
