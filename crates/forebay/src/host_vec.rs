@@ -51,6 +51,8 @@ fn refusal<T>(length: usize, call: Call) -> Error {
 #[cfg(all(target_os = "linux", not(miri)))]
 fn memory() -> (Bytes, Bytes) {
     let found = rustix::system::sysinfo();
+    // The fields have 32 bits on some targets.
+    #[allow(clippy::useless_conversion)]
     let bytes = |memory, swap| {
         let parts = u64::from(memory).saturating_add(u64::from(swap));
         Bytes::new(parts.saturating_mul(found.mem_unit.into()))
