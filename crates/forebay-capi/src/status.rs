@@ -218,7 +218,9 @@ pub(crate) fn of_error(error: &Error) -> Status {
         Error::WrongPool { .. } => Status::WrongPool,
         Error::WrongSize { .. } => Status::WrongSize,
         Error::PoolGone { .. } => Status::InvalidHandle,
-        Error::Overrun { .. } | Error::WrittenAfterFree { .. } => Status::Corrupted,
+        Error::Overrun { .. } | Error::UnorderedFree { .. } | Error::WrittenAfterFree { .. } => {
+            Status::Corrupted
+        }
         Error::Config(_) => Status::Config,
         Error::Forked => Status::Forked,
         Error::Device(error) => of_device(error),

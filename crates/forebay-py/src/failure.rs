@@ -124,7 +124,9 @@ fn class_of(error: &forebay::Error) -> &'static str {
         Error::ClassUnavailable { .. }
         | Error::AidUnavailable { .. }
         | Error::Device(hal::Error::Unsupported { .. }) => "UnsupportedError",
-        Error::Overrun { .. } | Error::WrittenAfterFree { .. } => "CorruptionError",
+        Error::Overrun { .. } | Error::UnorderedFree { .. } | Error::WrittenAfterFree { .. } => {
+            "CorruptionError"
+        }
         Error::Device(hal::Error::Lost { .. }) => "LostError",
         Error::Device(hal::Error::Busy { .. } | hal::Error::Transient { .. }) => "BusyError",
         Error::NotABlock { .. }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use forebay_core::transfer::CompressedError;
 use forebay_core::{Address, Bytes, Span};
+use forebay_hal::StreamHandle;
 
 use crate::config::ConfigError;
 use crate::named::error::SharedError;
@@ -118,6 +119,18 @@ pub enum Error {
         /// The value that is there now.
         found: u8,
     },
+    /// A block was freed on a stream that is not ordered after the one it was allocated on: when the free came to its
+    /// turn there, the other stream had not even begun with the block. Work on it may go on after the free.
+    UnorderedFree {
+        /// The address of the block.
+        address: Address,
+        /// The size of the block.
+        size: Bytes,
+        /// The stream it was freed on.
+        freed_on: StreamHandle,
+        /// The stream it was allocated on.
+        allocated_on: StreamHandle,
+    },
     /// The program wrote to free memory, usually through a block that it had freed.
     WrittenAfterFree {
         /// The first byte that was overwritten.
@@ -194,6 +207,7 @@ forebay_hal::debug_as_message!(Error {
     PoolGone { pool },
     AddressRange { span },
     Overrun { address, size, written, expected, found },
+    UnorderedFree { address, size, freed_on, allocated_on },
     WrittenAfterFree { written, expected, found, block },
     AidUnavailable { aid, device, missing },
     ReadOnly { size },
@@ -282,6 +296,13 @@ impl fmt::Display for Error {
                     size.get()
                 )
             }
+            Self::UnorderedFree { address, size, freed_on, allocated_on } => write!(
+                f,
+                "the block of {} B at {address} was freed on {freed_on} while {allocated_on}, which it was allocated \
+                 on, had work before it; free it on {allocated_on}, make {freed_on} wait for an event there, or record \
+                 the use",
+                size.get()
+            ),
             Self::WrittenAfterFree { written, expected, found, block } => {
                 write!(
                     f,
@@ -342,7 +363,10 @@ impl Error {
     /// * Memory that was written to by mistake stays out of use while the pool lives
     ///   ([`Statistics::retired`](crate::Statistics::retired)), because the program may write there again.
     pub const fn is_finding(&self) -> bool {
-        matches!(self, Self::Overrun { .. } | Self::WrittenAfterFree { .. })
+        matches!(
+            self,
+            Self::Overrun { .. } | Self::UnorderedFree { .. } | Self::WrittenAfterFree { .. }
+        )
     }
 }
 

@@ -23,7 +23,7 @@ impl DebugChecks {
         }
         if self.aids.canaries && !canary.is_empty() {
             self.probe.fill(canary, pattern_of(block.start()), stream)?;
-            let watched = CanaryRecord { size: block.size(), canary, number: 0 };
+            let watched = CanaryRecord { size: block.size(), canary, stream, number: 0 };
             lock(&self.canaries).add(block.start(), watched);
         }
         Ok(())
@@ -39,10 +39,17 @@ impl DebugChecks {
         memory: FreedBlock,
     ) -> Result<Option<Error>> {
         let watched = lock(&self.canaries).at(address);
-        if let Some(CanaryRecord { size, canary, .. }) = watched {
+        if let Some(CanaryRecord { size, canary, stream: allocated_on, .. }) = watched {
             let mismatch = self.probe.first_mismatch(canary, pattern_of(address), memory.stream)?;
+            let is_written_late = mismatch.is_some()
+                && allocated_on != memory.stream
+                && self.is_intact_later(canary, pattern_of(address))?;
             // Removed before the fill, so that no check reads it any more.
             lock(&self.canaries).remove(address);
+            if is_written_late {
+                let freed_on = memory.stream;
+                return Ok(Some(Error::UnorderedFree { address, size, freed_on, allocated_on }));
+            }
             if let Some(mismatch) = mismatch {
                 return Ok(Some(overrun(address, size, mismatch)));
             }
@@ -57,6 +64,14 @@ impl DebugChecks {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a canary that does not hold its pattern does so once all work of the device is done: then it was not
+    /// overwritten, but not written yet.
+    fn is_intact_later(&self, canary: Span, pattern: Pattern) -> Result<bool> {
+        self.probe.synchronize()?;
+        let own = self.probe.own_stream()?;
+        Ok(self.probe.first_mismatch_now(canary, pattern, own)?.is_none())
     }
 
     /// The first byte of free memory, not in use by any work, that was written to, with the block that was there last.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::Pattern;
+use forebay_hal::{Pattern, StreamHandle};
 
 use super::probe::Mismatch;
 use crate::Error;
@@ -16,6 +16,8 @@ pub(in crate::pool) const CANARY: Bytes = Bytes::new(512);
 pub(in crate::pool) struct CanaryRecord {
     pub(in crate::pool) size: Bytes,
     pub(in crate::pool) canary: Span,
+    /// The stream on which it was written, which is the one of the request.
+    pub(in crate::pool) stream: StreamHandle,
     /// Its place in the order of additions; set when it is added.
     pub(in crate::pool) number: u64,
 }

@@ -269,3 +269,29 @@ fn the_peak_of_live_bytes_is_exact_where_it_is_asked_for() {
     plain.pool.allocate(Bytes::new(1), DEFAULT).unwrap();
     assert_eq!(plain.pool.statistics().peak_live, None);
 }
+
+/// A free on a stream that does not come after the one with the block is no write out of bounds.
+#[test]
+fn a_free_on_the_wrong_stream_is_told_as_such() {
+    let stage = Stage::with(|settings| settings.canaries(true));
+    let [one, two] = [(); 2].map(|()| stage.device.create_stream(Priority::Normal).unwrap());
+    let first = stage.pool.allocate(Bytes::mib(1), one).unwrap();
+    let long = core::time::Duration::from_secs(10);
+    let work = forebay_sim::Kernel::new("long").reads(span_of(first)).duration(long);
+    // SAFETY: the block lives on, and the device is waited for when the pool is dropped.
+    unsafe { stage.device.launch(work, one).unwrap() };
+    // Its canary is written after that work.
+    let block = stage.pool.allocate(Bytes::mib(1), one).unwrap();
+    let error = stage.pool.free(block.address(), two).unwrap_err();
+    let expected = Error::UnorderedFree {
+        address: block.address(),
+        size: block.size(),
+        freed_on: two,
+        allocated_on: one,
+    };
+    assert_eq!(error, expected);
+    assert!(error.is_finding() && error.to_string().contains("was freed on"), "{error}");
+    // In order it is right, on whatever stream.
+    stage.pool.free(first.address(), two).unwrap();
+    assert_eq!(stage.pool.findings(), [expected]);
+}
