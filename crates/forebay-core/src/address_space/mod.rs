@@ -31,6 +31,7 @@
 //! | `gaps` | reserved ranges, gaps, and pages side by side |
 //! | `kept` | old mappings to which a page may return |
 //! | `plan`, `window`, `donors` | how to make room |
+//! | `outline` | what could be free, for plans that are not carried out |
 
 mod donors;
 mod error;
@@ -39,6 +40,7 @@ mod groups;
 mod hole;
 mod kept;
 mod lengths;
+mod outline;
 mod plan;
 mod relabel;
 mod streams;
@@ -461,10 +463,17 @@ impl AddressSpace {
 
     /// The pages that are entirely free, whatever the streams of their parts: address and size. Trimming
     /// releases these.
-    pub fn free_pages(&self) -> impl Iterator<Item = (Offset, Bytes)> {
+    pub fn free_pages(&self) -> impl DoubleEndedIterator<Item = (Offset, Bytes)> {
         let pages = self.pages.iter().map(|(&at, placed)| (at, placed.size));
         let free = pages.filter(|&(at, size)| self.holes.covers(at, at + size));
         free.map(|(at, size)| (at, Bytes::new(size)))
+    }
+
+    /// Whether the page at `at` is entirely free for all streams.
+    pub fn is_page_idle(&self, at: Offset) -> bool {
+        let end = self.pages.get(&at).map(|placed| at + placed.size);
+        let streams = end.and_then(|end| self.holes.covering(at, end));
+        streams.is_some_and(|streams| streams == Streams::ALL)
     }
 
     /// The bytes of all pages that are entirely free, whatever the streams of their parts.

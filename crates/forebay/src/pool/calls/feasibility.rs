@@ -6,11 +6,12 @@
 //!   [ free | deferred | free ]  a page that becomes free: it can be moved, or returned to the device
 //! ```
 //!
-//! The address spaces are copied, all memory that may come back is freed in the copies, and growth is planned there as
-//! it would be in the end. The copies take time in proportion to the holes, under the pool's locks; they can save a
-//! wait for the device and every cached page. With more than [`MOST_HOLES`] holes no copy is made.
+//! All memory that may come back is taken as free in an outline of the address spaces, and growth is planned there as it
+//! would be in the end. An outline takes time in proportion to the pages, whatever the number of holes, under the pool's
+//! locks; it can save a wait for the device and every cached page. Only a request that is smaller than a page goes
+//! through all holes, without copying them.
 
-use forebay_core::address_space::{AddressSpace, Growth, Plan, PlanError, Streams};
+use forebay_core::address_space::{AddressSpace, Growth, Offset, Plan, PlanError, Streams};
 use forebay_core::{Bytes, Span};
 
 use crate::MemoryClass;
@@ -19,12 +20,9 @@ use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::shared::Shared;
 use crate::sync::map::Side;
 
-/// The most holes that are copied.
-const MOST_HOLES: usize = 20_000;
-
 /// A pool as it would be if everything came back that may.
 struct Feasibility {
-    /// The copied address space of the request's side.
+    /// The outline of the request's side.
     own: AddressSpace,
     /// Whether it consists of pages, as opposed to segments.
     maps_pages: bool,
@@ -41,7 +39,7 @@ impl Shared {
     /// Whether `size` bytes are out of reach with all that is free, all that may come back, and all that the limit and
     /// the device still allow.
     pub(in crate::pool) fn is_infeasible(&self, side: Side, size: Bytes) -> bool {
-        let Some(feasibility) = self.feasibility(side) else { return false };
+        let Some(feasibility) = self.feasibility(side, size) else { return false };
         if !feasibility.can_serve(size, feasibility.limit) {
             return true;
         }
@@ -52,8 +50,8 @@ impl Shared {
         !feasibility.can_serve(size, feasibility.limit.min(most))
     }
 
-    /// The pool as it would be; `None` if it has too many holes to copy.
-    fn feasibility(&self, side: Side) -> Option<Feasibility> {
+    /// The pool as it would be; `None` if it would have a hole of `size` bytes.
+    fn feasibility(&self, side: Side, size: Bytes) -> Option<Feasibility> {
         let mut returning: Vec<Span> = Vec::new();
         // Before any lock is taken: a thread may be stopped inside its gate. Blocks that are allocated meanwhile are
         // counted in vain, blocks that reach the heap are holes there, and blocks freed into a cache count as live:
@@ -70,25 +68,33 @@ impl Shared {
         step::reach(Step::Estimating);
         let mut backing = self.backing();
         let heap = self.heap();
-        if heap.small.space.hole_count().max(heap.large.space.hole_count()) > MOST_HOLES {
-            return None;
-        }
         returning.extend(backing.deferred.returns().map(|block| block.span()));
         self.debug.add_withheld(&mut returning);
-        let reclaimed_space = |of: Side| {
-            let mut space = match of {
-                Side::Small => heap.small.space.clone(),
-                Side::Large => heap.large.space.clone(),
-            };
-            // Old mappings and outgoing pages are gone by then.
-            backing.deferred.cleared(of).for_each(|at| _ = space.clear_alias(at));
-            space.record_idle(Streams::ALL);
-            for span in returning.iter().filter(|span| Side::of(span.size()) == of) {
-                // A block that came back since is a hole already.
-                let _ = space.free(span.start().get(), span.size(), Streams::ALL);
-            }
-            space
+        let returned = |of: Side| {
+            let spans = returning.iter().filter(|span| Side::of(span.size()) == of);
+            let mut ranges: Vec<(Offset, Offset)> =
+                spans.map(|span| (span.start().get(), span.end().get())).collect();
+            ranges.sort_unstable();
+            ranges
         };
+        let reclaimed_space = |of: Side| {
+            let space = match of {
+                Side::Small => &heap.small.space,
+                Side::Large => &heap.large.space,
+            };
+            let mut outline = space.outline(&returned(of));
+            // Old mappings and outgoing pages are gone by then.
+            backing.deferred.cleared(of).for_each(|at| _ = outline.clear_alias(at));
+            outline
+        };
+        let space = match side {
+            Side::Small => &heap.small.space,
+            Side::Large => &heap.large.space,
+        };
+        let largest_page = space.pages().map(|page| page.2).max().unwrap_or_default();
+        if size <= largest_page && space.would_fit(size, &returned(side)) {
+            return None;
+        }
         // Stable memory is neither moved nor released.
         let stable = self.options.class.contains(MemoryClass::STABLE);
         let own = reclaimed_space(side);

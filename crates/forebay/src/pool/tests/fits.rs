@@ -156,3 +156,39 @@ fn a_block_as_large_as_the_limit_fits() {
         }
     }
 }
+
+/// A request that cannot be served changes nothing, however many holes there are.
+#[test]
+fn a_hopeless_request_changes_nothing_with_many_holes() {
+    let (machine, device, shared) =
+        open(SimMachine::builder().memory(MemoryModel::Phantom).capacity(Bytes::gib(4)));
+    let options = PoolOptions::new().set(|set| set.magazines(false));
+    let pool = options.max_bytes(Bytes::mib(300)).build(&shared).unwrap();
+    let other = device.create_stream(Priority::Normal).unwrap();
+    let blocks: Vec<Block> =
+        (0..50_000).map(|_| pool.allocate(Bytes::new(512), DEFAULT).unwrap()).collect();
+    for block in blocks.iter().step_by(2) {
+        pool.free_block(*block, DEFAULT).unwrap();
+    }
+    let live = pool.allocate(Bytes::mib(100), DEFAULT).unwrap();
+    let idle = pool.allocate(Bytes::mib(50), DEFAULT).unwrap();
+    let used = pool.allocate(Bytes::mib(16), DEFAULT).unwrap();
+    pool.record_use(used.address(), other).unwrap();
+    let long = Duration::from_secs(1 << 20);
+    let span = Span::new(used.address(), used.size()).unwrap();
+    // SAFETY: the block is reused only after this work, which was recorded.
+    unsafe { device.launch(Kernel::new("long").reads(span).duration(long), other).unwrap() };
+    pool.free_block(used, DEFAULT).unwrap();
+    pool.free_block(idle, DEFAULT).unwrap();
+    let state = || {
+        let calls = [Call::Unmap, Call::ReleasePage, Call::CreatePage, Call::SynchronizeDevice];
+        (pool.held(), pool.page_count(), calls.map(|call| machine.calls().of(call)))
+    };
+    let before = state();
+    assert!(pool.allocate(Bytes::mib(250), DEFAULT).is_err());
+    assert_eq!(state(), before);
+    // What fits is served: by what is free, and by what comes back.
+    let rest = pool.allocate(Bytes::mib(120), DEFAULT).unwrap();
+    pool.free_block(rest, DEFAULT).unwrap();
+    pool.free_block(live, DEFAULT).unwrap();
+}
