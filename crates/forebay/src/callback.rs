@@ -44,8 +44,7 @@ impl Callbacks {
 
     /// Calls `callback`; returns `None` if it panicked.
     ///
-    /// The caller holds no lock of the pool (attaching an observer is the exception: it holds those of the settings and
-    /// of the history, under which nothing is half changed), so a panic leaves none of the pool's state half changed. Keeping its own
+    /// The caller holds no lock of the pool, so a panic leaves none of the pool's state half changed. Keeping its own
     /// state consistent is up to the callback: it will be called again.
     pub(crate) fn call<R>(&self, callback: impl FnOnce() -> R) -> Option<R> {
         let _inside = Inside::enter();

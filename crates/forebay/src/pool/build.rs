@@ -51,6 +51,6 @@ impl PoolOptions {
         if shared.settings().monitor() {
             monitor::start();
         }
-        Ok(Pool { shared })
+        Ok(Pool::with_shared(shared))
     }
 }

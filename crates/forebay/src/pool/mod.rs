@@ -32,6 +32,7 @@ use std::sync::Arc;
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
 use forebay_hal::{Device, NamedStream, StreamHandle};
 
+use self::calls::turn::UserRef;
 use self::front::claimed_as::ClaimedAs;
 use self::shared::Shared;
 use crate::{Allocate, Block, PoolId, RecordedUse, Request, Result, Tag};
@@ -60,13 +61,18 @@ pub(crate) use work_event::WorkEvent;
 ///
 /// [`allocate`](Self::allocate) and [`free`](Self::free) work with plain [`Block`]s; [`owned`](Self::owned) and
 /// [`array`](Self::array) return handles that free themselves. The pool returns its memory to the device when the last
-/// clone and the last handle are dropped.
+/// clone and the last handle are dropped, before that drop returns. (If the upkeep thread is inside a callback of the
+/// program then, the memory is back when the callback has returned.)
 #[derive(Clone)]
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: UserRef,
 }
 
 impl Pool {
+    fn with_shared(shared: Arc<Shared>) -> Self {
+        Self { shared: UserRef::new(shared) }
+    }
+
     #[inline(always)]
     fn free_as<const COUNTED: bool>(
         &self,

@@ -108,7 +108,7 @@ impl Pool {
     /// Every living pool of `device`, process pool or not. A program that destroys a stream itself has all of them
     /// [forget](Self::forget_stream) it first; dropping a [`Stream`](crate::Stream) does that.
     pub fn all_of(device: &impl ToDevice) -> Vec<Self> {
-        registry::all_of(&device.to_device()).into_iter().map(|shared| Self { shared }).collect()
+        registry::all_of(&device.to_device()).into_iter().map(Self::with_shared).collect()
     }
 
     /// Removes the process pool of `device`, and returns whether there was one. Existing clones stay usable; the next
@@ -141,7 +141,7 @@ impl Pool {
     /// The living pool with this number.
     pub fn find(id: PoolId) -> Result<Self> {
         let shared = registry::find(id).ok_or(Error::PoolGone { pool: id })?;
-        Ok(Self { shared })
+        Ok(Self::with_shared(shared))
     }
 }
 
@@ -177,5 +177,5 @@ pub fn free(address: Address, stream: StreamHandle) -> Result<()> {
     };
     // The pool was dropped meanwhile, and its blocks with it.
     let shared = pool.ok_or(Error::NotABlock { address })?;
-    Pool { shared }.free(address, stream)
+    Pool::with_shared(shared).free(address, stream)
 }

@@ -71,6 +71,8 @@ pub(in crate::pool) struct Parts {
     pub(in crate::pool) bound: AtomicU64,
     /// The limit and the pressure thresholds, and the figures of all pools that share them.
     pub(in crate::pool) group: Arc<Group>,
+    /// Whether the settings ask for the upkeep thread, for drops.
+    pub(in crate::pool) has_upkeep: AtomicBool,
     /// Whether the limit is that of this pool's settings.
     pub(in crate::pool) leads_group: bool,
     /// Bytes held, for readers without the heap lock.
@@ -143,12 +145,13 @@ impl Shared {
             exact: rounding == Rounding::Exact,
             fast_epoch: AtomicU64::new(SLOW_PATH),
             record_epoch: AtomicU64::new(SLOW_PATH),
-            history: History::new(&settings, options.observers.clone(), callbacks.clone()),
+            history: History::new(id, &settings, options.observers.clone(), callbacks.clone()),
             upkeep: Mutex::new(Upkeep::new()),
             callbacks,
             magazine: AtomicU64::new(magazine_units(&settings)),
             bound: AtomicU64::new(magazine_units(&settings)),
             group,
+            has_upkeep: AtomicBool::new(settings.upkeep()),
             leads_group,
             granule,
             held: heap.held_gauge.clone(),

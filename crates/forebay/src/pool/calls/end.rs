@@ -2,7 +2,7 @@
 
 use core::mem::ManuallyDrop;
 
-use crate::pool::calls::registry;
+use crate::pool::calls::{registry, turn};
 use crate::pool::shared::Shared;
 use crate::retry::retry_once;
 
@@ -16,7 +16,7 @@ impl Drop for Shared {
             && let Some(report) = self.drop_report()
         {
             // A panic has reached the panic hook; nobody else is left to report it to.
-            let _ = self.callbacks.call(|| callback(&report));
+            let _ = self.callbacks.call(|| turn::in_program(|| callback(&report)));
         }
         // Work may still use the memory. If waiting fails, the device is lost, and its work with it.
         let _ = retry_once(|| self.device.synchronize_device());

@@ -6,20 +6,21 @@ use std::sync::atomic::Ordering;
 
 use forebay_core::Bytes;
 
-use crate::pool::common::event::Observer;
-use crate::pool::shared::{SLOW_PATH, Shared};
+use crate::pool::calls::turn::UserRef;
+use crate::pool::common::event::{Attached, Observer};
+use crate::pool::shared::SLOW_PATH;
 use crate::pool::views::snapshot::still_live;
 use crate::{Result, Tag};
 
 /// An observer attached to a pool, from [`Pool::observe`](crate::Pool::observe) until this is dropped.
 #[must_use = "the observer is detached when this is dropped"]
 pub struct Observation {
-    shared: Arc<Shared>,
-    observer: Observer,
+    shared: UserRef,
+    attached: Arc<Attached>,
 }
 
 impl Observation {
-    pub(in crate::pool) fn new(shared: &Arc<Shared>, observer: Observer) -> Result<Self> {
+    pub(in crate::pool) fn new(shared: &UserRef, observer: Observer) -> Result<Self> {
         shared.birth.check()?;
         // Under the settings lock, like every other change of the fast epoch.
         let settings = shared.settings();
@@ -27,13 +28,15 @@ impl Observation {
         shared.record_epoch.store(SLOW_PATH, Ordering::Relaxed);
         // Waits for threads that are on the fast path.
         shared.thread_caches.each(|_| ());
-        shared.history.attach(&observer, || {
+        let (attached, live) = shared.history.attach(observer, || {
             still_live(&shared.map, &shared.map.live_blocks())
                 .map(|(address, known)| (address, Bytes::new(known.requested()), Tag::of(known)))
                 .collect()
         });
         drop(settings);
-        Ok(Self { shared: Arc::clone(shared), observer })
+        let observation = Self { shared: shared.clone(), attached };
+        shared.history.catch_up(&observation.attached, live);
+        Ok(observation)
     }
 }
 
@@ -43,7 +46,7 @@ impl Drop for Observation {
             return;
         }
         let settings = self.shared.settings();
-        self.shared.history.detach(&self.observer);
+        self.shared.history.detach(&self.attached);
         self.shared.update_fast_epoch(&settings);
     }
 }

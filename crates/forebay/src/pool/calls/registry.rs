@@ -78,19 +78,20 @@ pub(in crate::pool) fn set_upkeep(id: PoolId, upkeep: bool) {
     }
 }
 
-/// Every pool of this process that wants the upkeep thread. The list is unlocked when the references are made: dropping
-/// the last one locks it again.
-pub(in crate::pool) fn with_upkeep() -> Vec<Arc<Shared>> {
-    let weak: Vec<Weak<Shared>> = pools()
-        .values()
-        .filter(|entry| entry.upkeep && entry.is_ours())
-        .map(|entry| Weak::clone(&entry.pool))
-        .collect();
-    weak.iter().filter_map(Weak::upgrade).collect()
+/// Every pool of this process that wants the upkeep thread.
+pub(in crate::pool) fn with_upkeep() -> Vec<(PoolId, Weak<Shared>)> {
+    let pools = pools();
+    let wanting = pools.iter().filter(|(_, entry)| entry.upkeep && entry.is_ours());
+    wanting.map(|(&id, entry)| (id, Weak::clone(&entry.pool))).collect()
 }
 
-/// Every living pool of this process, one by one, so that the caller has a reference to one at a time. The list is unlocked as
-/// above.
+/// How many references to a pool there are; 0 if it is gone or being torn down.
+pub(in crate::pool) fn references(id: PoolId) -> usize {
+    pools().get(&id).map_or(0, |entry| entry.pool.strong_count())
+}
+
+/// Every living pool of this process, one by one, so that the caller has a reference to one at a time. The list is
+/// unlocked when a reference is made: dropping the last one locks it again.
 pub(in crate::pool) fn all() -> impl ExactSizeIterator<Item = Option<Arc<Shared>>> {
     let pools = pools();
     // A pool that is being dropped has its entry until the device is done.

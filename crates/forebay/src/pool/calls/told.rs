@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use forebay_core::Bytes;
 
+use crate::pool::calls::turn;
 use crate::pool::shared::Shared;
 use crate::{Block, Error, Request, Result};
 
@@ -71,6 +72,10 @@ impl Shared {
 
     /// After memory was released on request or by age.
     pub(in crate::pool) fn tell_release(&self, begun: &Begun, released: &Result<Bytes>) {
+        turn::in_program(|| self.tell_listeners_of_release(begun, released));
+    }
+
+    fn tell_listeners_of_release(&self, begun: &Begun, released: &Result<Bytes>) {
         #[cfg(feature = "tracing")]
         {
             let (pool, took) = (self.id.0, begun.at.elapsed());

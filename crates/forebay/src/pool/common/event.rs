@@ -22,12 +22,13 @@ use std::time::Instant;
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
-use crate::Tag;
 use crate::callback::Callbacks;
 use crate::config::Settings;
+use crate::pool::common::callback_guard::{Callback, CallbackGuard};
 use crate::report::{EventAction, PoolEvent};
 use crate::stack::{Capturing, Stack};
 use crate::sync::{lock, thread_slot};
+use crate::{PoolId, Tag};
 
 /// Called with every event.
 pub(in crate::pool) type Observer = Arc<dyn Fn(&PoolEvent) + Send + Sync>;
@@ -213,6 +214,7 @@ pub(in crate::pool) struct History {
     begun_stamp: u64,
     events: Mutex<Events>,
     callbacks: Callbacks,
+    pool: PoolId,
 }
 
 struct Events {
@@ -225,7 +227,39 @@ struct Events {
     /// Of live blocks that were allocated while stacks were captured.
     origins: Origins,
     /// Replaced as a whole when it changes, so that each event reaches exactly those who observed when it was recorded.
-    observers: Arc<Vec<Observer>>,
+    observers: Arc<Vec<Arc<Attached>>>,
+}
+
+/// An observer, and the events that it has to be told after those of the blocks that were live when it came.
+pub(in crate::pool) struct Attached {
+    observer: Observer,
+    /// `None` once it is told each event at once.
+    backlog: Mutex<Option<Vec<PoolEvent>>>,
+}
+
+impl Attached {
+    fn new(observer: Observer, backlog: Option<Vec<PoolEvent>>) -> Arc<Self> {
+        Arc::new(Self { observer, backlog: Mutex::new(backlog) })
+    }
+
+    fn tell(&self, event: &PoolEvent, callbacks: &Callbacks) {
+        if let Some(backlog) = &mut *lock(&self.backlog) {
+            backlog.push(*event);
+            return;
+        }
+        callbacks.call(|| (self.observer)(event));
+    }
+
+    /// The events since the last call; `None` if there are none, and it is told each at once from now on.
+    fn next_events(&self) -> Option<Vec<PoolEvent>> {
+        let mut backlog = lock(&self.backlog);
+        let events = core::mem::take(backlog.as_mut()?);
+        if events.is_empty() {
+            *backlog = None;
+            return None;
+        }
+        Some(events)
+    }
 }
 
 impl Events {
@@ -251,15 +285,17 @@ impl Events {
 
 impl History {
     pub(in crate::pool) fn new(
+        pool: PoolId,
         settings: &Settings,
         observers: Vec<Observer>,
         callbacks: Callbacks,
     ) -> Self {
-        let observers = Arc::new(observers);
+        let observers = observers.into_iter().map(|observer| Attached::new(observer, None));
+        let observers = Arc::new(observers.collect());
         let (batches, origins) = (VecDeque::new(), Origins::default());
         let events = Events { batches, kept: 0, most: 0, stacks: None, origins, observers };
         let (begun, begun_stamp) = (Instant::now(), stamp());
-        let history = Self { begun, begun_stamp, events: Mutex::new(events), callbacks };
+        let history = Self { begun, begun_stamp, events: Mutex::new(events), callbacks, pool };
         history.set(settings);
         history
     }
@@ -328,10 +364,10 @@ impl History {
         if observers.is_empty() {
             return;
         }
+        // An observer may use the pool. It is not told what it does there, which would have no end.
+        let Some(_telling) = CallbackGuard::begin(self.pool, Callback::Observer) else { return };
         let event = event.at(self.begun.elapsed(), this_thread());
-        for observer in observers.iter() {
-            self.callbacks.call(|| observer(&event));
-        }
+        observers.iter().for_each(|observer| observer.tell(&event, &self.callbacks));
     }
 
     /// Captures the stack of an event, and keeps or forgets the origin of its block.
@@ -347,28 +383,42 @@ impl History {
         }
     }
 
-    /// Passes every event from now on to `observer`, and before that an allocation for each of `live`.
-    ///
-    /// Holds the lock, so that an event recorded by another thread meanwhile comes after those of the live blocks.
+    /// Adds an observer of every event from now on. Returns it with the `live` blocks, for
+    /// [`catch_up`](Self::catch_up). The lock is held meanwhile, so that an event of another thread is either before
+    /// these or in the backlog.
     pub(in crate::pool) fn attach(
         &self,
-        observer: &Observer,
+        observer: Observer,
         live: impl FnOnce() -> Vec<(Address, Bytes, Tag)>,
-    ) {
+    ) -> (Arc<Attached>, Vec<(Address, Bytes, Tag)>) {
+        let attached = Attached::new(observer, Some(Vec::new()));
         let mut events = self.events();
-        for (address, requested, tag) in live() {
+        Arc::make_mut(&mut events.observers).push(Arc::clone(&attached));
+        (attached, live())
+    }
+
+    /// Tells a new observer of an allocation for each of `live`, then what other threads did meanwhile. The caller holds
+    /// no lock: the observer may use the pool.
+    pub(in crate::pool) fn catch_up(&self, attached: &Attached, live: Vec<(Address, Bytes, Tag)>) {
+        // Within another observer of the pool, that one's guard does.
+        let _telling = CallbackGuard::begin(self.pool, Callback::Observer);
+        for (address, requested, tag) in live {
             let (action, stream) = (EventAction::Allocate, StreamHandle::DEFAULT);
             let stack = Stack::NONE;
             let event = RawEvent { action, address, generation: 0, requested, stream, tag, stack };
             let event = event.at(self.begun.elapsed(), this_thread());
-            self.callbacks.call(|| observer(&event));
+            self.callbacks.call(|| (attached.observer)(&event));
         }
-        Arc::make_mut(&mut events.observers).push(Arc::clone(observer));
+        while let Some(events) = attached.next_events() {
+            for event in events {
+                self.callbacks.call(|| (attached.observer)(&event));
+            }
+        }
     }
 
-    pub(in crate::pool) fn detach(&self, observer: &Observer) {
+    pub(in crate::pool) fn detach(&self, attached: &Arc<Attached>) {
         let mut events = self.events();
-        Arc::make_mut(&mut events.observers).retain(|other| !Arc::ptr_eq(other, observer));
+        Arc::make_mut(&mut events.observers).retain(|other| !Arc::ptr_eq(other, attached));
     }
 
     fn clock(&self) -> Clock {

@@ -1,8 +1,8 @@
 //! Types that every other room of the pool uses: options, limits, the log of driver calls, waiting. None of
-//! the pool's locks is taken here. The call log and the history have locks of their own, which are held to read or append,
-//! and while an observer is attached.
+//! the pool's locks is taken here. The call log and the history have locks of their own, which are held to read or append.
 
 pub(in crate::pool) mod backing_kind;
+pub(in crate::pool) mod callback_guard;
 pub(in crate::pool) mod capture;
 pub(in crate::pool) mod event;
 pub(in crate::pool) mod group;

@@ -157,3 +157,76 @@ fn what_cannot_change_is_refused() {
     assert_eq!(pool.settings().collect_after(), Some(Duration::from_secs(60)));
     assert_eq!((pool.settings().max_bytes(), before.max_bytes()), (None, None));
 }
+
+/// An observer may call everything, also while it is attached.
+#[test]
+fn an_observer_may_use_the_pool() {
+    use std::sync::mpsc;
+    let calls: [fn(&Pool, Block); 12] = [
+        |pool, _| drop(pool.statistics()),
+        |pool, _| _ = pool.held(),
+        |pool, _| drop(pool.settings()),
+        |pool, _| pool.change("history", "10").unwrap(),
+        |pool, _| drop(pool.owned(Bytes::new(300 << 10), DEFAULT).unwrap()),
+        |pool, _| drop(pool.snapshot()),
+        |pool, _| drop(pool.history()),
+        |pool, block| drop(pool.free_block(block, DEFAULT)),
+        |pool, _| _ = pool.trim(Bytes::ZERO).unwrap(),
+        |pool, block| _ = pool.block_at(block.address()),
+        |pool, _| drop(pool.capture().unwrap()),
+        |pool, _| drop(pool.observe(|_| ()).unwrap()),
+    ];
+    for (number, call) in calls.into_iter().enumerate() {
+        let (done, is_done) = mpsc::channel();
+        std::thread::spawn(move || {
+            let pool = pool();
+            let block = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+            let (within, events) = (pool.clone(), Arc::new(AtomicU64::new(0)));
+            let count = Arc::clone(&events);
+            let observation = pool.observe(move |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+                call(&within, block);
+            });
+            let observation = observation.unwrap();
+            drop(pool.owned(Bytes::mib(2), DEFAULT).unwrap());
+            drop(observation);
+            let panics = pool.statistics().callback_panics;
+            done.send((events.load(Ordering::Relaxed), panics)).unwrap();
+        });
+        let seen = is_done.recv_timeout(Duration::from_secs(20));
+        assert_eq!(seen, Ok((3, 0)), "call {number}");
+    }
+}
+
+/// What other threads do while an observer hears of the live blocks comes after those, and is not lost.
+#[test]
+fn events_of_other_threads_come_after_the_live_blocks() {
+    let pool = pool();
+    let kept: Vec<_> = (0..50).map(|_| pool.owned(Bytes::new(4096), DEFAULT).unwrap()).collect();
+    let told: Arc<std::sync::Mutex<Vec<crate::report::PoolEvent>>> = Arc::default();
+    let note = Arc::clone(&told);
+    let (begin, begun) = std::sync::mpsc::sync_channel(0);
+    std::thread::scope(|scope| {
+        let other = pool.clone();
+        scope.spawn(move || {
+            begun.recv().unwrap();
+            for _ in 0..20 {
+                drop(other.owned(Bytes::new(8192), DEFAULT).unwrap());
+            }
+        });
+        let observation = pool.observe(move |event| {
+            if note.lock().unwrap().is_empty() {
+                begin.send(()).unwrap();
+            }
+            std::thread::sleep(Duration::from_micros(200));
+            note.lock().unwrap().push(*event);
+        });
+        std::thread::sleep(Duration::from_millis(30));
+        drop(observation.unwrap());
+    });
+    let told = told.lock().unwrap();
+    let sizes: Vec<u64> = told.iter().map(|event| event.requested.get()).collect();
+    assert_eq!(sizes[..50], [4096; 50]);
+    assert!(sizes[50..].iter().all(|&size| size == 8192) && sizes.len() == 90, "{sizes:?}");
+    drop(kept);
+}

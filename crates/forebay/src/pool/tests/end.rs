@@ -222,3 +222,48 @@ fn of_two_frees_at_once_one_is_refused() {
     }
     assert_eq!(pool.statistics().blocks, 0);
 }
+
+/// The memory is back when the drop of the last clone returns, whatever the upkeep thread does at that moment.
+#[test]
+fn the_last_drop_returns_the_memory_beside_upkeep() {
+    let simulated = SimMachine::builder().memory(MemoryModel::Phantom).capacity(Bytes::gib(8));
+    let (machine, _, shared) = open(simulated);
+    for ahead in [Bytes::ZERO, Bytes::mib(64)] {
+        for round in 0..150 {
+            let options = PoolOptions::new().set(|set| {
+                let set = set.upkeep(true).upkeep_interval(Duration::from_millis(1));
+                set.grow_ahead(ahead)
+            });
+            let pool = options.build(&shared).unwrap();
+            let block = pool.owned(Bytes::gib(7), DEFAULT).unwrap();
+            drop((block, pool));
+            assert_eq!(machine.census().held, Bytes::ZERO, "round {round}, {ahead} ahead");
+        }
+    }
+}
+
+/// A callback on the upkeep thread may drop the last clone, and may wait for the thread that drops it.
+#[test]
+fn a_callback_of_upkeep_and_the_last_drop_do_not_wait_for_each_other() {
+    let (machine, _, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+    for _ in 0..30 {
+        let kept: Arc<Mutex<Option<Pool>>> = Arc::default();
+        let in_callback = Arc::clone(&kept);
+        let options = PoolOptions::new().max_bytes(Bytes::mib(100)).set(|set| {
+            let set = set.upkeep(true).upkeep_interval(Duration::from_millis(1));
+            set.collect_after(Duration::from_millis(1))
+        });
+        let options = options.on_pressure(move |_, _| drop(in_callback.lock().unwrap().take()));
+        let pool = options.build(&shared).unwrap();
+        let block = pool.allocate(Bytes::mib(90), DEFAULT).unwrap();
+        pool.free_block(block, DEFAULT).unwrap();
+        let mut guard = kept.lock().unwrap();
+        *guard = Some(pool);
+        std::thread::sleep(Duration::from_millis(2));
+        // With the lock held that the callback needs.
+        if let Some(pool) = guard.take() {
+            drop(pool);
+        }
+    }
+    super::upkeep::eventually("all memory is back", || machine.census().held.is_zero());
+}
