@@ -12,6 +12,8 @@
 //! A request may prefer growing the pool to the cost of some rungs ([`Avoided`]): then it skips them up to
 //! `grow`, and if the pool cannot grow it starts again from the first rung without skipping any.
 
+use crate::Bytes;
+
 /// One way to find memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -57,17 +59,47 @@ pub struct Avoided {
 pub struct Ladder {
     rung: Rung,
     avoided: Avoided,
-    callbacks: u32,
+}
+
+/// How often one request calls the program's callbacks: as often as they make progress, and a few times more. A
+/// callback that releases one entry of a cache at a time is called until the request fits; one that claims to have
+/// released memory and did not is not called forever.
+///
+/// ```
+/// use forebay_core::{Bytes, CallbackBudget};
+///
+/// let mut budget = CallbackBudget::default();
+/// for mib in 0..1000 {
+///     assert!(budget.may_call(Bytes::mib(mib)), "each call left more room than all before");
+/// }
+/// let idle = (0..1000).filter(|_| budget.may_call(Bytes::mib(7))).count();
+/// assert_eq!(idle, CallbackBudget::MAX_IDLE as usize);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallbackBudget {
+    most_room: Option<Bytes>,
+    idle: u32,
+}
+
+impl CallbackBudget {
+    /// The most calls after which there was no more room than before.
+    pub const MAX_IDLE: u32 = 15;
+
+    /// Whether the callbacks may be called, now that the pool could serve `room` bytes if they were in one piece.
+    pub fn may_call(&mut self, room: Bytes) -> bool {
+        if self.most_room.is_none_or(|most| room > most) {
+            self.most_room = Some(room);
+            return true;
+        }
+        self.idle += 1;
+        self.idle <= Self::MAX_IDLE
+    }
 }
 
 impl Ladder {
-    /// How often one request calls the program's callbacks: a callback that claims to have released memory
-    /// and did not must not be called forever.
-    pub const MAX_CALLBACKS: u32 = 16;
-
     /// At the first rung.
     pub const fn new(avoided: Avoided) -> Self {
-        Self { rung: Rung::FlushCaches, avoided, callbacks: 0 }
+        Self { rung: Rung::FlushCaches, avoided }
     }
 
     /// What is skipped as long as the pool can grow.
@@ -103,12 +135,9 @@ impl Ladder {
         };
     }
 
-    /// Starts again from the first rung because a callback released memory, up to
-    /// [`MAX_CALLBACKS`](Self::MAX_CALLBACKS) times.
+    /// Starts again from the first rung because a callback says that it released memory.
     pub const fn memory_released(&mut self) {
-        self.callbacks += 1;
-        self.rung =
-            if self.callbacks < Self::MAX_CALLBACKS { Rung::FlushCaches } else { Rung::Refuse };
+        self.rung = Rung::FlushCaches;
     }
 }
 
@@ -135,18 +164,26 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_always_says_yes_is_not_asked_for_ever() {
-        let mut ladder = Ladder::new(Avoided::default());
-        let mut callbacks = 0;
-        while ladder.rung() != Rung::Refuse {
-            if ladder.rung() == Rung::Callback {
-                callbacks += 1;
-                ladder.memory_released();
-            } else {
-                ladder.advance();
+    fn callbacks_are_called_while_they_make_room() {
+        // How much more room each call makes, and how many calls that are.
+        for (step, calls) in [(0, 16), (1, 100)] {
+            let mut ladder = Ladder::new(Avoided::default());
+            let mut budget = CallbackBudget::default();
+            let (mut called, mut room) = (0, 0);
+            while ladder.rung() != Rung::Refuse {
+                if ladder.rung() == Rung::Callback
+                    && called < 100
+                    && budget.may_call(Bytes::new(room))
+                {
+                    called += 1;
+                    room += step;
+                    ladder.memory_released();
+                } else {
+                    ladder.advance();
+                }
             }
+            assert_eq!(called, calls, "{step} bytes a call");
         }
-        assert_eq!(callbacks, Ladder::MAX_CALLBACKS);
     }
 
     #[test]

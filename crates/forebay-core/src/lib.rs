@@ -40,7 +40,7 @@ pub use coherence::{BufferState, Coherence, Contents, Replica, Update, UpdateKin
 pub use count::counted;
 pub use decay::Decay;
 pub use id::{DeviceOrdinal, Serial, StreamId};
-pub use ladder::{Avoided, Ladder, Rung};
+pub use ladder::{Avoided, CallbackBudget, Ladder, Rung};
 pub use magazine::{Magazine, Tally};
 pub use quantity_error::QuantityError;
 pub use random::Random;

@@ -17,7 +17,7 @@ pub enum Level {
     Moderate,
     /// The pool warns the program.
     High,
-    /// The pool releases all idle memory at once.
+    /// The pool releases idle memory, some pages with each request that makes it grow.
     Critical,
 }
 
@@ -73,7 +73,7 @@ pub enum Response {
     Expand,
     /// Flush the caches, and keep them small from now on.
     Clean,
-    /// Clean, and release all idle memory that can be released without waiting.
+    /// Clean, and release idle memory as far as that takes no waiting.
     ReleaseIdle,
 }
 

@@ -269,7 +269,7 @@ impl PyPool {
     }
 
     /// Release memory to the device that was not used in the last ``age`` seconds, without waiting. Returns
-    /// how many bytes will be released.
+    /// how many bytes were released; memory that work may still use stays for a later call.
     #[pyo3(signature = (age = 60.0))]
     fn collect(&self, py: Python<'_>, age: f64) -> Result<u64, Failure> {
         let age = seconds(age)?;

@@ -81,7 +81,7 @@ impl AddressSpace {
     /// Where the memory that is or becomes free from `at` on ends, at most `end`.
     fn free_up_to(&self, mut at: Offset, end: Offset, returned: &Ranges) -> Offset {
         while at < end {
-            let hole = self.holes.end_around(at);
+            let hole = self.holes.around(at).map(|hole| hole.end);
             let back = returned_around(at, returned).map(|range| range.1);
             match hole.max(back) {
                 Some(next) => at = next,
@@ -94,7 +94,7 @@ impl AddressSpace {
     /// Where the memory that is or becomes free up to `end` begins, at least `start`.
     fn free_down_to(&self, mut end: Offset, start: Offset, returned: &Ranges) -> Offset {
         while end > start {
-            let hole = self.holes.start_around(end - 1);
+            let hole = self.holes.around(end - 1).map(|hole| hole.start);
             let back = returned_around(end - 1, returned).map(|range| range.0);
             match hole.into_iter().chain(back).min() {
                 Some(next) => end = next,

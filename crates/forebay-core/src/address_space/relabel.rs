@@ -384,11 +384,6 @@ impl Holes {
         self.within(at).next().filter(|hole| hole.start <= at)
     }
 
-    /// Where the hole around `at` begins.
-    pub(super) fn start_around(&self, at: u64) -> Option<u64> {
-        self.within(at).next().filter(|hole| hole.start <= at).map(|hole| hole.start)
-    }
-
     /// Every hole that ends above `start`.
     fn within(&self, start: u64) -> impl Iterator<Item = Hole> {
         let cursor = self.all.locate(start);

@@ -44,7 +44,7 @@ macro_rules! for_each_key {
             PressureModerate pressure_moderate: Fraction = Fraction::percent(80), AnyTime, Any;
             /// Use of the limit from which the program is warned.
             PressureHigh pressure_high: Fraction = Fraction::percent(90), AnyTime, Any;
-            /// Use of the limit from which everything idle is given back at once.
+            /// Use of the limit from which idle memory is given back: up to 24 pages with the request that reaches it, the rest with later growth or by upkeep.
             PressureCritical pressure_critical: Fraction = Fraction::percent(95), AnyTime, Any;
             /// The largest page a pool takes at once; never less than the device's own. Where memory is scarce, pages are smaller.
             LargestPage largest_page: PageSize = page_of(Bytes::mib(32)), AnyTime, Any;

@@ -240,7 +240,8 @@ impl Pool {
     }
 
     /// Takes back blocks that were freed while other streams used them, as far as those streams are done, and does
-    /// other deferred work. Does not wait. The pool does this by itself before it grows.
+    /// other deferred work, such as the rest of a [`collect`](Self::collect). Does not wait. The pool takes blocks back by
+    /// itself before it grows.
     ///
     /// ```
     /// # use forebay::{HostDevice, Pool};
@@ -296,9 +297,12 @@ impl Pool {
         self.shared.trim(keep)
     }
 
-    /// Returns memory to the device that was not needed in the last `age`, and returns how much that will be. The
-    /// pool knows what was needed from earlier calls of this, and from its upkeep thread if that is on. Does not
-    /// wait: memory that work may still use is released when the work is done.
+    /// Returns memory to the device that was not needed in the last `age`, and returns how much that was. The pool knows
+    /// what was needed from earlier calls of this, and from its upkeep thread if that is on. Other threads use the pool
+    /// meanwhile, and what they need stays.
+    ///
+    /// Does not wait for work: memory that work may still use stays in the pool. The upkeep thread, the next call of
+    /// this, and [`process_deferred`](Self::process_deferred) return it when the work is done.
     ///
     /// ```
     /// # use forebay::{HostDevice, Pool};
@@ -424,11 +428,11 @@ impl Pool {
     ///
     /// Blocks that are live now come first, as allocations on the default stream: the pool does not know their
     /// streams. A call that another thread is making while the observer is attached may be missed, be seen as an
-    /// allocation twice, or as a free without its allocation. While the observer hears of the live blocks, other calls
-    /// of the pool wait. The guard keeps the pool alive.
+    /// allocation twice, or as a free without its allocation. The guard keeps the pool alive.
     ///
-    /// The observer must not use the pool. It runs on the thread that uses the pool; events of different threads may
-    /// reach it at the same time, and the last ones after the guard was dropped.
+    /// The observer may use the pool; what it does there is recorded, and not passed to observers. It runs on the thread
+    /// that uses the pool, with no lock held; events of different threads may reach it at the same time, and the last
+    /// ones after the guard was dropped.
     ///
     /// ```
     /// use std::sync::mpsc;

@@ -61,8 +61,8 @@ pub(crate) use work_event::WorkEvent;
 ///
 /// [`allocate`](Self::allocate) and [`free`](Self::free) work with plain [`Block`]s; [`owned`](Self::owned) and
 /// [`array`](Self::array) return handles that free themselves. The pool returns its memory to the device when the last
-/// clone and the last handle are dropped, before that drop returns. (If the upkeep thread is inside a callback of the
-/// program then, the memory is back when the callback has returned.)
+/// clone and the last handle are dropped, before that drop returns. (If a callback of the program keeps the upkeep thread
+/// for longer than 50 ms then, the memory is back when the callback has returned.)
 #[derive(Clone)]
 pub struct Pool {
     shared: UserRef,

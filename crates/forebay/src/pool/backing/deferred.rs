@@ -16,6 +16,8 @@ use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use forebay_core::Bytes;
+use forebay_core::address_space::Offset;
 use forebay_hal::{Device, StreamHandle};
 
 use crate::Result;
@@ -25,8 +27,9 @@ use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::stream_slots::Serial;
 use crate::sync::map::Side;
 
-/// The most unmappings and page releases that one request runs in passing, of deferred tasks and of kept mappings each: on
-/// one H200 this many take the driver 1.4 ms, and the request did not ask for them. The next request continues.
+/// The most unmappings and page releases that run before the backing lock is released, of deferred tasks and of kept
+/// mappings each: on one H200 this many take the driver 1.4 ms. A request pays for no more than these, because it did not
+/// ask for them; a call that releases memory lets other threads in before it continues.
 pub(in crate::pool) const MOST_SLOW: usize = 24;
 
 /// The point after which the work enqueued on a stream so far is done.
@@ -49,8 +52,20 @@ pub(in crate::pool) enum Task {
     ReleaseSlot(u32, Serial),
     /// Free a block that was used on further streams, in the order of the stream it was freed on.
     ReturnBlock(FreedBlock, Serial),
-    /// Return a page to the device that was taken out of the address space.
-    ReleasePage(Side, PageMapping),
+    /// Return a page to the device that was taken out of the address space, where it was free in the order of the stream
+    /// with this serial; `None` if only a wait for the whole device tells when its work is done.
+    ReleasePage(Side, PageMapping, Option<Serial>),
+}
+
+/// In whose order a page is free that returns to the address space.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pool) enum FreeFor {
+    /// For all streams: its work is done.
+    All,
+    /// In the order of the stream with this serial.
+    Stream(Serial),
+    /// For all streams after the next wait for the whole device.
+    Unknown,
 }
 
 impl Task {
@@ -82,11 +97,13 @@ pub(in crate::pool) struct Deferred {
     /// Tasks that a wait for the device will settle, each with the number of such waits that had begun before.
     unknown: Vec<(u64, u64)>,
     ready: Vec<Task>,
+    /// Tasks that were due and failed. They are due again in the next pass.
+    failed: Vec<Task>,
 }
 
 impl Deferred {
     fn tasks(&self) -> impl Iterator<Item = &Task> {
-        self.waiting.values().map(|(task, _)| task).chain(&self.ready)
+        self.waiting.values().map(|(task, _)| task).chain(&self.ready).chain(&self.failed)
     }
 
     /// The blocks that the tasks will free.
@@ -101,7 +118,7 @@ impl Deferred {
     pub(in crate::pool) fn cleared(&self, of: Side) -> impl Iterator<Item = u64> {
         self.tasks().filter_map(move |task| match task {
             Task::ClearAlias(side, alias) if *side == of => Some(alias.at),
-            Task::ReleasePage(side, page) if *side == of => Some(page.at),
+            Task::ReleasePage(side, page, _) if *side == of => Some(page.at),
             _ => None,
         })
     }
@@ -114,6 +131,52 @@ impl Deferred {
     /// Adds a task that is due.
     pub(in crate::pool) fn push_ready(&mut self, task: Task) {
         self.ready.push(task);
+    }
+
+    /// Adds a task that was due and failed, for the next pass.
+    pub(in crate::pool) fn push_failed(&mut self, task: Task) {
+        self.failed.push(task);
+    }
+
+    /// How many pages are out of the address spaces and wait to be returned.
+    pub(in crate::pool) fn releases(&self) -> usize {
+        self.tasks().filter(|task| matches!(task, Task::ReleasePage(..))).count()
+    }
+
+    /// Whether a page is due to be returned.
+    pub(in crate::pool) fn has_due_release(&self) -> bool {
+        self.ready.iter().any(|task| matches!(task, Task::ReleasePage(..)))
+    }
+
+    /// The pages of a side that wait to be returned: where they are, and their sizes.
+    pub(in crate::pool) fn released(&self, of: Side) -> impl Iterator<Item = (Offset, Bytes)> {
+        self.tasks().filter_map(move |task| match task {
+            Task::ReleasePage(side, page, _) if *side == of => Some((page.at, page.size)),
+            _ => None,
+        })
+    }
+
+    /// Calls off the release of the pages of a side at `chosen`.
+    pub(in crate::pool) fn take_back(
+        &mut self,
+        side: Side,
+        chosen: &BTreeSet<Offset>,
+    ) -> Vec<(PageMapping, FreeFor)> {
+        let page = |task: &Task| match *task {
+            Task::ReleasePage(of, page, serial) if of == side && chosen.contains(&page.at) => {
+                Some((page, serial.map_or(FreeFor::Unknown, FreeFor::Stream)))
+            }
+            _ => None,
+        };
+        let due = self.ready.extract_if(.., |task| page(task).is_some());
+        let due = due.chain(self.failed.extract_if(.., |task| page(task).is_some()));
+        let due = due.filter_map(|task| page(&task)).map(|(page, _)| (page, FreeFor::All));
+        let mut taken: Vec<(PageMapping, FreeFor)> = due.collect();
+        let waiting = self.waiting.extract_if(|_, (task, _)| page(task).is_some());
+        taken.extend(waiting.filter_map(|(_, (task, _))| page(&task)));
+        let left = &self.waiting;
+        self.unknown.retain(|(_, item)| left.contains_key(item));
+        taken
     }
 
     /// Adds tasks that are due once all of `ends` are reached. `syncs` is the number of waits for the device that have
@@ -171,6 +234,11 @@ impl Deferred {
         }
     }
 
+    /// Makes the tasks that failed due again.
+    pub(in crate::pool) fn retry_failed(&mut self) {
+        self.ready.append(&mut self.failed);
+    }
+
     /// Queries the next events, and makes the tasks of reached ones due. Does not wait.
     pub(in crate::pool) fn poll(&mut self) {
         let mut done = Vec::new();
@@ -223,22 +291,22 @@ impl Deferred {
         aliases.collect()
     }
 
-    /// Takes the tasks that are due: first those that release a slot, then old mappings, then pages. Without `all`, no
-    /// more slow ones than one request should pay for.
-    pub(in crate::pool) fn take_ready(&mut self, all: bool) -> Vec<Task> {
+    /// Takes the tasks that are due: first those that release a slot, then old mappings, then pages; at most
+    /// [`MOST_SLOW`] slow ones. Returns whether more are due.
+    pub(in crate::pool) fn take_ready(&mut self) -> (Vec<Task>, bool) {
         let mut ready = core::mem::take(&mut self.ready);
         ready.sort_by_key(|task| match task {
             Task::ReleaseSlot(..) => 0,
             Task::ClearAlias(..) => 1,
             Task::ReturnBlock(..) | Task::ReleasePage(..) => 2,
         });
-        let mut slow = 0;
+        let mut slow = 0_usize;
         let (now, later): (Vec<Task>, Vec<Task>) = ready.into_iter().partition(|task| {
             slow += usize::from(task.is_slow());
-            all || !task.is_slow() || slow <= MOST_SLOW
+            !task.is_slow() || slow <= MOST_SLOW
         });
         self.ready = later;
-        now
+        (now, !self.ready.is_empty())
     }
 }
 

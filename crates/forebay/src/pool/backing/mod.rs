@@ -22,7 +22,6 @@ mod plan;
 mod reach;
 mod release;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use forebay_core::address_space::{Growth, Streams};
@@ -31,6 +30,7 @@ use forebay_hal::{Device, Pattern, StreamHandle};
 
 use crate::pool::backing::deferred::{Deferred, MOST_SLOW, Task, WorkEnd};
 use crate::pool::backing::page_provider::{PageMapping, PageProvider};
+pub(in crate::pool) use crate::pool::backing::release::FreePage;
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::capture::Captures;
 use crate::pool::common::group::Group;
@@ -145,7 +145,7 @@ impl Backing {
             return;
         }
         match rung {
-            Rung::Deferred => drop(self.run_deferred(pool, false)),
+            Rung::Deferred => drop(self.run_deferred(pool)),
             Rung::Nearest => self.wait_for_nearest(pool, side, size, stream),
             Rung::Others => self.wait_for_others(pool, side, stream),
             _ => {}
@@ -305,41 +305,58 @@ impl Backing {
         Ok(all)
     }
 
-    /// Runs the deferred tasks that are due. Does not wait. With `all`, it runs every one of them however long the
-    /// driver takes, and reports a page that the device refused to take back.
-    pub(in crate::pool) fn run_deferred(&mut self, pool: PoolContext<'_>, all: bool) -> Result<()> {
+    /// Runs deferred tasks that are due, one batch of them. Does not wait.
+    pub(in crate::pool) fn run_deferred(&mut self, pool: PoolContext<'_>) -> Result<()> {
+        let begun = self.begin_pass(pool);
+        begun.and(self.run_batch(pool).outcome)
+    }
+
+    /// Begins a pass over the deferred tasks: finds out which are due, and retries what the device refused before.
+    pub(in crate::pool) fn begin_pass(&mut self, pool: PoolContext<'_>) -> Result<()> {
         if self.captures.any() {
             return Ok(());
         }
         self.adopt_orphans(pool);
         let mut outcome = self.small.retry_refused(pool.heap, &self.log);
         outcome = outcome.and(self.large.retry_refused(pool.heap, &self.log));
+        self.deferred.retry_failed();
         self.deferred.poll();
         self.keep_aliases(pool);
         for side in [Side::Small, Side::Large] {
             let (provider, log) = self.provider(side);
             provider.clear_oldest_kept(pool.heap, MOST_SLOW, log);
         }
+        outcome
+    }
+
+    /// Runs tasks that are due, at most [`MOST_SLOW`] slow ones.
+    pub(in crate::pool) fn run_batch(&mut self, pool: PoolContext<'_>) -> Batch {
+        let mut batch = Batch { more: false, outcome: Ok(()), refused: Ok(()) };
+        if self.captures.any() {
+            return batch;
+        }
+        let (tasks, more) = self.deferred.take_ready();
+        batch.more = more;
         let mut aliased = None;
-        for task in self.deferred.take_ready(all) {
-            if let Task::ReleasePage(_, page) = task {
+        for task in tasks {
+            if let Task::ReleasePage(_, page, _) = task {
                 // A page that is also mapped elsewhere would not go back to the device, and would count as gone.
                 let aliased = aliased.get_or_insert_with(|| self.deferred.aliased_pages());
                 if aliased.contains(&page.page) {
-                    self.deferred.push_ready(task);
+                    self.deferred.push_failed(task);
                     continue;
                 }
             }
             let Err(error) = self.run(pool, task) else { continue };
             if matches!(task, Task::ReleasePage(..)) {
                 // The page is in the address space again, where requests and the next release find it.
-                outcome = if all { outcome.and(Err(error)) } else { outcome };
+                batch.refused = batch.refused.and(Err(error));
             } else {
-                self.deferred.push_ready(task);
-                outcome = outcome.and(Err(error));
+                self.deferred.push_failed(task);
+                batch.outcome = batch.outcome.and(Err(error));
             }
         }
-        outcome
+        batch
     }
 
     /// Keeps the old mappings that no work uses any more, if their pages are still there and may return.
@@ -401,7 +418,7 @@ impl Backing {
         };
         if many {
             // A failed task is retried by the next call.
-            let _ = self.run_deferred(pool, false);
+            let _ = self.run_deferred(pool);
         }
     }
 
@@ -413,10 +430,10 @@ impl Backing {
             }
             Task::ReleaseSlot(number, serial) => pool.heap().release_slot(number, serial),
             Task::ReturnBlock(block, serial) => pool.heap().free_after(block, serial),
-            Task::ReleasePage(side, page) if !self.provider(side).0.maps_pages => {
+            Task::ReleasePage(side, page, _) if !self.provider(side).0.maps_pages => {
                 self.outgoing.push((side, page));
             }
-            Task::ReleasePage(side, page) => {
+            Task::ReleasePage(side, page, _) => {
                 let (provider, log) = self.provider(side);
                 provider.release(pool.heap, page, log)?;
             }
@@ -472,50 +489,16 @@ impl Backing {
         }
     }
 
-    /// Takes free pages out of the address spaces until no more than `keep` bytes would be held, and defers their
-    /// release until the work that may use them is done. Returns how many bytes will be released. Does not wait.
-    pub(in crate::pool) fn defer_release(&mut self, pool: PoolContext<'_>, keep: Bytes) -> Bytes {
-        if self.stable || self.captures.any() {
-            return Bytes::ZERO;
-        }
-        // Pages that wait for the same event are deferred together.
-        let mut by_owner: BTreeMap<u32, (WorkEnd, Vec<Task>)> = BTreeMap::new();
-        let (mut bytes, mut unknown) = (Bytes::ZERO, Vec::new());
-        {
-            let mut heap = pool.heap();
-            let mut spare = heap.backed().saturating_sub(keep);
-            for side in [Side::Large, Side::Small] {
-                for page in self.provider(side).0.remove_free_pages(&mut heap, spare) {
-                    spare = spare.saturating_sub(page.size);
-                    bytes = bytes.saturating_add(page.size);
-                    let task = Task::ReleasePage(side, page.mapping());
-                    if page.is_idle() {
-                        self.deferred.push_ready(task);
-                        continue;
-                    }
-                    // The page is free in the order of each of its streams: the end of one of them is enough.
-                    let end = page.streams.numbers().find_map(|number| {
-                        let end = match heap.slots.wait_target(number) {
-                            WaitTarget::Stream(stream, serial) => WorkEnd::Stream(stream, serial),
-                            WaitTarget::Event(event, serial) => WorkEnd::Event(event, serial),
-                            WaitTarget::Unknown => return None,
-                        };
-                        Some((number, end))
-                    });
-                    match end {
-                        Some((number, end)) => {
-                            by_owner.entry(number).or_insert((end, Vec::new())).1.push(task);
-                        }
-                        None => unknown.push(task),
-                    }
-                }
+    /// Runs every task that is due.
+    fn run_pass(&mut self, pool: PoolContext<'_>) -> Result<()> {
+        let mut outcome = self.begin_pass(pool);
+        loop {
+            let batch = self.run_batch(pool);
+            outcome = outcome.and(batch.outcome).and(batch.refused);
+            if !batch.more {
+                return outcome;
             }
         }
-        for (end, tasks) in by_owner.into_values() {
-            self.defer(pool, &tasks, [end]);
-        }
-        self.defer(pool, &unknown, [WorkEnd::Unknown]);
-        bytes
     }
 
     /// Returns everything to the device. The pool is being dropped, and its work is done.
@@ -523,10 +506,11 @@ impl Backing {
         // A capture that is still under way cannot use the pool any more.
         self.captures = Captures::default();
         self.deferred.settle_all();
-        let _ = retry_once(|| self.run_deferred(pool, true));
+        let _ = retry_once(|| self.run_pass(pool));
         // There is no later: an old mapping that the device will not remove keeps no page from being released.
+        self.deferred.retry_failed();
         self.deferred.discard_ready(|task| matches!(task, Task::ClearAlias(..)));
-        let _ = self.run_deferred(pool, true);
+        let _ = self.run_pass(pool);
         for (side, page) in core::mem::take(&mut self.outgoing) {
             let span = span_of(page.at, page.size);
             let cleared = pool.heap().side_heap(side).space.clear_alias(page.at);
@@ -538,6 +522,17 @@ impl Backing {
         self.small.tear_down(&heap.small);
         self.large.tear_down(&heap.large);
     }
+}
+
+/// The result of one batch of deferred tasks.
+#[derive(Debug)]
+pub(in crate::pool) struct Batch {
+    /// Whether more slow tasks are due.
+    pub(in crate::pool) more: bool,
+    /// The first task that failed and is retried.
+    pub(in crate::pool) outcome: Result<()>,
+    /// The first page that the device refused to take back.
+    pub(in crate::pool) refused: Result<()>,
 }
 
 /// Whether the device reports that a stream does not exist.

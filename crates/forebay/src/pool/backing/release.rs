@@ -1,6 +1,17 @@
 //! Releasing memory: pages and segments on their way from an address space to the device, and those that the device
 //! refused to take back. The latter are kept, counted and retried. Guarded by the backing lock.
+//!
+//! ```text
+//!   free in the pool ──> out: waits for its work ──> due ──> returned to the device
+//!          ^                      │                   │
+//!          └───── a request takes it back ────────────┘
+//! ```
+//!
+//! A page leaves the address space only when it is about to be returned: calls that do not wait take out
+//! [`MOST_SLOW`](super::deferred::MOST_SLOW) at a time, and everything else stays in the pool, where requests use it. A
+//! request that finds no hole takes back what is out, without a driver call.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use forebay_core::address_space::{Offset, Streams};
@@ -8,15 +19,155 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PageHandle, VirtualMemory};
 
 use crate::Result;
+use crate::pool::backing::deferred::{FreeFor, Task, WorkEnd};
 use crate::pool::backing::page_provider::{PageMapping, PageProvider, RemovedPage, put_back};
+use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::log::CallLog;
+use crate::pool::heap::stream_slots::{StreamState, WaitTarget};
 use crate::pool::heap::{Heap, SideHeap, span_of};
 use crate::retry::retry_once;
+use crate::sync::map::Side;
 use crate::sync::tracked::lock;
 
 /// The most kept mappings for each page, on average: a page serves few places again and again, and each mapping takes
 /// some memory of the driver.
 const MOST_KEPT: usize = 4;
+
+/// A page in an address space that is entirely free.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pool) struct FreePage {
+    side: Side,
+    at: Offset,
+    pub(in crate::pool) size: Bytes,
+    /// Whether it is free for all streams, so that no work uses it.
+    pub(in crate::pool) is_idle: bool,
+}
+
+impl Backing {
+    /// The pages that could be released, in the order in which they should be: from the highest address down, so that
+    /// the remaining ones stay together.
+    pub(in crate::pool) fn free_pages(&self, pool: PoolContext<'_>) -> Vec<FreePage> {
+        if self.stable || self.captures.any() {
+            return Vec::new();
+        }
+        let heap = pool.heap();
+        let sides = [(Side::Large, &heap.large.space), (Side::Small, &heap.small.space)];
+        let pages = sides.into_iter().flat_map(|(side, space)| {
+            space.free_pages().rev().map(move |(at, size)| {
+                let is_idle = space.is_page_idle(at);
+                FreePage { side, at, size, is_idle }
+            })
+        });
+        pages.collect()
+    }
+
+    /// Takes the next of `pages` out of the address spaces, at most `most` of them and so that `keep` bytes stay, and
+    /// defers their release until the work that may use them is done. Pages that are in use again are skipped. Returns
+    /// how many bytes were taken out. Does not wait.
+    pub(in crate::pool) fn defer_release(
+        &mut self,
+        pool: PoolContext<'_>,
+        pages: &mut impl Iterator<Item = FreePage>,
+        keep: Bytes,
+        most: usize,
+    ) -> Bytes {
+        if self.stable || self.captures.any() {
+            return Bytes::ZERO;
+        }
+        // Pages that wait for the same event are deferred together.
+        let mut by_owner: BTreeMap<u32, (WorkEnd, Vec<Task>)> = BTreeMap::new();
+        let (mut bytes, mut count, mut unknown) = (Bytes::ZERO, 0, Vec::new());
+        {
+            let mut heap = pool.heap();
+            let mut spare = heap.backed().saturating_sub(keep);
+            while count < most && !spare.is_zero() {
+                let Some(FreePage { side, at, .. }) = pages.next() else { break };
+                let space = &mut heap.side_heap(side).space;
+                // Taking a larger page would leave less than the caller wants to keep.
+                if space.page(at).is_none_or(|(_, size)| size > spare) {
+                    continue;
+                }
+                let Ok((page, size, streams)) = space.remove_page(at) else { continue };
+                let page = RemovedPage { at, page, size, streams };
+                count += 1;
+                spare = spare.saturating_sub(size);
+                bytes = bytes.saturating_add(size);
+                heap.outgoing = heap.outgoing.saturating_add(size);
+                if page.is_idle() {
+                    self.deferred.push_ready(Task::ReleasePage(side, page.mapping(), None));
+                    continue;
+                }
+                // The page is free in the order of each of its streams: the end of one of them is enough.
+                let end = page.streams.numbers().find_map(|number| {
+                    let (end, serial) = match heap.slots.wait_target(number) {
+                        WaitTarget::Stream(stream, serial) => {
+                            (WorkEnd::Stream(stream, serial), Some(serial))
+                        }
+                        // The slot of an event may be gone before the event is reached.
+                        WaitTarget::Event(event, serial) => (WorkEnd::Event(event, serial), None),
+                        WaitTarget::Unknown => return None,
+                    };
+                    Some((number, end, serial))
+                });
+                match end {
+                    Some((number, end, serial)) => {
+                        let task = Task::ReleasePage(side, page.mapping(), serial);
+                        by_owner.entry(number).or_insert((end, Vec::new())).1.push(task);
+                    }
+                    None => unknown.push(Task::ReleasePage(side, page.mapping(), None)),
+                }
+            }
+        }
+        for (end, tasks) in by_owner.into_values() {
+            self.defer(pool, &tasks, [end]);
+        }
+        self.defer(pool, &unknown, [WorkEnd::Unknown]);
+        bytes
+    }
+
+    /// Puts pages and segments of a side whose release has not begun back into the address space, as many as a request
+    /// of `size` needs. No driver call but the queries that tell for whom they are free.
+    pub(in crate::pool) fn take_back(&mut self, pool: PoolContext<'_>, side: Side, size: Bytes) {
+        let idle = self.outgoing.iter().filter(|(of, _)| *of == side);
+        let idle = idle.map(|(_, page)| (page.at, page.size));
+        let mut pages: Vec<(Offset, Bytes)> = self.deferred.released(side).chain(idle).collect();
+        if pages.is_empty() {
+            return;
+        }
+        // The lowest first: those that are still in the address space are below them, and holes should merge.
+        pages.sort_unstable();
+        let mut needed = size.saturating_add(self.growth.largest_page);
+        let pages = pages.into_iter().take_while(|&(_, size)| {
+            let goes_on = !needed.is_zero();
+            needed = needed.saturating_sub(size);
+            goes_on
+        });
+        let chosen: BTreeSet<Offset> = pages.map(|page| page.0).collect();
+        if !self.captures.any() {
+            self.deferred.poll();
+        }
+        let mut taken = self.deferred.take_back(side, &chosen);
+        let segments = self
+            .outgoing
+            .extract_if(.., |(of, page)| *of == side && chosen.contains(&page.at))
+            .map(|(_, page)| (page, FreeFor::All));
+        taken.extend(segments);
+        let mut heap = pool.heap();
+        for (page, free) in taken {
+            let streams = match free {
+                FreeFor::All => Streams::ALL,
+                FreeFor::Unknown => Streams::only(heap.slots.mark()),
+                FreeFor::Stream(serial) => match heap.slots.state_of(serial) {
+                    StreamState::Live(_, slot)
+                    | StreamState::Ended(_, slot)
+                    | StreamState::Unknown(slot) => Streams::only(slot),
+                    StreamState::Done => Streams::ALL,
+                },
+            };
+            self.provider(side).0.put_back(&mut heap, page, streams);
+        }
+    }
+}
 
 impl PageProvider {
     /// Retries what the device refused before: first unused mappings, then unmapped pages. One that is refused again
@@ -153,41 +304,10 @@ impl PageProvider {
         oldest.into_iter().for_each(|at| drop(self.clear_kept(heap, at, log)));
     }
 
-    /// Takes free pages out of the address space, up to `spare` bytes.
-    pub(in crate::pool) fn remove_free_pages(
-        &self,
-        heap: &mut Heap,
-        spare: Bytes,
-    ) -> Vec<RemovedPage> {
-        let side_heap = heap.side_heap(self.side);
-        let mut pages: Vec<(Offset, Bytes)> = side_heap.space.free_pages().collect();
-        // From the highest address down, so that the remaining pages stay together.
-        pages.sort_unstable_by_key(|&(at, _)| core::cmp::Reverse(at));
-        let (mut removed, mut bytes) = (Vec::new(), Bytes::ZERO);
-        for (at, size) in pages {
-            if bytes >= spare {
-                break;
-            }
-            // Taking a larger page would leave less than the caller wants to keep.
-            if bytes.saturating_add(size) > spare {
-                continue;
-            }
-            if let Ok((page, size, streams)) = side_heap.space.remove_page(at) {
-                removed.push(RemovedPage { at, page, size, streams });
-                bytes = bytes.saturating_add(size);
-            }
-        }
-        heap.outgoing = heap.outgoing.saturating_add(bytes);
-        removed
-    }
-
-    /// Puts a page that the device refused back into the address space. All work that used it is done, so it is free
-    /// for all, whatever became of its streams.
-    fn put_back(&self, heap: &Mutex<Heap>, page: PageMapping) {
-        let mut heap = lock(heap);
+    /// Puts a page whose release was called off back into the address space, free in the order of `streams`.
+    pub(in crate::pool) fn put_back(&self, heap: &mut Heap, page: PageMapping, streams: Streams) {
         let PageMapping { at, page, size } = page;
         heap.outgoing = heap.outgoing.saturating_sub(size);
-        let streams = Streams::ALL;
         put_back(&mut heap.side_heap(self.side).space, RemovedPage { at, page, size, streams });
     }
 
@@ -208,7 +328,8 @@ impl PageProvider {
         let alone =
             alone.and_then(|()| kept.into_iter().try_for_each(|at| self.clear_kept(heap, at, log)));
         if let Err(error) = alone.and_then(|()| self.unmap(span, log)) {
-            self.put_back(heap, page);
+            // All work that used it is done, so it is free for all, whatever became of its streams.
+            self.put_back(&mut lock(heap), page, Streams::ALL);
             return Err(error);
         }
         let cleared = lock(heap).side_heap(self.side).space.clear_alias(page.at);

@@ -1,15 +1,14 @@
 //! The reports of a pool: on a refused request, and on a drop with live blocks.
 
-use core::cell::Cell;
-
-use forebay_core::Bytes;
 use forebay_core::address_space::AddressSpace;
+use forebay_core::{Bytes, CallbackBudget};
 
+use crate::pool::common::callback_guard::{Callback, CallbackGuard};
 use crate::pool::front::thread_cache::Counts;
 use crate::pool::shared::Shared;
 use crate::report::{DropReport, LeakedBlock, Shortage};
 use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
-use crate::{MemoryClass, PoolId, Request, Tag};
+use crate::{MemoryClass, Request, Tag};
 
 /// The most tags that a report names.
 const OWNERS: usize = 4;
@@ -75,15 +74,24 @@ impl Shared {
         classes.map(Bytes::new).into_iter().find(fits).unwrap_or_default()
     }
 
-    /// Calls the program's shortage callbacks. Returns whether any of them released memory.
-    pub(in crate::pool) fn call_shortage_callbacks(&self, request: Request, needed: Bytes) -> bool {
+    /// Calls the program's shortage callbacks, unless the request has called them in vain too often. Returns whether any
+    /// of them released memory.
+    pub(in crate::pool) fn call_shortage_callbacks(
+        &self,
+        request: Request,
+        needed: Bytes,
+        budget: &mut CallbackBudget,
+    ) -> bool {
         if self.options.shortage_callbacks.is_empty() {
             return false;
         }
         // A callback may allocate. If that request fails too, the callbacks of this pool are not called again from
         // within; those of another pool are.
-        let Some(_asking) = CallbackGuard::begin(self.id) else { return false };
+        let Some(_asking) = CallbackGuard::begin(self.id, Callback::Shortage) else { return false };
         let shortage = self.shortage(request, needed);
+        if !budget.may_call(room_of(&shortage)) {
+            return false;
+        }
         // Calls all of them, whether or not the first released anything.
         let asked = self
             .options
@@ -117,6 +125,13 @@ fn free_pages(space: &AddressSpace) -> Bytes {
     if space.page_count() > MOST_PAGES { Bytes::ZERO } else { space.free_whole_pages() }
 }
 
+/// The bytes that the pool could have in blocks beside those that are live, by its limit and by the device.
+fn room_of(shortage: &Shortage) -> Bytes {
+    let Shortage { limit, held, held_by_group, device_free, live, .. } = *shortage;
+    let most = held.saturating_add(device_free).min(limit.saturating_sub(held_by_group));
+    most.saturating_sub(live)
+}
+
 /// Live bytes by tag, the most first. Beyond a few tags the rest is one entry.
 fn owners(sum: &Counts) -> Vec<(String, Bytes)> {
     let tagged = sum.tags.iter().enumerate().filter(|&(_, &units)| units > 0);
@@ -132,36 +147,4 @@ fn owners(sum: &Counts) -> Vec<(String, Bytes)> {
         owners.push((format!("{} other tags", rest.len()), bytes));
     }
     owners
-}
-
-/// The most pools for which one thread is calling callbacks at once, each from within a callback of the last. Programs
-/// have few pools.
-const MOST_ASKING: usize = 16;
-
-thread_local! {
-    /// The pools whose callbacks this thread is calling; 0 is no pool's number. An array, because a list would be
-    /// destroyed before the last destructors of an ending thread allocate.
-    static ASKING: Cell<[u64; MOST_ASKING]> = const { Cell::new([0; MOST_ASKING]) };
-}
-
-/// Held while a thread calls the callbacks of a pool; also ends by a panic.
-struct CallbackGuard(PoolId);
-
-impl CallbackGuard {
-    /// `None` if the thread is calling the callbacks of the pool already, or those of too many others.
-    fn begin(pool: PoolId) -> Option<Self> {
-        let mut asking = ASKING.get();
-        if asking.contains(&pool.0) {
-            return None;
-        }
-        *asking.iter_mut().find(|number| **number == 0)? = pool.0;
-        ASKING.set(asking);
-        Some(Self(pool))
-    }
-}
-
-impl Drop for CallbackGuard {
-    fn drop(&mut self) {
-        ASKING.set(ASKING.get().map(|number| if number == self.0.0 { 0 } else { number }));
-    }
 }

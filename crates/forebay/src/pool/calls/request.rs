@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay_core::{Address, Alignment, Bytes};
+use forebay_core::{Address, Alignment, Bytes, CallbackBudget};
 use forebay_hal::{self as hal, Call, NamedStream, StreamHandle};
 
 use crate::pool::backing::Backing;
@@ -45,6 +45,8 @@ impl Shared {
             let Request { size: requested, stream, .. } = request;
             let (tag, stack) = (Tag::current(), Stack::NONE);
             self.note(RawEvent { action, address, generation, requested, stream, tag, stack });
+            // An observer may have forked.
+            self.birth.check()?;
         }
         self.tell_request(&begun, request, &mut got);
         got
@@ -78,17 +80,16 @@ impl Shared {
         let with_tail = size.saturating_add(self.debug.tail());
         let piece = Piece::new(with_tail, alignment).filter(|piece| piece.whole() <= LARGEST);
         let piece = piece.ok_or_else(|| self.shortage(request, with_tail))?;
-        if piece.whole() > self.group.limits.limit().min(self.device_total) {
-            // No reclaiming could make it fit, so caches stay as they are.
-            return Err(self.shortage(request, piece.whole()).into());
-        }
+        self.raise_limit_for(piece.whole(), request)?;
         if piece.side() == Side::Large {
             self.flush_own_large(stream);
         }
         let (start, source) = self.allocate_piece(piece, request, &mut wait).inspect_err(|_| {
             // Segments that came and could not be used are released at once. The error that led here is the one to
             // report.
-            let _ = self.release_segments(self.deadline(&mut wait));
+            if !self.is_inherited() {
+                let _ = self.release_segments(self.deadline(&mut wait));
+            }
         })?;
         self.prepare_block(start, size, request, &mut wait)?;
         if is_ending && !matches!(self.wait_for_stand_in(self.deadline(&mut wait)), Ok(true)) {
@@ -96,6 +97,25 @@ impl Shared {
             return Err(self.shortage(request, with_tail).into());
         }
         self.finish_allocation(start, size, request, source)
+    }
+
+    /// Refuses a request of `whole` bytes that is larger than the limit, unless a callback raises the limit: no
+    /// reclaiming could make it fit, so caches stay as they are.
+    fn raise_limit_for(&self, whole: Bytes, request: Request) -> Result<()> {
+        loop {
+            let limit = self.group.limits.limit();
+            if whole <= limit.min(self.device_total) {
+                return Ok(());
+            }
+            let is_raised = whole <= self.device_total
+                && self.call_shortage_callbacks(request, whole, &mut CallbackBudget::default())
+                && self.group.limits.limit() > limit;
+            // The callback may have forked.
+            self.birth.check()?;
+            if !is_raised {
+                return Err(self.shortage(request, whole).into());
+            }
+        }
     }
 
     /// Makes `size` bytes from `start` a live block, and counts where they came from.
@@ -239,6 +259,8 @@ impl Shared {
         // From here on only this call has the block, so its event comes before the next one at its address. Nothing
         // after this can fail, so the event is true.
         self.note_free(address, known, stream);
+        // An observer may have forked.
+        self.birth.check()?;
         let block = FreedBlock { address, size: known.size(), stream };
         if known.used_elsewhere() {
             self.return_used(block);

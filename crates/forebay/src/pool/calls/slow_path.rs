@@ -14,7 +14,7 @@
 
 use core::time::Duration;
 
-use forebay_core::{Address, Avoided, Bytes, Ladder, Rung};
+use forebay_core::{Address, Avoided, Bytes, CallbackBudget, Ladder, Rung};
 use forebay_hal::{Call, StreamHandle};
 
 use crate::pool::backing::Backing;
@@ -64,6 +64,7 @@ struct Attempt {
     piece: Piece,
     request: Request,
     ladder: Ladder,
+    callbacks: CallbackBudget,
     /// How often the pool made room for it.
     growths: u32,
     restarts: u32,
@@ -144,8 +145,10 @@ impl Shared {
             }
         }
         let (ladder, held) = (Ladder::new(avoided), self.held.get());
+        let callbacks = CallbackBudget::default();
+        let (growths, restarts, retries, estimates) = (0, 0, 0, 0);
         let mut attempt =
-            Attempt { piece, request, ladder, growths: 0, restarts: 0, retries: 0, estimates: 0 };
+            Attempt { piece, request, ladder, callbacks, growths, restarts, retries, estimates };
         loop {
             let rung = attempt.ladder.rung();
             backing = self.try_rung(backing, &mut attempt, wait)?;
@@ -154,6 +157,8 @@ impl Shared {
                 Some(found) if matches!(rung, Rung::Grow | Rung::Idle) => {
                     drop(backing);
                     self.read_pressure();
+                    // A callback may have forked.
+                    self.birth.check()?;
                     if side == Side::Large && self.held.get() > held {
                         self.ask_to_grow_ahead(stream);
                     }
@@ -189,7 +194,12 @@ impl Shared {
                 attempt.ladder.advance();
             }
             Rung::Others if avoided.streams => attempt.ladder.advance(),
-            rung @ (Rung::Deferred | Rung::Nearest | Rung::Others) => {
+            Rung::Deferred => {
+                self.take_back(&mut backing, side, size);
+                backing.run_rung(self.context(), Rung::Deferred, (side, size), stream);
+                attempt.ladder.advance();
+            }
+            rung @ (Rung::Nearest | Rung::Others) => {
                 backing.run_rung(self.context(), rung, (side, size), stream);
                 attempt.ladder.advance();
             }
@@ -243,7 +253,7 @@ impl Shared {
             Rung::Callback => {
                 // No lock is held: the callback may free and allocate.
                 drop(backing);
-                let let_go = self.call_shortage_callbacks(request, size);
+                let let_go = self.call_shortage_callbacks(request, size, &mut attempt.callbacks);
                 // The callback may have forked.
                 self.birth.check()?;
                 backing = self.backing();

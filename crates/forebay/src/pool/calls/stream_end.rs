@@ -90,7 +90,7 @@ impl Shared {
             self.seeing().forget(stream);
             drop(heap);
             // Its work may be done already: then its holes become free for all now.
-            let _ = backing.run_deferred(self.context(), false);
+            let _ = backing.run_deferred(self.context());
         }
         self.forget_identity(stream);
         Ok(())

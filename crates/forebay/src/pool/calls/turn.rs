@@ -10,9 +10,11 @@
 
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
+use core::time::Duration;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Condvar, Weak};
+use std::time::Instant;
 
 use crate::PoolId;
 use crate::pool::calls::registry;
@@ -28,6 +30,9 @@ static IN_PROGRAM: AtomicBool = AtomicBool::new(false);
 /// Locked to change either of the above, so that a waiting thread misses nothing.
 static CHANGE: ForkSafeMutex<()> = ForkSafeMutex::new(());
 static CHANGED: Condvar = Condvar::new();
+
+/// How long a drop waits for one call of the program's code by the upkeep thread. Most take microseconds.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 thread_local! {
     /// Whether this is the upkeep thread in a turn.
@@ -94,44 +99,60 @@ pub(in crate::pool) fn with_turn(pool: PoolId, shared: &Weak<Shared>, work: impl
     }
 }
 
-/// Runs code of the program. During a turn, a thread that drops the pool does not wait for it: the code may need a lock
-/// that this thread holds.
+/// Runs code of the program. During a turn, a thread that drops the pool waits for it no longer than [`PATIENCE`]: the
+/// code may need a lock that this thread holds.
 pub(in crate::pool) fn in_program<R>(code: impl FnOnce() -> R) -> R {
     /// Ends by a panic too.
     struct Leaving;
 
     impl Drop for Leaving {
         fn drop(&mut self) {
-            IN_PROGRAM.store(false, Ordering::SeqCst);
+            set_in_program(false);
         }
     }
 
     if !HAS_TURN.try_with(Cell::get).unwrap_or(false) {
         return code();
     }
-    {
-        let _changing = CHANGE.lock();
-        IN_PROGRAM.store(true, Ordering::SeqCst);
-    }
-    CHANGED.notify_all();
+    set_in_program(true);
     let _leaving = Leaving;
     code()
+}
+
+fn set_in_program(is_in: bool) {
+    {
+        let _changing = CHANGE.lock();
+        IN_PROGRAM.store(is_in, Ordering::SeqCst);
+    }
+    CHANGED.notify_all();
 }
 
 /// After a reference of the program was dropped: waits while the upkeep thread has the only one left.
 #[cold]
 fn wait_for_turn(pool: PoolId) {
     fence(Ordering::SeqCst);
-    let has_turn = || TURN.load(Ordering::SeqCst) == pool.0 && !IN_PROGRAM.load(Ordering::SeqCst);
+    let has_turn = || TURN.load(Ordering::SeqCst) == pool.0;
     // On the upkeep thread itself, a callback drops the pool: the turn ends after it.
     if HAS_TURN.try_with(Cell::get).unwrap_or(false) {
         return;
     }
+    let mut patience_ends: Option<Instant> = None;
     // A pool that is being torn down has no references any more.
     while has_turn() && registry::references(pool) <= 1 {
         let changing = CHANGE.lock();
-        if has_turn() {
-            drop(CHANGED.wait(changing));
+        if !has_turn() {
+            return;
         }
+        if !IN_PROGRAM.load(Ordering::SeqCst) {
+            patience_ends = None;
+            drop(CHANGED.wait(changing));
+            continue;
+        }
+        let now = Instant::now();
+        let left = patience_ends.get_or_insert(now + PATIENCE).saturating_duration_since(now);
+        if left.is_zero() {
+            return;
+        }
+        drop(CHANGED.wait_timeout(changing, left));
     }
 }

@@ -11,9 +11,13 @@ use forebay_core::pressure::{Level, Response};
 use forebay_hal::{Call, StreamHandle};
 
 use crate::Result;
+use crate::pool::backing::deferred::MOST_SLOW;
+use crate::pool::backing::{Backing, FreePage};
 use crate::pool::calls::registry;
+use crate::pool::calls::turn;
+use crate::pool::common::callback_guard::{Callback, CallbackGuard};
 use crate::pool::common::upkeep_state::Upkeep;
-use crate::pool::common::wait::{Deadline, WaitBudget};
+use crate::pool::common::wait::{Deadline, WaitBudget, poll};
 use crate::pool::shared::Shared;
 use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::{thread, tracked};
@@ -30,30 +34,91 @@ impl Shared {
 
     /// Reads the pressure after the bytes held have changed, and responds to it. The caller holds no lock.
     pub(in crate::pool) fn read_pressure(&self) {
-        let thresholds = self.group.limits.thresholds();
-        let held = self.group.held();
-        let Some((level, response)) = self.upkeep().gauge.read(&thresholds, held) else { return };
-        match response {
-            Response::Expand => self.set_under_pressure(false),
-            Response::Clean | Response::ReleaseIdle => {
-                // A small bound from now on: memory cached by one thread is lost to the others.
-                self.set_under_pressure(true);
-                let mut backing = self.backing();
-                self.flush_caches(&mut backing);
-                if response == Response::ReleaseIdle {
-                    let keep = self.settings().min_bytes();
-                    backing.defer_release(self.context(), keep);
-                    let _ = backing.run_deferred(self.context(), false);
-                }
-                drop(backing);
-                // Segments that the device refuses now are released later.
-                let _ = self.release_segments(Deadline::Now);
+        // A callback that uses the pool brings its thread here again. What it changed is read when it has returned.
+        let Some(_reading) = CallbackGuard::begin(self.id, Callback::Pressure) else { return };
+        let mut may_release = true;
+        // One batch, whatever is read: the request did not ask for it.
+        let mut release = || {
+            if core::mem::take(&mut may_release) {
+                self.release_under_pressure();
             }
-            _ => {}
+        };
+        for _ in 0..MOST_READINGS {
+            let held = self.group.held();
+            let Some((level, response)) = self.read_gauge(held) else { break };
+            match response {
+                Response::Expand => self.set_under_pressure(false),
+                Response::Clean | Response::ReleaseIdle => {
+                    // A small bound from now on: memory cached by one thread is lost to the others.
+                    self.set_under_pressure(true);
+                    let mut backing = self.backing();
+                    self.flush_caches(&mut backing);
+                    if response == Response::ReleaseIdle {
+                        let free = backing.free_pages(self.context()).into_iter();
+                        let free =
+                            free.fold(Bytes::ZERO, |sum, page| sum.saturating_add(page.size));
+                        self.upkeep().to_release = free;
+                    }
+                }
+                _ => {}
+            }
+            release();
+            for told in &self.options.pressure_callbacks {
+                self.callbacks.call(|| turn::in_program(|| told(level, held)));
+            }
+            // A callback may have forked.
+            if self.is_inherited() {
+                return;
+            }
         }
-        for told in &self.options.pressure_callbacks {
-            self.callbacks.call(|| told(level, held));
+        release();
+    }
+
+    /// Updates the pressure level. Once it is below high, nothing more has to be released; between high and critical the
+    /// release goes on, so that a pool near the threshold does not cross it again and again.
+    fn read_gauge(&self, held: Bytes) -> Option<(Level, Response)> {
+        let thresholds = self.group.limits.thresholds();
+        let mut upkeep = self.upkeep();
+        let change = upkeep.gauge.read(&thresholds, held);
+        if upkeep.gauge.level() < Level::High {
+            upkeep.to_release = Bytes::ZERO;
         }
+        change
+    }
+
+    /// Releases one batch of what was idle when the pressure became critical. Returns whether it did and more is left.
+    /// Memory that requests use again meanwhile stays.
+    fn release_under_pressure(&self) -> bool {
+        let left = self.upkeep().to_release;
+        if left.is_zero() {
+            return false;
+        }
+        let keep = self.settings().min_bytes();
+        let mut backing = self.backing();
+        let keep = keep.max(self.heap().backed().saturating_sub(left));
+        let is_full = backing.deferred.releases() >= MOST_SLOW;
+        let mut pages = idle_first(backing.free_pages(self.context()));
+        let taken = self.take_out_batch(&mut backing, &mut pages, keep);
+        let _ = backing.run_deferred(self.context());
+        drop(backing);
+        // Segments that the device refuses now are released later.
+        let _ = self.release_segments(Deadline::Now);
+        // If nothing could go although more may be taken out, nothing is idle any more.
+        let is_over = taken.is_zero() && !is_full;
+        let left = if is_over { Bytes::ZERO } else { left.saturating_sub(taken) };
+        self.upkeep().to_release = left;
+        !taken.is_zero() && !left.is_zero()
+    }
+
+    /// Takes free pages out of the address spaces, unless as many are out as one batch may return.
+    fn take_out_batch(
+        &self,
+        backing: &mut Backing,
+        pages: &mut impl Iterator<Item = FreePage>,
+        keep: Bytes,
+    ) -> Bytes {
+        let most = MOST_SLOW.saturating_sub(backing.deferred.releases());
+        backing.defer_release(self.context(), pages, keep, most)
     }
 
     /// Sets whether the pool is under pressure, which lowers the bound of magazines.
@@ -70,8 +135,7 @@ impl Shared {
     }
 
     /// Releases memory that was not needed in the last `age`, as far as calls of this have watched it. Does not wait
-    /// for the device: memory that work may still use is released when the work is done. Returns how much will be
-    /// released.
+    /// for the device: memory that work may still use stays for a later call. Returns how much was released.
     pub(in crate::pool) fn collect(&self, age: Duration) -> Result<Bytes> {
         self.birth.check()?;
         let begun = self.begin_told();
@@ -98,14 +162,69 @@ impl Shared {
             upkeep.decay.needed(now, age)
         };
         // A failure here does not keep the rest from being released.
-        let ran = backing.run_deferred(self.context(), false);
+        let ran = backing.run_deferred(self.context());
         let Some(needed) = needed else { return ran.map(|()| Bytes::ZERO) };
-        let keep = needed.max(self.settings().min_bytes());
-        let released = backing.defer_release(self.context(), keep);
-        let ran = ran.and(backing.run_deferred(self.context(), false));
         drop(backing);
-        let given = self.release_segments(Deadline::Now);
-        ran.and(given).map(|()| released)
+        let keep = needed.max(self.settings().min_bytes());
+        let released = self.release_in_batches(keep);
+        ran.and(released)
+    }
+
+    /// Continues a collection that left memory for later. Returns whether it leaves some again.
+    pub(in crate::pool) fn continue_collection(&self) -> Result<bool> {
+        let Some(keep) = self.upkeep().collecting else { return Ok(false) };
+        self.release_in_batches(keep)?;
+        Ok(self.upkeep().collecting.is_some())
+    }
+
+    /// Releases free memory as far as no work uses it, so that `keep` bytes stay. Other threads go on between two
+    /// batches, and memory that they need meanwhile stays.
+    fn release_in_batches(&self, keep: Bytes) -> Result<Bytes> {
+        let mut pages = idle_first(self.backing().free_pages(self.context()));
+        let mut released = Bytes::ZERO;
+        self.upkeep().collecting = None;
+        loop {
+            let mut backing = self.backing();
+            // Growth needs the backing lock too, so that within it the difference is what was returned.
+            let held = || {
+                let heap = self.heap();
+                heap.backed().saturating_add(heap.outgoing)
+            };
+            // What requests needed since the caller looked is needed.
+            let keep = keep.max(self.heap().window_peak);
+            let before = held();
+            let taken = self.take_out_batch(&mut backing, &mut pages, keep);
+            let ran = backing.run_deferred(self.context());
+            let returned = before.saturating_sub(held());
+            let waits = backing.deferred.releases() > 0;
+            drop(backing);
+            released = released.saturating_add(returned);
+            released = released.saturating_add(self.release_segments(Deadline::Now)?);
+            ran?;
+            if waits && !self.is_release_due_soon() {
+                self.upkeep().collecting = Some(keep);
+                return Ok(released);
+            }
+            if !waits && taken.is_zero() {
+                return Ok(released);
+            }
+            self.let_others_in();
+        }
+    }
+
+    /// Whether the work of a page that is to be returned is done, or is within the time that an event takes on a stream
+    /// that has no other work.
+    fn is_release_due_soon(&self) -> bool {
+        let soon = Instant::now().checked_add(EVENT_LATENCY).map_or(Deadline::Now, Deadline::At);
+        let due = poll(soon, || {
+            let mut backing = self.backing();
+            if self.captures.any() {
+                return Ok(Some(false));
+            }
+            backing.deferred.poll();
+            Ok(backing.deferred.has_due_release().then_some(true))
+        });
+        due.unwrap_or(false)
     }
 
     /// Merges holes as far as possible without waiting.
@@ -152,14 +271,34 @@ impl Shared {
 
     /// One round of the upkeep thread. A failure is retried in the next one.
     fn tick(&self) {
+        #[cfg(test)]
+        assert!(!PANIC.swap(false, std::sync::atomic::Ordering::Relaxed), "on purpose");
         let age = self.settings().collect_after();
         let _ = self.defragment();
         match age {
             Some(age) => drop(self.collect(age)),
             None => self.read_pressure(),
         }
+        while self.release_under_pressure() {
+            self.let_others_in();
+        }
     }
 }
+
+/// The pages in the order in which a call that does not wait should release them.
+fn idle_first(mut pages: Vec<FreePage>) -> impl Iterator<Item = FreePage> {
+    pages.sort_by_key(|page| !page.is_idle);
+    pages.into_iter()
+}
+
+/// How long an event of a stream without other work takes at most to be reached; on one H200 10 us.
+const EVENT_LATENCY: Duration = Duration::from_micros(200);
+
+/// How long the thread pauses while it waits for work that uses memory it is to release.
+const BETWEEN_COLLECTIONS: Duration = Duration::from_millis(2);
+
+/// The most levels that one call reads and tells. A callback that changes the level each time is told the rest later.
+const MOST_READINGS: usize = 4;
 
 /// The most a magazine holds under pressure, in units of 512 B: 256 KiB.
 const CLEANED_UNITS: u64 = 512;
@@ -214,7 +353,13 @@ fn run() {
     loop {
         thread_state().0 = Thread::Running;
         let pools = registry::with_upkeep();
-        let shortest = pools.iter().map(|pool| pool.settings().upkeep_interval()).min();
+        let mut shortest: Option<Duration> = None;
+        for (id, pool) in &pools {
+            turn::with_turn(*id, pool, |pool| {
+                let interval = pool.settings().upkeep_interval();
+                shortest = Some(shortest.map_or(interval, |shortest| shortest.min(interval)));
+            });
+        }
         let Some(interval) = shortest else {
             let mut state = thread_state();
             // A pool that came meanwhile counts on this thread.
@@ -225,22 +370,35 @@ fn run() {
             return;
         };
         let is_due = last.is_none_or(|last| last.elapsed() >= interval);
-        for pool in &pools {
-            pool.grow_ahead();
-            if is_due {
-                pool.tick();
-            }
+        let mut is_collecting = false;
+        for (id, pool) in &pools {
+            turn::with_turn(*id, pool, |pool| {
+                let round = || {
+                    pool.grow_ahead();
+                    if is_due {
+                        pool.tick();
+                    }
+                    // A failure is retried in the next round.
+                    pool.continue_collection().unwrap_or(false)
+                };
+                // A panic, as of a listener of the program, ends neither the thread nor the upkeep of other pools.
+                is_collecting |= pool.callbacks.call(round).unwrap_or(false);
+            });
         }
-        // Not kept during the pause, so that a pool can be dropped meanwhile.
-        drop(pools);
         if is_due {
             last = Some(Instant::now());
         }
         let unasked = |state: &mut (Thread, Option<Birth>)| state.0 != Thread::Requested;
         let pause = interval.saturating_sub(last.map_or(Duration::ZERO, |last| last.elapsed()));
+        let pause = if is_collecting { pause.min(BETWEEN_COLLECTIONS) } else { pause };
         drop(ASKED.wait_timeout_while(thread_state(), pause, unasked));
     }
 }
+
+/// Makes the next round panic, for tests.
+#[cfg(test)]
+pub(in crate::pool) static PANIC: std::sync::atomic::AtomicBool =
+    std::sync::atomic::AtomicBool::new(false);
 
 /// Whether the thread runs, for tests.
 #[cfg(test)]

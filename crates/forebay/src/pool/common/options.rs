@@ -143,8 +143,13 @@ impl PoolOptions {
     }
 
     /// Calls `callback` before a request is refused, for example to empty a cache of the program. It gets the figures
-    /// of the shortage, may free blocks and allocate, and returns whether it released anything. Several callbacks are
-    /// called in turn.
+    /// of the shortage, may free blocks, allocate and [raise the limit](crate::Pool::change), and returns whether it
+    /// released anything. Several callbacks are called in turn.
+    ///
+    /// The pool then tries again, and calls again if that is not enough. So a callback may release one entry of a cache
+    /// at a time: it is called until the request fits or every callback returns `false`. Calls that return `true` with
+    /// no more memory available than before end after 15 of them. A request that is larger than the limit is served
+    /// only if a callback raises the limit; it is called again only after it did.
     pub fn on_shortage(
         mut self,
         callback: impl Fn(&Shortage) -> bool + Send + Sync + 'static,
@@ -153,15 +158,16 @@ impl PoolOptions {
         self
     }
 
-    /// Calls `callback` when the pressure changes, from moderate up and back. The pool has done what it can by then.
-    /// The call comes from the allocating thread, with no lock held.
+    /// Calls `callback` when the pressure changes, from moderate up and back. The call comes from the allocating thread or
+    /// the upkeep thread, with no lock held, and may use the pool; it is told what it changes itself after it returned.
     pub fn on_pressure(mut self, callback: impl Fn(Level, Bytes) + Send + Sync + 'static) -> Self {
         self.pressure_callbacks.push(Arc::new(callback));
         self
     }
 
     /// Calls `observer` with every allocation, free and refusal, which makes every call of the pool take the slow path.
-    /// The call comes from the thread that uses the pool, with no lock held, and must not use the pool itself.
+    /// The call comes from the thread that uses the pool, with no lock held. The observer may use the pool itself; what
+    /// it does there is recorded, and not passed to observers.
     pub fn on_event(mut self, observer: impl Fn(&PoolEvent) + Send + Sync + 'static) -> Self {
         self.observers.push(Arc::new(observer));
         self

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use forebay_core::Decay;
 use forebay_core::pressure::Gauge;
+use forebay_core::{Bytes, Decay};
 use forebay_hal::StreamHandle;
 
 /// The state of a pool's upkeep.
@@ -12,6 +12,10 @@ pub(in crate::pool) struct Upkeep {
     pub(in crate::pool) begun: Instant,
     pub(in crate::pool) decay: Decay,
     pub(in crate::pool) gauge: Gauge,
+    /// How much a collection keeps that left memory for later, because work still used it.
+    pub(in crate::pool) collecting: Option<Bytes>,
+    /// Bytes that are still to be released because the pressure became critical.
+    pub(in crate::pool) to_release: Bytes,
     /// Whether magazines have a small bound because of pressure.
     pub(in crate::pool) under_pressure: bool,
     /// The stream for which a request made the pool grow last, and its serial, if the thread is to grow it further.
@@ -26,6 +30,8 @@ impl Upkeep {
             begun: Instant::now(),
             decay: Decay::default(),
             gauge: Gauge::default(),
+            collecting: None,
+            to_release: Bytes::ZERO,
             under_pressure: false,
             grown_for: None,
             last_report: None,

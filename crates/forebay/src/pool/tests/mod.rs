@@ -9,6 +9,7 @@ mod end;
 mod figures;
 mod fits;
 mod group;
+mod limbo;
 mod lost;
 mod many;
 mod numbers;

@@ -237,12 +237,94 @@ fn who_says_yes_and_frees_nothing_is_not_asked_for_ever() {
     let error = pool.allocate(Bytes::mib(90), DEFAULT).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     assert!((2..=100).contains(&asked.load(Ordering::Relaxed)));
-    // No callback is called for a request beyond the limit: nothing they free would help.
+    // Nothing they free would help a request beyond the limit: it takes a callback that raises the limit.
     asked.store(0, Ordering::Relaxed);
     pool.allocate(Bytes::mib(101), DEFAULT).unwrap_err();
-    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
     pool.free_block(block, DEFAULT).unwrap();
     assert!(pool.allocate(Bytes::mib(90), DEFAULT).is_ok());
+}
+
+/// A cache that frees one entry each time it is asked is asked until the request fits.
+#[test]
+fn who_frees_one_entry_at_a_time_is_asked_until_it_fits() {
+    let cache: Told<crate::OwnedBlock> = Arc::default();
+    let asked = Arc::new(AtomicU64::new(0));
+    let (entries, count) = (Arc::clone(&cache), Arc::clone(&asked));
+    let pool = hundred(PoolOptions::new().on_shortage(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let entry = entries.lock().unwrap().pop();
+        entry.is_some()
+    }));
+    for _ in 0..100 {
+        let entry = pool.owned(Bytes::mib(1), DEFAULT).unwrap();
+        cache.lock().unwrap().push(entry);
+    }
+    let large = pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
+    assert_eq!((asked.load(Ordering::Relaxed), cache.lock().unwrap().len()), (60, 40));
+    // Without enough in the cache it is refused once nothing is left.
+    assert!(pool.allocate(Bytes::mib(50), DEFAULT).is_err());
+    assert_eq!((asked.load(Ordering::Relaxed), cache.lock().unwrap().len()), (101, 0));
+    pool.free_block(large, DEFAULT).unwrap();
+    cache.lock().unwrap().clear();
+}
+
+/// A callback may raise the limit, for a request that is larger than it was.
+#[test]
+fn who_raises_the_limit_is_asked_by_a_request_beyond_it() {
+    let number: Arc<OnceLock<PoolId>> = Arc::default();
+    let of_callback = Arc::clone(&number);
+    let told: Told<(Bytes, Bytes)> = Arc::default();
+    let note = Arc::clone(&told);
+    let pool = hundred(PoolOptions::new().on_shortage(move |shortage| {
+        note.lock().unwrap().push((shortage.needed, shortage.limit));
+        let pool = Pool::find(*of_callback.get().unwrap()).unwrap();
+        let more = (shortage.limit.get() >> 20) + 60;
+        pool.change("max_bytes", &format!("{more}MiB")).unwrap();
+        true
+    }));
+    number.set(pool.id()).unwrap();
+    let block = pool.allocate(Bytes::mib(200), DEFAULT).unwrap();
+    assert_eq!(pool.limit(), Bytes::mib(220));
+    let mib = |(needed, limit)| (Bytes::mib(needed), Bytes::mib(limit));
+    assert_eq!(*told.lock().unwrap(), [(200, 100), (200, 160)].map(mib));
+    pool.free_block(block, DEFAULT).unwrap();
+    // What the device does not have at all, no limit helps.
+    assert!(pool.allocate(Bytes::gib(1 << 20), DEFAULT).is_err());
+    assert_eq!(told.lock().unwrap().len(), 2);
+}
+
+/// A pressure callback that changes the level each time is not called from within itself.
+#[test]
+fn who_is_told_of_pressure_may_trim_and_allocate() {
+    let number: Arc<OnceLock<PoolId>> = Arc::default();
+    let (depth, deepest) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let calls = Arc::new(AtomicU64::new(0));
+    let options = {
+        let (number, depth, deepest, calls) =
+            (Arc::clone(&number), Arc::clone(&depth), Arc::clone(&deepest), Arc::clone(&calls));
+        PoolOptions::new().on_pressure(move |level, _| {
+            let now = depth.fetch_add(1, Ordering::Relaxed) + 1;
+            deepest.fetch_max(now, Ordering::Relaxed);
+            calls.fetch_add(1, Ordering::Relaxed);
+            let pool = Pool::find(*number.get().unwrap()).unwrap();
+            if level == Level::Low {
+                drop(pool.owned(Bytes::mib(97), DEFAULT));
+            } else {
+                pool.trim(Bytes::ZERO).unwrap();
+            }
+            depth.fetch_sub(1, Ordering::Relaxed);
+        })
+    };
+    let pool = hundred(options);
+    number.set(pool.id()).unwrap();
+    let block = pool.owned(Bytes::mib(97), DEFAULT).unwrap();
+    drop(block);
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(deepest.load(Ordering::Relaxed), 1, "from within itself");
+    let calls = calls.load(Ordering::Relaxed);
+    assert!((2..=12).contains(&calls), "{calls} calls");
+    assert_eq!(pool.statistics().callback_panics, 0);
 }
 
 /// All callbacks are called, even if the first freed something; and a callback may allocate.

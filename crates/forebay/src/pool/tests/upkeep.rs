@@ -300,3 +300,21 @@ fn the_thread_grows_the_pool_ahead() {
     assert!(asked(&scarce) > before, "the thread has not looked");
     assert!(scarce.held() < Bytes::mib(40), "the pool holds {}", scarce.held());
 }
+
+/// A panic in a round ends neither the thread nor later rounds.
+#[test]
+fn the_thread_survives_a_panic() {
+    use crate::pool::calls::upkeep::{PANIC, runs};
+    let _turn = turn();
+    let (_, _, shared) = open_phantom();
+    let options = PoolOptions::new().set(|set| {
+        let set = set.upkeep(true).upkeep_interval(Duration::from_millis(1));
+        set.collect_after(Duration::from_millis(1))
+    });
+    let pool = options.build(&shared).unwrap();
+    PANIC.store(true, Ordering::Relaxed);
+    eventually("a round that panics", || !PANIC.load(Ordering::Relaxed));
+    idle(&pool, Bytes::mib(64));
+    eventually("the next rounds", || pool.held().is_zero());
+    assert!(runs());
+}

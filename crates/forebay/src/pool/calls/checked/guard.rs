@@ -1,6 +1,6 @@
 //! Allocating and freeing guarded blocks: each on pages of its own.
 
-use forebay_core::{Address, Alignment, Bytes, Ladder, Span};
+use forebay_core::{Address, Alignment, Bytes, CallbackBudget, Span};
 use forebay_hal::{Progress, StreamHandle};
 
 use crate::pool::calls::slow_path::Source;
@@ -33,7 +33,7 @@ impl Shared {
         if !self.wait_for_freed(guards, deadline, |state| state.pending_bytes <= MOST_PENDING)? {
             return Err(self.shortage(request, pages).into());
         }
-        let mut calls = 0;
+        let mut budget = CallbackBudget::default();
         let guarded = loop {
             let before = lock(&guards.state).unmapped;
             if let Some(guarded) = self.map_guarded(guards, pages, stream)? {
@@ -43,10 +43,9 @@ impl Shared {
             if self.wait_for_freed(guards, deadline, |state| state.unmapped > before)? {
                 continue;
             }
-            if calls == Ladder::MAX_CALLBACKS || !self.call_shortage_callbacks(request, pages) {
+            if !self.call_shortage_callbacks(request, pages, &mut budget) {
                 return Err(self.shortage(request, pages).into());
             }
-            calls += 1;
         };
         let end = Bytes::new(guarded.pages.end().get().saturating_sub(size.get()));
         let start = Address::new(end.align_down(alignment).get());
