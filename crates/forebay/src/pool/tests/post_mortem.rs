@@ -66,6 +66,7 @@ fn an_error_names_the_file_that_describes_it() {
 }
 
 /// A pool of 16 MiB with 1 MiB blocks, every other one freed: 8 MiB free in holes of 1 MiB that cannot move.
+#[cfg(feature = "serde")]
 fn full_of_holes(device: &Arc<dyn Device>) -> (Pool, Vec<Block>) {
     let options = PoolOptions::new().max_bytes(Bytes::mib(16));
     let pool = options.set(|set| set.stacks(true)).build(device).unwrap();

@@ -196,7 +196,7 @@ plain! {
         stack: Option<usize>,
     }
 
-    /// The counters of a pool, as [`Statistics`] has them.
+    /// The counters of a pool, as [`Statistics`](crate::Statistics) has them.
     struct StatisticsSnapshot {
         /// Bytes in live blocks, after rounding up.
         live_bytes: u64,
