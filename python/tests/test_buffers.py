@@ -179,19 +179,21 @@ def test_freeing_on_another_stream_keeps_order(pool, device):
 
 
 def test_what_is_freed_on_another_stream_waits_for_its_own(pool, device):
-    """What comes next on the other stream has the memory to itself."""
+    """The memory is reused only once the work on its own stream is done, and then it is."""
     own, other = device.stream(), device.stream()
+    addresses = set()
     for _ in range(5):
         buffer = pool.allocate("32MiB", stream=own)
-        address = buffer.address
+        addresses.add(buffer.address)
         for _ in range(8):
             buffer.fill(3, wait=False)
         buffer.free(other)
         with pool.allocate("32MiB", stream=other) as again:
-            assert again.address == address, "the other stream has it at once"
+            addresses.add(again.address)
             again.fill(4)
             own.synchronize()
             assert set(again.to_bytes()) == {4}
+    assert len(addresses) <= 3, "no round needs memory of its own"
 
 
 def test_a_part_of_an_arena_waits_for_other_streams_too(pool, device):

@@ -65,8 +65,8 @@ static void refused(forebay_memory memory) {
     REFUSED(forebay_shared_create(memory, "a b", NULL, 12, &other), INVALID, "cannot name");
     REFUSED(forebay_shared_create(memory, NULL, NULL, 12, &other), INVALID, "name");
     REFUSED(forebay_shared_create(memory, name, NULL, 12, NULL), INVALID, "shared");
-    REFUSED(forebay_shared_read(shared, 9, bytes, 8), INVALID, "16 B, as many as the buffer has");
-    REFUSED(forebay_shared_write(shared, UINT64_MAX, bytes, 8), INVALID, "as many");
+    REFUSED(forebay_shared_read(shared, 9, bytes, 8), INVALID, "at most 7 B from there on, as the buffer has 16 B");
+    REFUSED(forebay_shared_write(shared, UINT64_MAX, bytes, 8), INVALID, "as the buffer has 16 B");
     REFUSED(forebay_shared_write(shared, 0, NULL, 8), INVALID, "from");
     REFUSED(forebay_shared_unlock(shared), INVALID, "does not hold");
     OK(forebay_shared_close(shared));

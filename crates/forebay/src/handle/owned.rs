@@ -226,13 +226,28 @@ impl<A: Allocate> OwnedBlock<A> {
         uses.full_at = u32::try_from(2 * uses.streams.len()).unwrap_or(u32::MAX);
     }
 
-    /// The stream to enqueue work on that uses the block. If the handle's own has ended, it is whichever stream has that
+    /// The stream to enqueue work on that uses the block. It waits, on the device, for the recorded streams: their work may
+    /// still write what the new work reads or overwrites. If the handle's own has ended, it is whichever stream has that
     /// handle now, after a wait for the whole device, and one more that uses the block.
     pub(crate) fn stream_to_use(&self) -> Result<StreamHandle> {
         let device = self.allocator.device();
         if self.stream.has_ended(device) {
             device.synchronize_device()?;
             self.used_on(self.stream.handle());
+            return Ok(self.stream.handle());
+        }
+        let (streams, passed_on) = {
+            let uses = lock(&self.uses);
+            (uses.streams.clone(), uses.passed_on)
+        };
+        // During a capture an event would become part of the graph.
+        if self.allocator.is_capturing() {
+            return Ok(self.stream.handle());
+        }
+        if passed_on {
+            device.synchronize_device()?;
+        } else {
+            order::after(device, self.stream.handle(), streams)?;
         }
         Ok(self.stream.handle())
     }
