@@ -303,7 +303,7 @@ impl<A: Allocate> OwnedBlock<A> {
     }
 
     /// Moves the handle to `stream`, without making it wait: the stream before is recorded as one that
-    /// [uses](Self::used_on) the block.
+    /// [uses](Self::used_on) the block. Fills and copies of the handle make `stream` wait for it first.
     pub fn set_stream(&mut self, stream: StreamHandle) {
         let (before, device) = (self.stream, self.allocator.device());
         let stream = NamedStream::now(stream);

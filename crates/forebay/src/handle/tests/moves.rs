@@ -271,3 +271,16 @@ fn a_rental_that_outlives_its_stream_keeps_the_order() {
         assert_eq!(yard.bench.races(), 0, "seed {seed}");
     }
 }
+
+/// A handle's work on its new stream comes after its work on the one before.
+#[test]
+fn work_after_a_move_comes_after_the_work_before_it() {
+    for seed in 0..20 {
+        let yard = Yard::new(seed);
+        let mut array = yard.bench.pool.zeros::<u8>(LENGTH, yard.first()).unwrap();
+        array.set_stream(yard.second());
+        array.fill(5).unwrap();
+        yard.bench.device.synchronize_device().unwrap();
+        assert_eq!(yard.bench.machine.findings(), [], "seed {seed}");
+    }
+}
