@@ -11,7 +11,7 @@
 //! A snapshot of a pool is no run: `postmortem.rs` makes "forebay.postmortem.v1" of it, which has a page of its own.
 //!
 //! Everything is aggregated here, so that the page has a bounded size whatever the recording has. Figures are those
-//! of [`replay`](forebay_trace::replay), [`Analysis`](forebay_trace::Analysis) and [`Fit`](forebay_trace::Fit).
+//! of [`replay`](forebay_trace::replay), [`Analysis`](forebay_trace::Analysis) and [`Fit`].
 
 mod advice;
 mod collect;
