@@ -25,7 +25,7 @@ impl Width {
     }
 
     /// What standard output has: as COLUMNS says, or else the terminal. Elsewhere words take 80, and tables as many as
-    /// they need: a pipe has no width, and whoever reads it wants every column.
+    /// they need: a pipe has no width, so no column is dropped.
     pub fn of_output() -> Self {
         let wish = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         let wish = wish.filter(|&columns: &usize| columns > 0);

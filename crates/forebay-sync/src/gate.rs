@@ -25,7 +25,7 @@
 //!   follows it, so a request is never missed.
 //! * `EMPTIED`: a visitor took everything out, and the owner has not entered since. Visitors that
 //!   look for something to take skip the gate without shutting it. The owner's next entry clears it.
-//! * `COUNTED`: a visitor has counted what is there, and nobody has changed it since. Visitors that count skip the gate.
+//! * `COUNTED`: a visitor has counted what is there, and it has not changed since. Visitors that count skip the gate.
 //!   The owner's next entry clears it, and so does a visit that may change the data.
 
 use super::atomic::{AtomicBool, AtomicU8, Ordering};

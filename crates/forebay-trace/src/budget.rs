@@ -49,7 +49,7 @@ pub struct WorkBudget<'a> {
     first: Cell<Option<Instant>>,
     /// When the clock and the hook were last asked.
     looked: Cell<Instant>,
-    /// Why the work ended. It stays so: whoever asks later gets the same answer.
+    /// Why the work ended. Once set, every later check returns it.
     stopped: RefCell<Option<ReplayError>>,
 }
 

@@ -179,7 +179,7 @@ pub(super) type Read = Result<ProcessSnapshot, (String, bool)>;
 /// Reads them, and counts those that it does not come to.
 ///
 /// Anybody can take a name. With `own_only` those that another user has taken, or that lead nowhere, are passed over. A name
-/// whose line is full may be such a one: it takes no place of a process that answers, and nobody waits for it alone.
+/// whose line is full may be such a one: it takes no place of a process that answers, and costs no wait of its own.
 pub(super) fn read_all(targets: &[Endpoint], own_only: bool) -> (Vec<(Endpoint, Read)>, usize) {
     let (connected, mut all, left_out) = connect_all(targets, own_only);
     // All at once: those that are stopped do not add up.

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Read-only. Each connection has a thread of its own, is answered once and closed. There are at most 16: a further one
-//! takes the place of the oldest that is not just having its answer made, so that clients that ask nothing shut nobody
+//! takes the place of the oldest that is not just having its answer made, so that idle clients shut no other
 //! out. A request has at most 8 KiB and two seconds.
 //!
 //! A page of another site can have its own name lead to this server (DNS rebinding), and its browser then takes both for

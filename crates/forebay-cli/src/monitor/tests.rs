@@ -187,7 +187,7 @@ fn figures_that_nobody_has_break_nothing() {
     assert_eq!(silent, expected);
 }
 
-/// Takes the names of so many processes that are not there, beginning with a number, and answers nobody.
+/// Takes the names of processes that do not exist, from a number on, and answers no connection.
 #[cfg(target_os = "linux")]
 fn take_names(first: u32, count: u32) -> (Vec<Endpoint>, Vec<UnixListener>) {
     let user = rustix::process::geteuid().as_raw();

@@ -369,7 +369,7 @@ fn body(answer: &str) -> &str {
 fn refusals() -> Result<Completion, Failed> {
     let program = watched()?;
     let (_server, address) = served(&program.id())?;
-    // Clients that say nothing hold up nobody, though they are more than the server takes.
+    // Idle clients hold up no other, even when they are more than the server takes.
     let silent: Vec<_> = (0..40).map(|_| TcpStream::connect(&address)).collect();
     let begun = Instant::now();
     get(&address, "/page.css")?;

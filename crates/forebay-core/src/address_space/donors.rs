@@ -68,7 +68,7 @@ struct ByLength<'a> {
     lengths: &'a Lengths,
     /// The next hole of each group that the taker may use: length, start and group.
     next: BinaryHeap<Reverse<(u64, Offset, usize)>>,
-    /// The length of the holes at hand.
+    /// The length of the holes that are being walked.
     length: u64,
     /// Pages of these holes that are smaller than the hole: after all that are not.
     smaller: Vec<(Reverse<u64>, Offset)>,
