@@ -7,6 +7,7 @@
 //!   pace      whether the threads run together, or one at a time in an order that a seed decides
 //!   stressed  rounds under the checker: streams that die, threads that visit, faults, a neighbor
 //!   handles   handles that change streams with work pending, under the checker
+//!   caches    pools short of memory beside caches, upkeep and the last drop, under the checker
 //!   record    what ran, as JSON
 //!   claims    who has which bytes: the oracle, shared with the tests
 //!   stress    an episode under the checker, shared with the tests
@@ -21,6 +22,7 @@
 // What it prints is what it is for; a pipe that was closed ends it, as it should.
 #![allow(clippy::print_stdout)]
 
+mod caches;
 #[path = "../../tests/oracle/claims.rs"]
 mod claims;
 mod handles;
@@ -67,8 +69,8 @@ const STRESS_THREADS: &[usize] = &[1, 3, 2, 6];
 /// One operation in so many is in a stress round.
 const STRESS_SHARE: u64 = 64;
 
-/// For so many operations of the stress rounds there is one with handles beside them.
-const HANDLES_SHARE: u64 = 16;
+/// For so many operations of the stress rounds there is one with handles and one with caches beside them.
+const BESIDE_SHARE: u64 = 16;
 
 /// Which rounds there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,9 +260,10 @@ fn soak(wanted: &Wanted) -> Result<(Sums, Duration), String> {
             println!("{round}: {}", stressed::line(&figures, begun.elapsed()));
             sums.stress.add(&figures);
         }
-        let beside = wanted.stress_operations().div_ceil(HANDLES_SHARE);
+        let beside = wanted.stress_operations().div_ceil(BESIDE_SHARE);
         if beside > 0 {
             println!("{}", handles::run(wanted.seed, beside)?);
+            println!("{}", caches::run(wanted.seed, beside)?);
         }
         Ok((sums, started.elapsed()))
     })
