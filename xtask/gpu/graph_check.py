@@ -81,6 +81,8 @@ def run(forebay_installed):
         torch.cuda.synchronize()
         # PyTorch keeps what cuBLAS worked in during the capture; that is in the graphs' pool too.
         torch._C._cuda_clearCublasWorkspaces()
+        # As PyTorch's own, the pool of graphs that are gone stays until the cache is emptied.
+        torch.cuda.empty_cache()
         left = [one for one in torch.cuda.memory_snapshot() if one["segment_pool_id"] == number]
         assert not left, f"the pool of graphs that are gone: {left}"
     return {"results": results, "wrong": wrong, "losses": losses, "private_pools": pools}

@@ -37,7 +37,7 @@ pub(crate) fn life(device: &str) -> Step {
     let text = endpoint.read(PATIENCE)?;
     for part in [
         r#"{"schema":"forebay.process.v1","version":""#,
-        &format!(r#""pid":{pid},"process":"named-"#),
+        &format!(r#""pid":{pid},"process":"named"#),
         r#""pools":[{"pool":"#,
         r#""buffers":[{"manager":1,"#,
         r#""shared":1,"#,
