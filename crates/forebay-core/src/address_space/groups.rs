@@ -14,8 +14,6 @@
 //! that number, as bits, so that neither builds nor compares sets.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-#[cfg(test)]
 use std::collections::BTreeSet;
 
 use super::streams::{Streams, ones};
@@ -184,7 +182,8 @@ impl StreamGroups {
 pub(super) struct Groups {
     slots: Vec<Group>,
     unused: Vec<GroupId>,
-    by_set: BTreeMap<Streams, GroupId>,
+    /// The groups by the [fingerprints](Streams::fingerprint) of their sets: a set itself is too large to be moved about.
+    by_set: BTreeSet<(u64, GroupId)>,
     by_stream: Vec<StreamGroups>,
     /// The group of memory that every stream may use, its bit, and the group of memory that no stream may
     /// use yet. [`GroupId::NONE`] if absent.
@@ -207,7 +206,7 @@ impl Default for Groups {
         Self {
             slots: Vec::new(),
             unused: Vec::new(),
-            by_set: BTreeMap::new(),
+            by_set: BTreeSet::new(),
             by_stream: Vec::new(),
             any_stream: GroupId::NONE,
             any_stream_bit: 0,
@@ -302,7 +301,7 @@ impl Groups {
 
     /// Every group and its set, including empty ones.
     pub(super) fn each(&self) -> impl Iterator<Item = (GroupId, &Streams)> {
-        self.by_set.iter().map(|(set, &id)| (id, set))
+        self.by_set.iter().map(|&(_, id)| (id, self.set(id)))
     }
 
     /// Drops the trees of all groups.
@@ -312,7 +311,9 @@ impl Groups {
 
     /// The group of a set.
     pub(super) fn find(&self, set: &Streams) -> Option<GroupId> {
-        self.by_set.get(set).copied()
+        let print = set.fingerprint();
+        let alike = self.by_set.range((print, GroupId(0))..=(print, GroupId::NONE));
+        alike.map(|&(_, id)| id).find(|&id| self.set(id) == set)
     }
 
     /// The group of memory that no stream may use yet, or [`GroupId::NONE`].
@@ -491,18 +492,19 @@ impl Groups {
 
     /// Removes a group from the index of sets, before its set [changes](Self::index_set).
     pub(super) fn unlist_set(&mut self, id: GroupId) {
-        let set = *self.set(id);
-        self.by_set.remove(&set);
-        if set.is_all() {
+        let set = self.set(id);
+        let (print, is_all, is_empty) = (set.fingerprint(), set.is_all(), set.is_empty());
+        self.by_set.remove(&(print, id));
+        if is_all {
             (self.any_stream, self.any_stream_bit) = (GroupId::NONE, 0);
-        } else if set.is_empty() {
+        } else if is_empty {
             self.no_stream = GroupId::NONE;
         }
     }
 
     /// Gives a group that is not in the index of sets a set that no other group has, and indexes it.
     pub(super) fn index_set(&mut self, id: GroupId, set: &Streams) {
-        self.by_set.insert(*set, id);
+        self.by_set.insert((set.fingerprint(), id));
         if set.is_all() {
             (self.any_stream, self.any_stream_bit) = (id, id.bit());
         } else if set.is_empty() {
@@ -516,24 +518,16 @@ impl Groups {
     pub(super) fn index_streams(&mut self, id: GroupId, set: &Streams) {
         let Some(group) = self.slots.get_mut(id.slot()) else { return };
         let before = core::mem::replace(&mut group.set, *set);
-        // The group that every stream may use is in the index of none.
-        let indexed = |set: &Streams| if set.is_all() { Streams::NONE } else { *set };
-        let (before, now) = (indexed(&before), indexed(set));
-        for number in before.without(now).numbers() {
-            if let Some(entry) = self.by_stream.get_mut(number as usize) {
-                entry.all.change(id, false);
-            }
-        }
-        for number in now.without(before).numbers() {
+        for (number, is_in) in before.changes_to(set) {
             let number = number as usize;
-            if self.by_stream.len() <= number {
+            if is_in && self.by_stream.len() <= number {
                 self.by_stream.resize_with(number.saturating_add(1), StreamGroups::empty);
             }
             if let Some(entry) = self.by_stream.get_mut(number) {
-                entry.all.change(id, true);
+                entry.all.change(id, is_in);
             }
         }
-        for (set, single) in [(before, GroupId::NONE), (now, id)] {
+        for (set, single) in [(&before, GroupId::NONE), (set, id)] {
             let only = set.lowest().filter(|_| set.is_single());
             let entry = only.and_then(|number| self.by_stream.get_mut(number as usize));
             if let Some(entry) = entry.filter(|entry| single == id || entry.single == id) {

@@ -106,65 +106,63 @@ impl Holes {
 
     /// Makes memory that is free in the order of all of `owner` free in the order of `taker` too.
     pub(super) fn waited(&mut self, taker: &Streams, owner: &Streams, runs: &Spans) {
-        let grow = |id: GroupId| {
-            let set = self.groups.set(id);
-            (!set.has(taker)).then(|| (id, set.or(*taker)))
-        };
-        let changes: Vec<_> = self.groups.containing(owner).filter_map(grow).collect();
-        self.relabel(changes, taker, runs);
+        let ids = self.groups.containing(owner).filter(|&id| !self.groups.set(id).has(taker));
+        self.relabel(ids.collect(), taker, runs, |set| set.or(*taker));
     }
 
     /// Makes memory that is free in the order of any of `owners` free in the order of `taker` too.
     pub(super) fn record_wait_any(&mut self, taker: &Streams, owners: &Streams, runs: &Spans) {
-        let grow = |(id, set): (GroupId, &Streams)| {
-            (set.meets(owners) && !set.has(taker)).then(|| (id, set.or(*taker)))
-        };
-        let changes: Vec<_> = self.groups.each().filter_map(grow).collect();
-        self.relabel(changes, taker, runs);
+        let groups = self.groups.each();
+        let ids = groups.filter(|(_, set)| set.meets(owners) && !set.has(taker)).map(|(id, _)| id);
+        self.relabel(ids.collect(), taker, runs, |set| set.or(*taker));
     }
 
     /// Makes memory that is free in the order of any of `streams` free for all; with [`Streams::ALL`] that
     /// is every hole.
     pub(super) fn idle(&mut self, streams: &Streams, runs: &Spans) {
-        let changes: Vec<_> = if streams.is_single() {
-            self.groups.containing(streams).map(|id| (id, Streams::ALL)).collect()
+        let ids = if streams.is_single() {
+            self.groups.containing(streams).collect()
         } else {
             let over = |set: &Streams| *streams == Streams::ALL || set.meets(streams);
-            let groups = self.groups.each().filter(|&(_, set)| *set != Streams::ALL && over(set));
-            groups.map(|(id, _)| (id, Streams::ALL)).collect()
+            let groups = self.groups.each().filter(|&(_, set)| !set.is_all() && over(set));
+            groups.map(|(id, _)| id).collect()
         };
-        self.relabel(changes, &Streams::ALL, runs);
+        self.relabel(ids, &Streams::ALL, runs, |_| Streams::ALL);
     }
 
     /// Makes memory that is free in the order of all of `from` free in the order of `to` instead. Memory
     /// that is free for all stays so.
     pub(super) fn hand_over(&mut self, from: &Streams, to: &Streams, runs: &Spans) {
-        let hand = |id: GroupId| {
-            let set = self.groups.set(id);
-            let after = set.without(*from).or(*to);
-            (after != *set).then_some((id, after))
-        };
-        let changes: Vec<_> = self.groups.containing(from).filter_map(hand).collect();
-        self.relabel(changes, to, runs);
+        let after = |set: &Streams| set.without(*from).or(*to);
+        let is_other = |&id: &GroupId| after(self.groups.set(id)) != *self.groups.set(id);
+        let ids = self.groups.containing(from).filter(is_other).collect();
+        self.relabel(ids, to, runs, after);
     }
 
-    /// Changes the sets of groups, each new set containing all of `more`, and merges holes that touch.
-    fn relabel(&mut self, mut changes: Vec<(GroupId, Streams)>, more: &Streams, runs: &Spans) {
-        if changes.is_empty() {
+    /// Changes the set of each group to what `after` says, which contains all of `more`, and merges holes that touch.
+    fn relabel(
+        &mut self,
+        mut ids: Vec<GroupId>,
+        more: &Streams,
+        runs: &Spans,
+        after: impl Fn(&Streams) -> Streams,
+    ) {
+        if ids.is_empty() {
             return;
         }
         self.groups.drop_spare();
-        changes.retain(|&(id, _)| self.has_holes(id));
-        let is_unowned = |id: GroupId| self.groups.set(id).is_empty();
-        if changes.iter().any(|&(id, ref set)| is_unowned(id) != set.is_empty()) {
+        ids.retain(|&id| self.has_holes(id));
+        let changes_owned = |set: &Streams| set.is_empty() != after(set).is_empty();
+        if ids.iter().any(|&id| changes_owned(self.groups.set(id))) {
             // The lengths index only holes that some stream may use.
             self.lengths = None;
         }
-        changes.iter().for_each(|&(id, _)| self.groups.unlist_set(id));
+        ids.iter().for_each(|&id| self.groups.unlist_set(id));
         let mut changed = BTreeSet::new();
         // While groups have no trees, one pass at the end moves all holes to their new groups.
         let mut regrouped: Vec<(GroupId, GroupId)> = Vec::new();
-        for (id, set) in changes {
+        for id in ids {
+            let set = after(self.groups.set(id));
             let Some(other) = self.groups.find(&set) else {
                 self.groups.index_set(id, &set);
                 changed.insert(id);
