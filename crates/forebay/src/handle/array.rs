@@ -278,9 +278,10 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         }
         let Some(engine) = bulk::engine_of(self.block.allocator().device()) else { return false };
         let Ok(copy) = hal::Copy::linear(to, from, Bytes::new(size as u64)) else { return false };
+        let Ok(stream) = self.block.stream_in_order() else { return false };
         // SAFETY: the host's side is borrowed by the caller until the copy is done, and the device's side is within the
         // block, which this handle keeps. Both are plain bytes.
-        unsafe { engine.copy(&copy, self.block.named_stream()) }.is_ok()
+        unsafe { engine.copy(&copy, stream) }.is_ok()
     }
 
     /// Copies between the stage and the device, whichever way `ends` (to, from) says, and waits. The

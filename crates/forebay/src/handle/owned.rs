@@ -43,15 +43,25 @@ pub struct OwnedBlock<A: Allocate = Pool> {
     uses: Mutex<Uses>,
 }
 
+/// A further stream that uses a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Use {
+    stream: NamedStream,
+    /// Whether the handle itself left work there that its stream does not wait for yet.
+    is_left: bool,
+}
+
 /// Further streams that use a block.
 #[derive(Default)]
 struct Uses {
     /// Few, so a list.
-    streams: Vec<NamedStream>,
+    list: Vec<Use>,
     /// The number of streams at which those that have ended are passed on to the allocator.
     full_at: u32,
     /// Whether some were.
     passed_on: bool,
+    /// Whether the handle left work on one of those.
+    left_passed_on: bool,
 }
 
 impl Uses {
@@ -59,7 +69,11 @@ impl Uses {
     const FEW: usize = 8;
 
     fn is_empty(&self) -> bool {
-        self.streams.is_empty() && !self.passed_on
+        self.list.is_empty() && !self.passed_on
+    }
+
+    fn streams(&self) -> impl Iterator<Item = NamedStream> {
+        self.list.iter().map(|used| used.stream)
     }
 }
 
@@ -163,11 +177,6 @@ impl<A: Allocate> OwnedBlock<A> {
         self.stream.handle()
     }
 
-    /// The same, for whoever may outlive it.
-    pub(crate) fn named_stream(&self) -> NamedStream {
-        self.stream
-    }
-
     /// The allocator of the block.
     pub fn allocator(&self) -> &A {
         &self.allocator
@@ -181,33 +190,41 @@ impl<A: Allocate> OwnedBlock<A> {
     ///
     /// Does nothing in a forked child, for the parent's block.
     pub fn used_on(&self, stream: StreamHandle) {
+        self.note_use(stream, false);
+    }
+
+    fn note_use(&self, stream: StreamHandle, is_left: bool) {
         if self.is_inherited() {
             return;
         }
-        let (used, device) = (NamedStream::now(stream), self.allocator.device());
+        let (stream, device) = (NamedStream::now(stream), self.allocator.device());
         let is_it =
-            |known: &NamedStream| known.handle() == used.handle() && !known.has_ended(device);
-        // A list of plain values is whole at any time, so a thread that panicked harms nothing.
-        let mut uses = lock(&self.uses);
-        if is_it(&self.stream) || uses.streams.iter().any(is_it) {
+            |known: NamedStream| known.handle() == stream.handle() && !known.has_ended(device);
+        if is_it(self.stream) {
             return;
         }
-        self.add_use(&mut uses, used);
+        // A list of plain values is whole at any time, so a thread that panicked harms nothing.
+        let mut uses = lock(&self.uses);
+        if let Some(known) = uses.list.iter_mut().find(|used| is_it(used.stream)) {
+            known.is_left |= is_left;
+            return;
+        }
+        self.add_use(&mut uses, Use { stream, is_left });
         drop(uses);
-        self.allocator.watch_stream(used.handle());
+        self.allocator.watch_stream(stream.handle());
     }
 
     /// The number of further streams that are recorded here.
     #[cfg(test)]
     pub(super) fn recorded_uses(&self) -> usize {
-        lock(&self.uses).streams.len()
+        lock(&self.uses).list.len()
     }
 
-    fn add_use(&self, uses: &mut Uses, used: NamedStream) {
-        if uses.streams.len() >= (uses.full_at as usize).max(Uses::FEW) {
+    fn add_use(&self, uses: &mut Uses, used: Use) {
+        if uses.list.len() >= (uses.full_at as usize).max(Uses::FEW) {
             self.pass_on_ended(uses);
         }
-        uses.streams.push(used);
+        uses.list.push(used);
     }
 
     /// Passes uses on streams that have ended on to the allocator, which knows when their work is done: a handle that
@@ -215,41 +232,61 @@ impl<A: Allocate> OwnedBlock<A> {
     #[cold]
     fn pass_on_ended(&self, uses: &mut Uses) {
         let (device, address) = (self.allocator.device(), self.block.address());
-        let before = uses.streams.len();
-        uses.streams.retain(|&used| {
-            let is_passed_on = used.has_ended(device)
-                && matches!(self.allocator.record_use(address, used), Ok(RecordedUse::Recorded));
+        let (mut passed_on, mut left_passed_on) = (uses.passed_on, uses.left_passed_on);
+        uses.list.retain(|&Use { stream, is_left }| {
+            let is_passed_on = stream.has_ended(device)
+                && matches!(self.allocator.record_use(address, stream), Ok(RecordedUse::Recorded));
+            passed_on |= is_passed_on;
+            left_passed_on |= is_passed_on && is_left;
             !is_passed_on
         });
-        uses.passed_on |= uses.streams.len() < before;
+        (uses.passed_on, uses.left_passed_on) = (passed_on, left_passed_on);
         // Doubling makes the look cost each use a constant on average.
-        uses.full_at = u32::try_from(2 * uses.streams.len()).unwrap_or(u32::MAX);
+        uses.full_at = u32::try_from(2 * uses.list.len()).unwrap_or(u32::MAX);
     }
 
-    /// The stream to enqueue work on that uses the block. It waits, on the device, for the recorded streams: their work may
-    /// still write what the new work reads or overwrites. If the handle's own has ended, it is whichever stream has that
-    /// handle now, after a wait for the whole device, and one more that uses the block.
+    /// The stream to enqueue work on that uses the block, after the work that the handle left on other streams. If the
+    /// handle's own has ended, it is whichever stream has that handle now, after a wait for the whole device, and one more
+    /// that uses the block.
     pub(crate) fn stream_to_use(&self) -> Result<StreamHandle> {
+        let stream = self.stream_in_order()?;
         let device = self.allocator.device();
-        if self.stream.has_ended(device) {
+        if stream.has_ended(device) {
             device.synchronize_device()?;
-            self.used_on(self.stream.handle());
-            return Ok(self.stream.handle());
+            self.note_use(stream.handle(), true);
         }
-        let (streams, passed_on) = {
+        Ok(stream.handle())
+    }
+
+    /// The handle's stream, which waits, on the device, for the work that the handle left on other streams. During a
+    /// capture that is an error: the wait would become part of the graph.
+    pub(crate) fn stream_in_order(&self) -> Result<NamedStream> {
+        let (left, left_passed_on) = {
             let uses = lock(&self.uses);
-            (uses.streams.clone(), uses.passed_on)
+            let left: Vec<NamedStream> =
+                uses.list.iter().filter(|used| used.is_left).map(|used| used.stream).collect();
+            (left, uses.left_passed_on)
         };
-        // During a capture an event would become part of the graph.
-        if self.allocator.is_capturing() {
-            return Ok(self.stream.handle());
+        if left.is_empty() && !left_passed_on {
+            return Ok(self.stream);
         }
-        if passed_on {
+        if self.allocator.is_capturing() {
+            let missing = "order after the stream that the handle was on before a capture".into();
+            return Err(hal::Error::Unsupported { call: Call::RecordEvent, missing }.into());
+        }
+        let device = self.allocator.device();
+        if left_passed_on || self.stream.has_ended(device) {
             device.synchronize_device()?;
         } else {
-            order::after(device, self.stream.handle(), streams)?;
+            order::after(device, self.stream.handle(), left.iter().copied())?;
         }
-        Ok(self.stream.handle())
+        // Until the handle is moved, which takes it alone, no more is left anywhere.
+        let mut uses = lock(&self.uses);
+        uses.left_passed_on = false;
+        for used in &mut uses.list {
+            used.is_left &= !left.contains(&used.stream);
+        }
+        Ok(self.stream)
     }
 
     /// Whether this is a forked child, and the block its parent's.
@@ -264,7 +301,7 @@ impl<A: Allocate> OwnedBlock<A> {
 
     /// Puts the block in order for its stream, if that takes no wait of the host. Returns `false`, and changes nothing,
     /// if one of its streams has ended, or events must not be recorded now.
-    pub(super) fn is_put_in_order(&mut self) -> bool {
+    pub(super) fn put_in_order(&mut self) -> bool {
         let device = self.allocator.device();
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
         let is_in_reach = |stream: &NamedStream| {
@@ -275,7 +312,7 @@ impl<A: Allocate> OwnedBlock<A> {
         }
         let can_be_ordered = !uses.passed_on
             && !self.allocator.is_capturing()
-            && uses.streams.iter().chain([&self.stream]).all(is_in_reach);
+            && uses.streams().chain([self.stream]).all(|stream| is_in_reach(&stream));
         can_be_ordered && self.settle().is_ok()
     }
 
@@ -295,7 +332,7 @@ impl<A: Allocate> OwnedBlock<A> {
         if uses.passed_on {
             device.synchronize_device()?;
         } else {
-            let earlier = uses.streams.iter().copied().chain([self.stream]);
+            let earlier = uses.streams().chain([self.stream]);
             order::after(device, stream, earlier)?;
         }
         self.reset_to(stream);
@@ -303,7 +340,8 @@ impl<A: Allocate> OwnedBlock<A> {
     }
 
     /// Moves the handle to `stream`, without making it wait: the stream before is recorded as one that
-    /// [uses](Self::used_on) the block. Fills and copies of the handle make `stream` wait for it first.
+    /// [uses](Self::used_on) the block. The next fill, copy or transfer of the handle makes `stream` wait for it first;
+    /// during a capture that is an error, and [`hand_over_to`](Self::hand_over_to) before the capture avoids it.
     pub fn set_stream(&mut self, stream: StreamHandle) {
         let (before, device) = (self.stream, self.allocator.device());
         let stream = NamedStream::now(stream);
@@ -312,8 +350,9 @@ impl<A: Allocate> OwnedBlock<A> {
         }
         let mut uses = lock(&self.uses);
         // Back on a stream that was recorded before: its work is the handle's own again.
-        uses.streams.retain(|used| used.handle() != stream.handle() || used.has_ended(device));
-        self.add_use(&mut uses, before);
+        let is_it = |used: NamedStream| used.handle() == stream.handle() && !used.has_ended(device);
+        uses.list.retain(|used| !is_it(used.stream));
+        self.add_use(&mut uses, Use { stream: before, is_left: true });
         drop(uses);
         self.stream = stream;
         self.allocator.watch_stream(stream.handle());
@@ -366,7 +405,7 @@ impl<A: Allocate> OwnedBlock<A> {
         let device = self.allocator.device();
         let own = Some(self.stream).filter(|own| own.has_ended(device));
         let stream = own.map_or(self.stream.handle(), |_| StreamHandle::DEFAULT);
-        let used = uses.streams.iter().copied().chain(own);
+        let used = uses.streams().chain(own);
         let left = Self::pass_on(&self.allocator, self.block, used)?;
         if !left.is_empty() {
             order::after(device, stream, left)?;
@@ -402,7 +441,7 @@ impl<A: Allocate> OwnedBlock<A> {
         }
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
         let device = self.allocator.device();
-        let used = uses.streams.iter().copied().chain([self.stream]);
+        let used = uses.streams().chain([self.stream]);
         for left in Self::pass_on(&self.allocator, self.block, used)? {
             if left.has_ended(device) || left.handle().is_of_another_thread() {
                 device.synchronize_device()?;
@@ -416,17 +455,20 @@ impl<A: Allocate> OwnedBlock<A> {
     /// As [`give_back`](Self::give_back), of a block of this process.
     fn give_back_here(&mut self) -> Result<()> {
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let stream = if uses.streams.is_empty() && self.stream.is_fresh() {
-            self.stream.handle()
+        let stream = if uses.list.is_empty() && self.stream.is_fresh() {
+            Ok(self.stream.handle())
         } else {
-            self.pass_on_uses()?
+            self.pass_on_uses()
         };
         // SAFETY: this handle owns it. While it does not, nobody can touch the memory by it: it is borrowed
         // here until it owns the block again, or has none.
-        let Err(error) = (unsafe { self.allocator.free_owned(self.block, stream) }) else {
+        let given =
+            stream.and_then(|stream| unsafe { self.allocator.free_owned(self.block, stream) });
+        let Err(error) = given else {
             self.give_up();
             return Ok(());
         };
+        // If its uses could not be passed on, this handle owns it still, unless it was freed.
         let freed = self.allocator.own(self.block).is_err_and(|error| {
             use Error::{DoubleFree, NotABlock, StaleBlock};
             matches!(error, DoubleFree { .. } | NotABlock { .. } | StaleBlock { .. })

@@ -121,9 +121,12 @@ impl<A: Allocate + Clone> Rental<A> {
         let mut kept = desk.shelf().take(least, desk.options.largest_for(least));
         // What cannot be put in order goes back to the allocator, which keeps the order without a wait: streams that used
         // the block have ended, perhaps the rental's own, whose handle may be another stream's by now.
-        let owned = match kept.take_if(|owned| owned.is_put_in_order()) {
+        let owned = match kept.take_if(|owned| owned.put_in_order()) {
             Some(owned) => owned,
-            None => desk.fetch(least)?,
+            None => {
+                drop(kept);
+                desk.fetch(least)?
+            }
         };
         let (desk, block) = (Arc::clone(desk), owned.block());
         Ok(Rented { owned: Some(owned), block, requested: least, desk })

@@ -7,7 +7,9 @@ use core::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::{self as hal, Call, Device, Place, StreamHandle, fresh_handle, invalid};
+use forebay_hal::{
+    self as hal, Call, Device, NamedStream, Place, StreamHandle, fresh_handle, invalid,
+};
 
 use super::pool::{Parts, PinnedPool};
 use crate::handle::Pod;
@@ -30,6 +32,7 @@ struct Use {
     /// Which it is, of all.
     number: u64,
     access: Access,
+    stream: NamedStream,
     /// The point after which it is done; `None` if the device could record none, so that only a wait for the whole
     /// device tells.
     end: Option<WorkEvent>,
@@ -132,13 +135,15 @@ impl<T: Pod> PinnedArray<T> {
         NonNull::new(ptr::with_exposed_provenance_mut(address)).unwrap_or(NonNull::dangling())
     }
 
-    /// Copies the elements to `to`, in the order of its stream. Does not wait. Fails if the lengths or devices differ.
+    /// Copies the elements to `to`, in the order of its stream, which waits on the device for earlier work that writes to
+    /// them. The host does not wait. Fails if the lengths or devices differ.
     pub fn copy_to_device<A: Allocate>(&self, to: &mut DeviceArray<T, A>) -> Result<()> {
         let (host, device) = (Place::Host(self.address()), Place::Device(to.address()));
         self.enqueue(Access::Reads, (device, host), to)
     }
 
-    /// Copies `from` to the elements, in the order of its stream. Does not wait. Fails if the lengths or devices differ.
+    /// Copies `from` to the elements, in the order of its stream, which waits on the device for earlier work that uses
+    /// them. The host does not wait. Fails if the lengths or devices differ.
     pub fn copy_from_device<A: Allocate>(&mut self, from: &DeviceArray<T, A>) -> Result<()> {
         let (host, device) = (Place::Host(self.address()), Place::Device(from.address()));
         self.enqueue(Access::Writes, (host, device), from)
@@ -177,6 +182,7 @@ impl<T: Pod> PinnedArray<T> {
             false => Some(self.block.allocator().pool.work_event()?),
         };
         let stream = other.block().stream_to_use()?;
+        self.put_after_conflicts(access, stream)?;
         // SAFETY: the host's side is this array's block, which returns to the pool only after the use that is recorded
         // below; until then the host reads or writes it only where the copy does not conflict. The device's side is the
         // other array's block, which is reused after the work of its stream, wherever the array goes.
@@ -185,11 +191,39 @@ impl<T: Pod> PinnedArray<T> {
             Err(error) => {
                 // A copy that fails has finished with the host's memory, except on a lost device.
                 if matches!(error, hal::Error::Lost { .. }) {
-                    self.add(access, None);
+                    self.add(access, stream, None);
                 }
                 Err(error.into())
             }
         }
+    }
+
+    /// Makes `stream` wait, on the device, for the work on other streams that conflicts with `access`. During a capture the
+    /// wait would become part of the graph: that is an error, except for work of the capture itself, whose order is the
+    /// graph's.
+    fn put_after_conflicts(&self, access: Access, stream: StreamHandle) -> Result<()> {
+        let device = self.device();
+        let is_before = |of: NamedStream| of.handle() == stream.resolved() && !of.has_ended(device);
+        let conflicts = |one: &&Use| access == Access::Writes || one.access == Access::Writes;
+        let earlier: Vec<Use> = {
+            let uses = lock(&self.uses);
+            let others = uses.iter().filter(|one| !is_before(one.stream));
+            others.filter(conflicts).cloned().collect()
+        };
+        let is_capturing = self.is_capturing();
+        for one in earlier {
+            match one.end {
+                Some(_) if is_capturing => {
+                    let missing = "order after work that began before a capture".into();
+                    let call = Call::WaitEvent;
+                    return Err(hal::Error::Unsupported { call, missing }.into());
+                }
+                Some(event) => event.make_wait(stream)?,
+                None if is_capturing => {}
+                None => device.synchronize_device()?,
+            }
+        }
+        Ok(())
     }
 
     /// Records that work enqueued so far on `stream` reads the elements, such as a kernel or a copy that the program
@@ -220,7 +254,7 @@ impl<T: Pod> PinnedArray<T> {
     fn record(&self, access: Access, event: Option<WorkEvent>, stream: StreamHandle) -> Result<()> {
         match event.as_ref().map_or(Ok(()), |event| event.record(stream)) {
             Ok(()) => {
-                self.add(access, event);
+                self.add(access, stream, event);
                 Ok(())
             }
             Err(error) => self.settle(access, stream, error),
@@ -238,16 +272,17 @@ impl<T: Pod> PinnedArray<T> {
         if self.device().synchronize_stream(stream).is_ok() {
             return Ok(());
         }
-        self.add(access, None);
+        self.add(access, stream, None);
         Err(error)
     }
 
     /// Adds a use, and forgets those that are done, so that their number is bounded by the work under way.
-    fn add(&self, access: Access, end: Option<WorkEvent>) {
+    fn add(&self, access: Access, stream: StreamHandle, end: Option<WorkEvent>) {
         let is_capturing = self.is_capturing();
         let mut uses = lock(&self.uses);
         uses.retain(|one| is_capturing || one.may_be_pending());
-        uses.push(Use { number: fresh_handle(), access, end });
+        let (number, stream) = (fresh_handle(), NamedStream::now(stream));
+        uses.push(Use { number, access, stream, end });
     }
 
     /// Whether all work that uses the elements is done. Does not wait.

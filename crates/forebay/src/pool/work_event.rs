@@ -24,6 +24,11 @@ impl WorkEvent {
         self.0.is_reached()
     }
 
+    /// Makes what is enqueued on `stream` from now on wait for the work, on the device.
+    pub(crate) fn make_wait(&self, stream: StreamHandle) -> Result<()> {
+        self.0.make_wait(stream)
+    }
+
     /// Waits for the work, on the host.
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.0.synchronize()

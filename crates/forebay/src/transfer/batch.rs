@@ -74,7 +74,8 @@ impl<'scope> Scope<'scope, '_> {
         let choices = Choices::default();
         let copies = items.into_iter().map(|(from, to)| {
             let side = (from.as_ptr(), from.len());
-            (copy_of(self.engine(), Direction::Up, side, to, &choices), to.block().named_stream())
+            let copy = copy_of(self.engine(), Direction::Up, side, to, &choices)?;
+            Ok((copy, to.block().stream_in_order()?))
         });
         BatchTicket::begin(self, Direction::Up, copies)
     }
@@ -88,10 +89,8 @@ impl<'scope> Scope<'scope, '_> {
         let choices = Choices::default();
         let copies = items.into_iter().map(|(from, to)| {
             let side = (to.as_mut_ptr().cast_const(), to.len());
-            (
-                copy_of(self.engine(), Direction::Down, side, from, &choices),
-                from.block().named_stream(),
-            )
+            let copy = copy_of(self.engine(), Direction::Down, side, from, &choices)?;
+            Ok((copy, from.block().stream_in_order()?))
         });
         BatchTicket::begin(self, Direction::Down, copies)
     }
@@ -107,22 +106,22 @@ impl<'scope> BatchTicket<'scope> {
     pub(super) fn begin(
         scope: &'scope Scope<'scope, '_>,
         direction: Direction,
-        copies: impl Iterator<Item = (Result<Copy>, NamedStream)>,
+        copies: impl Iterator<Item = Result<(Copy, NamedStream)>>,
     ) -> Self {
         let (engine, open) = (scope.engine(), scope.open());
         let (results, alone, groups) = (Vec::new(), Vec::new(), Vec::new());
         let mut batch = Self { engine, open, direction, results, alone, groups };
         let mut small = Vec::new();
-        for (number, (copy, stream)) in copies.enumerate() {
+        for (number, copy) in copies.enumerate() {
             batch.results.push(Ok(()));
             match copy {
-                Ok(copy) if is_small(&copy) => {
+                Ok((copy, stream)) if is_small(&copy) => {
                     small.push(Accepted { number, copy, stream });
                     if small.len() == GROUP {
                         batch.begin_group(core::mem::take(&mut small));
                     }
                 }
-                Ok(copy) => batch.begin_alone(number, &copy, stream),
+                Ok((copy, stream)) => batch.begin_alone(number, &copy, stream),
                 Err(error) => batch.fail(number, error),
             }
         }

@@ -60,8 +60,8 @@ impl TransferEngine {
         }
         let size = Bytes::of::<T>(length as u64)
             .map_err(|error| hal::Error::quantity(Call::Copy, "length", &error))?;
-        let [source, sink] =
-            [(from.address(), from.block().stream()), (to.address(), to.block().stream())];
+        let source = (from.address(), from.block().stream_to_use()?);
+        let sink = (to.address(), to.block().stream_to_use()?);
         // SAFETY: the arrays are of these devices and as long as that. Both are borrowed until this returns, `to` by nobody
         // else.
         unsafe { self.copy_between_raw(source, target, sink, size) }

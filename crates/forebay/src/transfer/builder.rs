@@ -155,6 +155,9 @@ impl<'e, E: Ends> Transfer<'e, E> {
     }
 
     /// Begins the transfer.
+    ///
+    /// It does not wait for the transfer, but for the oldest of those whose tickets were dropped once 1,024 of them are not
+    /// done.
     pub fn submit(self) -> E::Submitted {
         self.ends.begin(self.engine, self.choices)
     }

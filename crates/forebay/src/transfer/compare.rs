@@ -76,7 +76,7 @@ impl<'scope, T: Pod + Sync, A: Allocate> Ends for ScopedComparison<'scope, T, A>
     fn begin(self, _: &TransferEngine, choices: Choices) -> Self::Submitted {
         let Self { array, host, open, engine } = self;
         let copy = copy_of(engine, Direction::Down, (host.as_ptr(), host.len()), array, &choices)?;
-        let stream = array.block().named_stream();
+        let stream = array.block().stream_in_order()?;
         let order = order_of(engine, &copy, choices);
         // SAFETY: both are borrowed until the end of the scope, which waits for the transfer; the host's side is only read.
         let id = unsafe { submit(engine, order, &[stream]) }?;

@@ -321,7 +321,7 @@ fn decode<T: Pod, A: Allocate>(
     first: usize,
     statuses: &DeviceArray<u32, A>,
 ) -> Result<()> {
-    let stream = to.block().stream();
+    let stream = to.block().stream_to_use()?;
     let blocks = blocks_of(from, stage, to, first, statuses)?;
     let device = &engine.engine.device;
     let unable = || hal::Error::Unsupported { call: Call::Decompress, missing: "a decoder".into() };

@@ -84,7 +84,10 @@ where
     fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
         let engine = &engine.engine;
         let Self { direction, file, offset, array } = self;
-        let earlier = array.block().named_stream();
+        let earlier = match array.block().stream_in_order() {
+            Ok(stream) => stream,
+            Err(error) => return Err(Refused::new(array, error)),
+        };
         let start = || {
             check_device(engine, &array)?;
             if choices.region.is_some() {

@@ -185,7 +185,10 @@ where
     fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
         let engine = &engine.engine;
         let Self(source, array) = self;
-        let earlier = array.block().named_stream();
+        let earlier = match array.block().stream_in_order() {
+            Ok(stream) => stream,
+            Err(error) => return Err(Refused::new((source, array), error)),
+        };
         let start = || {
             let elements = source.elements()?;
             let side = (elements.as_ptr(), elements.len());
@@ -224,7 +227,10 @@ where
     fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
         let engine = &engine.engine;
         let Self(array, mut sink) = self;
-        let earlier = array.block().named_stream();
+        let earlier = match array.block().stream_in_order() {
+            Ok(stream) => stream,
+            Err(error) => return Err(Refused::new((array, sink), error)),
+        };
         let start = || {
             let elements = sink.elements_mut()?;
             let side = (elements.as_mut_ptr().cast_const(), elements.len());

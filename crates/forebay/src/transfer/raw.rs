@@ -71,7 +71,7 @@ impl TransferEngine {
             if of == direction { Ok(copy) } else { Err(refuse()) }
         };
         let stream = NamedStream::now(stream);
-        let copies = copies.into_iter().map(|copy| (copy.and_then(same), stream));
+        let copies = copies.into_iter().map(|copy| Ok((copy.and_then(same)?, stream)));
         self.scope(|scope| BatchTicket::begin(scope, direction, copies).wait())
     }
 }

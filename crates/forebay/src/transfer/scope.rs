@@ -143,7 +143,7 @@ impl<'scope, T: Pod + Sync, A: Allocate> Ends for ScopedUpload<'scope, T, A> {
     fn begin(self, _: &TransferEngine, choices: Choices) -> Self::Submitted {
         let Self { from, to, open, engine } = self;
         let copy = copy_of(engine, Direction::Up, (from.as_ptr(), from.len()), to, &choices)?;
-        let stream = to.block().named_stream();
+        let stream = to.block().stream_in_order()?;
         // SAFETY: both are borrowed until the end of the scope, which waits for the transfer. The host's memory is touched
         // by threads of this process alone, so it is let go of whatever the device does.
         let id = unsafe { begin(engine, Direction::Up, &copy, choices, stream) }?;
@@ -159,7 +159,7 @@ impl<'scope, T: Pod + Send, A: Allocate> Ends for ScopedDownload<'scope, T, A> {
         let Self { from, to, open, engine } = self;
         let side = (to.as_mut_ptr().cast_const(), to.len());
         let copy = copy_of(engine, Direction::Down, side, from, &choices)?;
-        let stream = from.block().named_stream();
+        let stream = from.block().stream_in_order()?;
         // SAFETY: as for an upload.
         let id = unsafe { begin(engine, Direction::Down, &copy, choices, stream) }?;
         lock(open).insert(id);

@@ -272,15 +272,108 @@ fn a_rental_that_outlives_its_stream_keeps_the_order() {
     }
 }
 
-/// A handle's work on its new stream comes after its work on the one before.
+type Later = (&'static str, fn(&Yard, DeviceArray<u8>));
+
+/// Every call of a handle that works on its memory.
+const LATER: &[Later] = &[
+    ("fill", |_, mut array| array.fill(5).unwrap()),
+    ("copy_from_slice", |_, mut array| array.copy_from_slice(&[1; LENGTH]).unwrap()),
+    ("copy_to_slice", |_, array| array.copy_to_slice(&mut vec![1; LENGTH]).unwrap()),
+    ("a copy from pinned memory", |yard, mut array| {
+        yard.pinned.array::<u8>(LENGTH).unwrap().copy_to_device(&mut array).unwrap();
+    }),
+    ("an upload", |yard, array| {
+        let _ = yard.engine.upload(vec![1_u8; LENGTH], array).submit().unwrap().wait().unwrap();
+    }),
+    ("a download", |yard, array| {
+        let _ = yard.engine.download(array, vec![1_u8; LENGTH]).submit().unwrap().wait().unwrap();
+    }),
+    ("an upload in a scope", |yard, mut array| {
+        let data = vec![1_u8; LENGTH];
+        let sent = yard.engine.scope(|scope| scope.upload(&data, &mut array).submit()?.wait());
+        sent.unwrap().unwrap();
+    }),
+    ("many uploads in a scope", |yard, mut array| {
+        let data = vec![1_u8; LENGTH];
+        let items = vec![(&data[..], &mut array)];
+        let sent = yard.engine.scope(|scope| scope.upload_all(items).wait());
+        sent.unwrap().into_iter().for_each(|each| each.unwrap());
+    }),
+    ("a comparison", |yard, array| {
+        let data = vec![0_u8; LENGTH];
+        let compared = yard.engine.scope(|scope| scope.compare(&array, &data).submit()?.wait());
+        compared.unwrap().unwrap();
+    }),
+];
+
+/// A handle's work on its new stream comes after its work on the one before, also if that has ended.
 #[test]
 fn work_after_a_move_comes_after_the_work_before_it() {
-    for seed in 0..20 {
+    for &(later, act) in LATER {
+        for seed in 0..12 {
+            let mut yard = Yard::new(seed);
+            let array = yard.bench.pool.zeros::<u8>(LENGTH, yard.first());
+            let mut array = array.unwrap();
+            array.set_stream(yard.second());
+            if seed % 3 == 0 {
+                yard.replace_first();
+            }
+            act(&yard, array);
+            yard.bench.device.synchronize_device().unwrap();
+            assert_eq!(yard.bench.machine.findings(), [], "{later}, seed {seed}");
+        }
+    }
+}
+
+/// The same for a pinned array: its copies on different streams do not overtake each other where they conflict.
+#[test]
+fn copies_of_a_pinned_array_keep_their_order() {
+    for seed in 0..12 {
         let yard = Yard::new(seed);
-        let mut array = yard.bench.pool.zeros::<u8>(LENGTH, yard.first()).unwrap();
-        array.set_stream(yard.second());
-        array.fill(5).unwrap();
+        let array = |stream| yard.bench.pool.zeros::<u8>(LENGTH, stream).unwrap();
+        let (mut one, other) = (array(yard.first()), array(yard.second()));
+        let mut pinned = yard.pinned.array::<u8>(LENGTH).unwrap();
+        pinned.copy_from_device(&other).unwrap();
+        pinned.copy_to_device(&mut one).unwrap();
+        pinned.copy_from_device(&other).unwrap();
+        pinned.copy_from_device(&one).unwrap();
+        pinned.copy_to_device(&mut one).unwrap();
         yard.bench.device.synchronize_device().unwrap();
         assert_eq!(yard.bench.machine.findings(), [], "seed {seed}");
     }
+}
+
+/// During a capture no wait can be enqueued: what would need one is an error, and nothing is enqueued.
+#[test]
+fn a_capture_refuses_work_that_cannot_be_ordered() {
+    let yard = Yard::new(1);
+    let mut array = yard.bench.pool.zeros::<u8>(LENGTH, yard.first()).unwrap();
+    array.set_stream(yard.second());
+    let capture = yard.bench.pool.capture().unwrap();
+    let unsupported =
+        |error| matches!(error, Error::Device(forebay_hal::Error::Unsupported { .. }));
+    assert!(unsupported(array.fill(2).unwrap_err()));
+    assert!(unsupported(array.to_vec().unwrap_err()));
+    drop(capture);
+    array.fill(2).unwrap();
+    assert_eq!(array.to_vec().unwrap(), vec![2; LENGTH]);
+    assert_eq!(yard.bench.machine.findings(), []);
+}
+
+/// What others do with the block on further streams holds up no work of the handle, and a move is waited for once.
+#[test]
+fn a_further_use_makes_no_stream_wait() {
+    let yard = Yard::new(1);
+    let waits = || yard.bench.machine.calls().of(Call::WaitEvent);
+    let mut array = yard.bench.pool.zeros::<u8>(LENGTH, yard.first()).unwrap();
+    array.block().used_on(yard.second());
+    let before = waits();
+    array.fill(1).unwrap();
+    array.copy_to_slice(&mut vec![0; LENGTH]).unwrap();
+    assert_eq!(waits(), before);
+    array.set_stream(yard.second());
+    for value in 0..3 {
+        array.fill(value).unwrap();
+    }
+    assert_eq!(waits(), before + 1);
 }

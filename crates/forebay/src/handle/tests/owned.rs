@@ -132,6 +132,12 @@ fn a_double_free_is_told_in_every_way() {
     let (block, error) = block.free().unwrap_err().into_parts();
     assert_eq!(error, expected);
     assert!(block.address().is_null(), "the memory is not the handle's any more");
+    // The same if the allocator refuses the uses that come before the free.
+    let block = own(&bench, 700, DEFAULT);
+    block.used_on(bench.stream());
+    let expected = behind(&block);
+    let (block, error) = block.free().unwrap_err().into_parts();
+    assert_eq!((error, block.address().is_null()), (expected, true));
     let block = own(&bench, 700, DEFAULT);
     let expected = behind(&block);
     let before = lost_frees().count;
