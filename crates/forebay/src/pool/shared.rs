@@ -71,8 +71,6 @@ pub(in crate::pool) struct Parts {
     pub(in crate::pool) bound: AtomicU64,
     /// The limit and the pressure thresholds, and the figures of all pools that share them.
     pub(in crate::pool) group: Arc<Group>,
-    /// Whether the settings ask for the upkeep thread, for drops.
-    pub(in crate::pool) has_upkeep: AtomicBool,
     /// Whether the limit is that of this pool's settings.
     pub(in crate::pool) leads_group: bool,
     /// Bytes held, for readers without the heap lock.
@@ -151,7 +149,6 @@ impl Shared {
             magazine: AtomicU64::new(magazine_units(&settings)),
             bound: AtomicU64::new(magazine_units(&settings)),
             group,
-            has_upkeep: AtomicBool::new(settings.upkeep()),
             leads_group,
             granule,
             held: heap.held_gauge.clone(),

@@ -7,6 +7,7 @@ use crate::monitor::{
     LatencyBucket, ProcessPool, ProcessSnapshot, StreamTotals, TagTotals, shown_name,
 };
 use crate::pool::calls::registry;
+use crate::pool::calls::turn::with_turn;
 use crate::pool::shared::Shared;
 use crate::pool::views::statistics;
 
@@ -15,8 +16,8 @@ pub(in crate::pool) fn read(snapshot: &mut ProcessSnapshot) {
     let pools = registry::all();
     let left_out = pools.len().saturating_sub(ProcessSnapshot::MOST_POOLS);
     snapshot.pools_left_out = left_out as u64;
-    let listed = pools.take(ProcessSnapshot::MOST_POOLS).flatten();
-    snapshot.pools.extend(listed.map(|shared| figures_of(&shared)));
+    let listed = pools.iter().take(ProcessSnapshot::MOST_POOLS);
+    snapshot.pools.extend(listed.filter_map(|(id, pool)| with_turn(*id, pool, figures_of)));
 }
 
 /// No device is asked: a driver call could wait.

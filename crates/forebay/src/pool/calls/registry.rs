@@ -11,6 +11,7 @@ use forebay_core::Address;
 use forebay_hal::{Device, StreamHandle};
 
 use crate::PoolId;
+use crate::pool::calls::turn::with_turn;
 use crate::pool::heap::seen_streams;
 use crate::pool::shared::{Shared, address_of};
 use crate::sync::fork::{Birth, ForkSafeMutex};
@@ -47,11 +48,17 @@ fn pools() -> MutexGuard<'static, Entries> {
 /// Called when a stream is about to be destroyed: every pool of its device that has seen it forgets it.
 fn forget_stream(device: &Arc<dyn Device>, stream: StreamHandle) {
     let stream = stream.resolved();
-    let ids = seen_streams::pools_of(address_of(device), stream);
-    for shared in ids.into_iter().filter_map(find) {
-        if shared.birth.check().is_ok() && shared.knows_stream(stream) {
-            shared.forget_lost_stream(stream);
-        }
+    for id in seen_streams::pools_of(address_of(device), stream) {
+        let pool = pools().get(&id).filter(|entry| entry.is_ours()).map(|entry| entry.pool.clone());
+        let Some(pool) = pool else { continue };
+        // In a turn: the program may drop its last reference to the pool meanwhile.
+        with_turn(id, &pool, |shared| {
+            if shared.knows_stream(stream) {
+                shared.forget_lost_stream(stream);
+            } else {
+                shared.seeing().forget(stream);
+            }
+        });
     }
 }
 
@@ -80,9 +87,7 @@ pub(in crate::pool) fn set_upkeep(id: PoolId, upkeep: bool) {
 
 /// Every pool of this process that wants the upkeep thread.
 pub(in crate::pool) fn with_upkeep() -> Vec<(PoolId, Weak<Shared>)> {
-    let pools = pools();
-    let wanting = pools.iter().filter(|(_, entry)| entry.upkeep && entry.is_ours());
-    wanting.map(|(&id, entry)| (id, Weak::clone(&entry.pool))).collect()
+    list(|entry| entry.upkeep)
 }
 
 /// How many references to a pool there are; 0 if it is gone or being torn down.
@@ -90,16 +95,17 @@ pub(in crate::pool) fn references(id: PoolId) -> usize {
     pools().get(&id).map_or(0, |entry| entry.pool.strong_count())
 }
 
-/// Every living pool of this process, one by one, so that the caller has a reference to one at a time. The list is
-/// unlocked when a reference is made: dropping the last one locks it again.
-pub(in crate::pool) fn all() -> impl ExactSizeIterator<Item = Option<Arc<Shared>>> {
-    let pools = pools();
+/// Every living pool of this process, without references: each is made when it is used, after the list is unlocked, since
+/// dropping the last one locks it again.
+pub(in crate::pool) fn all() -> Vec<(PoolId, Weak<Shared>)> {
     // A pool that is being dropped has its entry until the device is done.
-    let living = |entry: &&Entry| entry.is_ours() && entry.pool.strong_count() > 0;
-    let ours = pools.values().filter(living);
-    let weak: Vec<Weak<Shared>> = ours.map(|entry| Weak::clone(&entry.pool)).collect();
-    drop(pools);
-    weak.into_iter().map(|pool| pool.upgrade())
+    list(|entry| entry.pool.strong_count() > 0)
+}
+
+fn list(is_listed: impl Fn(&Entry) -> bool) -> Vec<(PoolId, Weak<Shared>)> {
+    let pools = pools();
+    let listed = pools.iter().filter(|(_, entry)| entry.is_ours() && is_listed(entry));
+    listed.map(|(&id, entry)| (id, Weak::clone(&entry.pool))).collect()
 }
 
 /// Every pool of `device` that was made in this process. The list is unlocked as above. Pools of other devices are left

@@ -28,7 +28,6 @@ impl Shared {
         if key == Key::History.name() && settings.history() == 0 {
             self.thread_caches.each(|caches| caches.events = None);
         }
-        self.has_upkeep.store(settings.upkeep(), Ordering::Relaxed);
         registry::set_upkeep(self.id, settings.upkeep());
         if settings.upkeep() {
             upkeep::start();

@@ -1,12 +1,13 @@
-//! Turns: the upkeep thread's use of one pool at a time, and the references of the program, whose last one waits for it.
+//! Turns: the use of a pool by a thread that has no reference of its own, for upkeep, for the monitor or because a stream
+//! ends; and the references of the program, whose last one waits for it.
 //!
 //! ```text
-//!   upkeep thread    TURN = pool   upgrade   tick ....... drop   TURN = 0
-//!   program                             drop its last clone ──── waits ──> the memory is back
+//!   that thread    turn = pool   upgrade   tick ....... drop   turn = 0
+//!   program                           drop its last clone ──── waits ──> the memory is back
 //! ```
 //!
 //! During its turn the thread has a reference to the pool. If the program drops its last one meanwhile, the pool is torn
-//! down by the upkeep thread, and a drop that did not wait would return with the memory still held.
+//! down by that thread, and a drop that did not wait would return with the memory still held.
 
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
@@ -21,11 +22,14 @@ use crate::pool::calls::registry;
 use crate::pool::shared::Shared;
 use crate::sync::fork::ForkSafeMutex;
 
-/// The pool whose turn it is; 0 is no pool's number.
-static TURN: AtomicU64 = AtomicU64::new(0);
+/// The pools whose turn it is; 0 is no pool's number. Few threads have a turn at a time.
+static TURNS: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
 
-/// Whether the upkeep thread is in code of the program, which may itself wait for the thread that drops the pool.
-static IN_PROGRAM: AtomicBool = AtomicBool::new(false);
+/// Whether a pool ever had a turn: most drops need to look no further.
+static ANY_TURN: AtomicBool = AtomicBool::new(false);
+
+/// How many threads in turns are in code of the program, which may itself wait for the thread that drops the pool.
+static IN_PROGRAM: AtomicU64 = AtomicU64::new(0);
 
 /// Locked to change either of the above, so that a waiting thread misses nothing.
 static CHANGE: ForkSafeMutex<()> = ForkSafeMutex::new(());
@@ -35,11 +39,12 @@ static CHANGED: Condvar = Condvar::new();
 const PATIENCE: Duration = Duration::from_millis(50);
 
 thread_local! {
-    /// Whether this is the upkeep thread in a turn.
+    /// Whether this is a thread in a turn.
     static HAS_TURN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A reference to a pool that the program has. When the last one is dropped, the memory is back at the device.
+/// A reference to a pool that the program has. When the last one is dropped, the memory is back at the device, unless a
+/// callback of the program keeps a thread in its turn for longer than [`PATIENCE`].
 #[derive(Clone, Debug)]
 pub(in crate::pool) struct UserRef(ManuallyDrop<Arc<Shared>>);
 
@@ -64,7 +69,7 @@ impl Drop for UserRef {
     fn drop(&mut self) {
         let pool = self.id;
         // In a forked child nobody has the turn.
-        let may_have_turn = self.has_upkeep.load(Ordering::Relaxed) && !self.is_inherited();
+        let may_have_turn = ANY_TURN.load(Ordering::Relaxed) && !self.is_inherited();
         // SAFETY: nothing uses the reference after this: it is private, and this is its drop.
         unsafe { ManuallyDrop::drop(&mut self.0) };
         if may_have_turn {
@@ -73,30 +78,40 @@ impl Drop for UserRef {
     }
 }
 
-/// Gives a pool its turn: `work` runs with a reference to it, unless it is gone.
-pub(in crate::pool) fn with_turn(pool: PoolId, shared: &Weak<Shared>, work: impl FnOnce(&Shared)) {
+/// Gives a pool its turn: `work` runs with a reference to it, unless it is gone. If too many threads have turns, a drop
+/// does not wait for this one.
+pub(in crate::pool) fn with_turn<R>(
+    pool: PoolId,
+    shared: &Weak<Shared>,
+    work: impl FnOnce(&Shared) -> R,
+) -> Option<R> {
     /// Ends by a panic too.
-    struct Ending;
+    struct Ending {
+        turn: Option<&'static AtomicU64>,
+        /// For a turn within a turn, as in a callback that reads the figures.
+        had_turn: bool,
+    }
 
     impl Drop for Ending {
         fn drop(&mut self) {
-            {
+            if let Some(turn) = self.turn {
                 let _changing = CHANGE.lock();
-                TURN.store(0, Ordering::SeqCst);
+                turn.store(0, Ordering::SeqCst);
             }
             CHANGED.notify_all();
-            HAS_TURN.set(false);
+            HAS_TURN.set(self.had_turn);
         }
     }
 
-    HAS_TURN.set(true);
-    let _ending = Ending;
-    TURN.store(pool.0, Ordering::SeqCst);
+    ANY_TURN.store(true, Ordering::SeqCst);
+    let had_turn = HAS_TURN.replace(true);
+    let claim = |turn: &&AtomicU64| {
+        turn.compare_exchange(0, pool.0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    };
+    let _ending = Ending { turn: TURNS.iter().find(claim), had_turn };
     // Before the reference is made: a thread that drops the last but this one then sees whose turn it is.
     fence(Ordering::SeqCst);
-    if let Some(shared) = shared.upgrade() {
-        work(&shared);
-    }
+    shared.upgrade().map(|shared| work(&shared))
 }
 
 /// Runs code of the program. During a turn, a thread that drops the pool waits for it no longer than [`PATIENCE`]: the
@@ -107,43 +122,43 @@ pub(in crate::pool) fn in_program<R>(code: impl FnOnce() -> R) -> R {
 
     impl Drop for Leaving {
         fn drop(&mut self) {
-            set_in_program(false);
+            change_in_program(|number| number.saturating_sub(1));
         }
     }
 
     if !HAS_TURN.try_with(Cell::get).unwrap_or(false) {
         return code();
     }
-    set_in_program(true);
+    change_in_program(|number| number.saturating_add(1));
     let _leaving = Leaving;
     code()
 }
 
-fn set_in_program(is_in: bool) {
+fn change_in_program(change: impl Fn(u64) -> u64) {
     {
         let _changing = CHANGE.lock();
-        IN_PROGRAM.store(is_in, Ordering::SeqCst);
+        IN_PROGRAM.store(change(IN_PROGRAM.load(Ordering::SeqCst)), Ordering::SeqCst);
     }
     CHANGED.notify_all();
 }
 
-/// After a reference of the program was dropped: waits while the upkeep thread has the only one left.
+/// After a reference of the program was dropped: waits while threads in turns have the only ones left.
 #[cold]
 fn wait_for_turn(pool: PoolId) {
     fence(Ordering::SeqCst);
-    let has_turn = || TURN.load(Ordering::SeqCst) == pool.0;
-    // On the upkeep thread itself, a callback drops the pool: the turn ends after it.
+    let turns = || TURNS.iter().filter(|turn| turn.load(Ordering::SeqCst) == pool.0).count();
+    // On the thread in its turn, a callback drops the pool: the turn ends after it.
     if HAS_TURN.try_with(Cell::get).unwrap_or(false) {
         return;
     }
     let mut patience_ends: Option<Instant> = None;
     // A pool that is being torn down has no references any more.
-    while has_turn() && registry::references(pool) <= 1 {
+    while turns() > 0 && registry::references(pool) <= turns() {
         let changing = CHANGE.lock();
-        if !has_turn() {
+        if turns() == 0 {
             return;
         }
-        if !IN_PROGRAM.load(Ordering::SeqCst) {
+        if IN_PROGRAM.load(Ordering::SeqCst) == 0 {
             patience_ends = None;
             drop(CHANGED.wait(changing));
             continue;

@@ -242,6 +242,38 @@ fn the_last_drop_returns_the_memory_beside_upkeep() {
     }
 }
 
+/// Nor does it matter that the last reference is a scope's, or that others read the figures of all pools meanwhile.
+#[test]
+fn the_last_drop_returns_the_memory_beside_scopes_and_readers() {
+    let simulated = SimMachine::builder().memory(MemoryModel::Phantom).capacity(Bytes::gib(8));
+    let (machine, _, shared) = open(simulated);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    crate::monitor::snapshot();
+                }
+            });
+        }
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..300 {
+                let upkeep = round % 2 == 0;
+                let options = PoolOptions::new()
+                    .set(|set| set.upkeep(upkeep).upkeep_interval(Duration::from_millis(1)));
+                let pool = options.build(&shared).unwrap();
+                let block = pool.owned(Bytes::gib(7), DEFAULT).unwrap();
+                let scope = pool.scope();
+                drop((block, pool));
+                drop(scope);
+                assert_eq!(machine.census().held, Bytes::ZERO, "round {round}");
+            }
+        }));
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        ended.unwrap();
+    });
+}
+
 /// A callback on the upkeep thread may drop the last clone, and may wait for the thread that drops it.
 #[test]
 fn a_callback_of_upkeep_and_the_last_drop_do_not_wait_for_each_other() {

@@ -1,9 +1,8 @@
 //! Scopes: counters of a section of a program.
 
-use std::sync::Arc;
-
 use forebay_core::Bytes;
 
+use crate::pool::calls::turn::UserRef;
 use crate::pool::shared::Shared;
 use crate::pool::views::statistics;
 
@@ -12,7 +11,7 @@ use crate::pool::views::statistics;
 #[derive(Debug)]
 #[must_use = "a scope returns its counters when it is ended"]
 pub struct Scope {
-    shared: Arc<Shared>,
+    shared: UserRef,
     /// Its number among the open scopes; `None` once it has ended, and in a forked child.
     number: Option<u64>,
     before: Totals,
@@ -58,14 +57,14 @@ pub struct ScopeFigures {
 }
 
 impl Scope {
-    pub(in crate::pool) fn new(shared: &Arc<Shared>) -> Self {
+    pub(in crate::pool) fn new(shared: &UserRef) -> Self {
         let before = Totals::of(shared);
         let number = (!shared.is_inherited()).then(|| {
             let mut heap = shared.heap();
             let out = heap.out();
             heap.scopes.open(out)
         });
-        Self { shared: Arc::clone(shared), number, before }
+        Self { shared: shared.clone(), number, before }
     }
 
     /// Ends the scope and returns its counters. In a forked child, all counters of the parent's scope are 0.
