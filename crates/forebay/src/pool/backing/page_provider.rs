@@ -29,6 +29,9 @@ const LEAST_FIRST: Bytes = Bytes::gib(4);
 /// of one page, and creating pages until it fails would take them from every other user.
 const ASK_FIRST: usize = 4;
 
+/// How many pages enter the address space under one lock of the heap: some 2 ms.
+const BATCH: usize = 1024;
+
 /// Where a page is mapped that is no longer in the address space there: the old mapping of a moved page, or a page that
 /// is to be returned to the device. It stays until no work uses it.
 #[derive(Clone, Copy, Debug)]
@@ -475,11 +478,13 @@ impl PageProvider {
         });
         // Filled pages are in use by the device and stay; nothing was enqueued for the rest.
         let rest = filled.map(|failed| staged.split_off(failed));
-        {
+        let mut staged = staged.into_iter();
+        // In batches, between which other requests go on: they may take some of it, as they may after the last.
+        while staged.len() > 0 {
             let mut heap = lock(context.heap);
             let space = &mut heap.side_heap(self.side).space;
             let (mut moved, mut created) = (Bytes::ZERO, Bytes::ZERO);
-            for Staged { at, span, page, from, was_mapped } in staged {
+            for Staged { at, span, page, from, was_mapped } in staged.by_ref().take(BATCH) {
                 let cleared = space.clear_alias(at);
                 let placed = space.add_page(at, span.size(), page.0, taker);
                 debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
