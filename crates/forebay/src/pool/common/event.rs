@@ -230,6 +230,10 @@ struct Events {
     observers: Arc<Vec<Arc<Attached>>>,
 }
 
+/// From this many events that a new observer was not told yet, threads pause after each of theirs.
+const LONG_BACKLOG: usize = 4096;
+const BACKLOG_PAUSE: Duration = Duration::from_micros(100);
+
 /// An observer, and the events that it has to be told after those of the blocks that were live when it came.
 pub(in crate::pool) struct Attached {
     observer: Observer,
@@ -243,11 +247,17 @@ impl Attached {
     }
 
     fn tell(&self, event: &PoolEvent, callbacks: &Callbacks) {
-        if let Some(backlog) = &mut *lock(&self.backlog) {
+        let waiting = lock(&self.backlog).as_mut().map(|backlog| {
             backlog.push(*event);
-            return;
+            backlog.len()
+        });
+        match waiting {
+            None => _ = callbacks.call(|| (self.observer)(event)),
+            // Threads that are faster than the observer must not keep it from ever catching up. Not longer: it may itself
+            // wait for this thread.
+            Some(waiting) if waiting > LONG_BACKLOG => std::thread::sleep(BACKLOG_PAUSE),
+            Some(_) => {}
         }
-        callbacks.call(|| (self.observer)(event));
     }
 
     /// The events since the last call; `None` if there are none, and it is told each at once from now on.
