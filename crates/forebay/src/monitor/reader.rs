@@ -109,18 +109,18 @@ impl Connection {
         let (begun, pid) = (Instant::now(), self.pid);
         let (mut text, mut part) = (Vec::new(), vec![0; 64 << 10]);
         loop {
-            let no_answer =
-                MonitorError::NoAnswer { pid, waited: begun.elapsed(), received: text.len() };
+            let received = text.len();
+            let no_answer = || MonitorError::NoAnswer { pid, waited: begun.elapsed(), received };
             let rest = patience.saturating_sub(begun.elapsed());
             let limit = self.stream.set_read_timeout(Some(rest).filter(|rest| !rest.is_zero()));
             if rest.is_zero() || limit.is_err() {
-                return Err(no_answer);
+                return Err(no_answer());
             }
             match self.stream.read(&mut part) {
-                Ok(0) => return Err(no_answer),
+                Ok(0) => return Err(no_answer()),
                 Ok(count) => text.extend_from_slice(part.get(..count).unwrap_or_default()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(no_answer),
+                Err(_) => return Err(no_answer()),
             }
             if text.last() == Some(&b'\n') {
                 return Ok(String::from_utf8_lossy(&text).trim_end().to_owned());

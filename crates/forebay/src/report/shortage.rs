@@ -46,7 +46,7 @@ impl RefusalCause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReportFile {
-    /// The file.
+    /// The file; if one could not be written, that one: the text, or the snapshot beside it.
     pub path: PathBuf,
     /// Why it could not be written, if so.
     pub failure: Option<String>,
@@ -261,24 +261,36 @@ impl fmt::Display for Shortage {
 impl Shortage {
     /// What to do, in a few words.
     fn write_advice(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Freeing helps only if there is something to free, and the request alone is not too large.
+        let can_free = !self.live.is_zero();
+        let fits_limit = self.needed <= self.limit;
+        let mut is_first = true;
         match self.cause {
-            RefusalCause::DeviceTooSmall => write!(
-                f,
-                "; the whole device has only {}: request less at a time, or free blocks",
-                self.whole_device()
-            )?,
-            RefusalCause::Limit => f.write_str("; free blocks")?,
+            RefusalCause::DeviceTooSmall => {
+                let whole = self.whole_device();
+                write!(f, "; the whole device has only {whole}: request less at a time")?;
+                if can_free && self.needed <= whole {
+                    f.write_str(", or free blocks")?;
+                }
+            }
+            RefusalCause::Limit if can_free && fits_limit => {
+                is_first = false;
+                f.write_str("; free blocks")?;
+            }
+            RefusalCause::Limit => {}
             RefusalCause::DeviceFull => {
                 f.write_str("; free blocks, or find out which other program uses the device")?;
             }
             RefusalCause::Fragmented => {
+                is_first = false;
                 f.write_str("; the free memory is in pieces that are too small: free blocks")?;
             }
             RefusalCause::Busy => f.write_str(
                 "; enough is free by now, or in use by work of another stream: try again, or raise max_wait",
             )?,
             RefusalCause::Driver => {
-                f.write_str("; the driver did not provide what limit and device allow: free blocks")?;
+                f.write_str("; the driver did not provide what limit and device allow")?;
+                f.write_str(if can_free { ": free blocks" } else { "" })?;
             }
             RefusalCause::Injected => f.write_str("; this request was made to fail")?,
         }
@@ -286,7 +298,8 @@ impl Shortage {
         match self.enough_limit.filter(|_| is_stopped) {
             Some(enough) => {
                 let (exact, shown) = (enough.get(), enough.rounded_up());
-                write!(f, ", or raise the limit to {exact} B ({shown}) or more")
+                let or = if is_first { ";" } else { ", or" };
+                write!(f, "{or} raise the limit to {exact} B ({shown}) or more")
             }
             None if self.cause == RefusalCause::Limit => f.write_str(
                 "; a higher limit does not help: the device has too little free memory for the request",
