@@ -6,7 +6,7 @@ import html
 import os
 from pathlib import Path
 
-from ._forebay import Pool, report_page
+from ._forebay import Pool, report_page, write_page
 
 
 class Report(os.PathLike):
@@ -41,5 +41,5 @@ def report(source: str | os.PathLike[str] | Pool, path: str | os.PathLike[str] |
     """
     page, default = report_page(source, capacity, quick)
     written = Path(default if path is None else path)
-    written.write_text(page, encoding="utf-8")
+    write_page(written, page)
     return Report(written, page)

@@ -310,6 +310,17 @@ def test_a_report_is_a_page_that_notebooks_show(trace, tmp_path, monkeypatch):
         forebay.report("missing.csv")
     with pytest.raises(TypeError):
         forebay.report(7)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        forebay.report(trace, tmp_path / "nowhere" / "page.html")
+
+
+def test_a_report_follows_no_link(trace, tmp_path):
+    far, page = tmp_path / "far", tmp_path / "page.html"
+    far.write_text("far")
+    page.symlink_to(far)
+    forebay.report(trace, page)
+    assert far.read_text() == "far" and not page.is_symlink()
+    assert page.read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize("words", [{}, {"history": 100}, {"record": True}])

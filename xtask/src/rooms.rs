@@ -38,6 +38,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("pool_id", "the numbers of pools"),
     ("stack", "call stacks, each kept once; a lock"),
     ("retry", "calls that are made once more"),
+    ("whole_file", "files that appear when they are whole"),
     ("report", "what a refusal, a leak and a late write look like"),
     ("named::name", "which names shared buffers can have"),
     ("named::error", "errors of shared buffers"),

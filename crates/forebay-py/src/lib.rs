@@ -95,6 +95,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(manager::live_buffers, module)?,
         wrap_pyfunction!(trace::replay, module)?,
         wrap_pyfunction!(trace::report_page, module)?,
+        wrap_pyfunction!(trace::write_page, module)?,
         wrap_pyfunction!(command::command, module)?,
         wrap_pyfunction!(command::lost_frees, module)?,
     ] {

@@ -11,6 +11,7 @@ use forebay_cli::replay::{DeviceName, Policy, Row, open_device};
 use forebay_cli::report::{default_path, page_of, page_of_moment};
 use forebay_trace::format::{
     FormatError, Recorded, check_ending, read_path, read_recorded, read_recorded_path, write_path,
+    write_whole,
 };
 use forebay_trace::{
     ReadOptions, Recorder, ReplayOptions, Trace, Verifier, WorkBudget, replay as play,
@@ -134,6 +135,16 @@ fn interruptible<R: Send>(
         };
         let done = work(&WorkBudget::unlimited().interrupted_by(&is_interrupted));
         raised.take().map_or(done, |error| Err(error.into()))
+    })
+}
+
+/// Write a page to a file, which appears when it is whole. A link at ``path`` is replaced.
+#[pyfunction]
+pub(crate) fn write_page(py: Python<'_>, path: PathBuf, page: &str) -> std::io::Result<()> {
+    py.detach(|| {
+        write_whole(&path, |out| out.write_all(page.as_bytes())).map_err(|error| {
+            std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })
     })
 }
 

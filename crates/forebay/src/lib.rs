@@ -76,6 +76,7 @@ mod stack;
 mod tag;
 #[cfg(target_os = "linux")]
 mod user;
+mod whole_file;
 
 pub mod adaptor;
 pub mod arena;

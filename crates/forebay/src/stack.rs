@@ -171,6 +171,11 @@ pub fn is_capturing() -> bool {
     CAPTURING.load(Ordering::Relaxed) > 0
 }
 
+/// Whether stacks that were not captured before are still kept: of one that is not, an interpreter needs to keep no names.
+pub fn has_room_for_stacks() -> bool {
+    TABLE.lock().as_ref().is_none_or(|table| table.stacks.len() < MOST_STACKS)
+}
+
 /// Does `work`, in which every capture of this thread gives `stack`, unless that is none.
 pub fn with_stack<R>(stack: Stack, work: impl FnOnce() -> R) -> R {
     /// Puts back what was there, also where the work panics.

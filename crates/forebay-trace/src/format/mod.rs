@@ -26,14 +26,13 @@ mod placement;
 mod pool_snapshot;
 mod rmm;
 mod snapshot;
-mod whole;
 
 pub use error::{FormatError, Position};
+pub use forebay::bindings::write_whole;
 pub use pool_snapshot::{
     OtherPool, PoolSnapshot, Refusal, SnapshotBlock, SnapshotDevice, SnapshotRange,
     SnapshotSetting, SnapshotStatistics, SnapshotTag,
 };
-pub use whole::write_whole;
 
 use core::fmt;
 use std::fs::File;

@@ -1,6 +1,6 @@
-//! What the C and Python bindings share: the settings of the process's pools, the blocks to which a pool of graphs is set
-//! back, buffers whose views are counted, shared buffers of bytes, and call stacks of an interpreter. Not part of the
-//! stable interface.
+//! What the C and Python bindings and the tools share: the settings of the process's pools, the blocks to which a pool of
+//! graphs is set back, buffers whose views are counted, shared buffers of bytes, call stacks of an interpreter, and files
+//! that appear when they are whole. Not part of the stable interface.
 
 mod counted;
 mod turn;
@@ -26,7 +26,10 @@ pub mod host_vec {
 pub use self::counted::{CountedBuffer, CountedError, CountedFigures, View};
 pub use crate::named::bytes::SharedBytes;
 pub use crate::pool::KeptBlock;
-pub use crate::stack::{Interpreter, is_capturing, set_interpreter, with_stack};
+pub use crate::stack::{
+    Interpreter, has_room_for_stacks, is_capturing, set_interpreter, with_stack,
+};
+pub use crate::whole_file::write_whole;
 
 /// The settings of new pools: what [`Pool::set_process_settings`] set last, else the environment's.
 pub fn effective_settings() -> core::result::Result<Settings, ConfigError> {

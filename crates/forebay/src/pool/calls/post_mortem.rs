@@ -3,6 +3,7 @@
 
 use core::fmt::Write as _;
 use core::time::Duration;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +15,7 @@ use crate::pool::views::snapshot::{self, OtherPoolSnapshot, RefusalSnapshot, Sna
 use crate::pool::views::statistics;
 use crate::report::{ReportFile, Shortage, Stack};
 use crate::sync::map::Side;
+use crate::whole_file::write_whole;
 use crate::{Request, Tag};
 
 /// How long after a report of a refusal the next is written, at the earliest. A program that goes on after refusals may
@@ -45,13 +47,12 @@ impl Shared {
         let mut taken = snapshot::of(self, &settings);
         let stack = taken.add_stack(stack);
         taken.refusal = Some(self.refusal(request, shortage, stack));
-        let written = std::fs::write(&path, self.text(&taken, shortage));
+        let written = write_text(&path, &self.text(&taken, shortage));
         #[cfg(feature = "serde")]
-        let written = written.and_then(|()| std::fs::write(beside(&path), taken.to_json()));
+        let written = written.and_then(|()| write_text(&beside(&path), &taken.to_json()));
         // Naming stacks and writing may take longer than the pause.
         self.upkeep().last_report = Some(Instant::now());
-        let failure = written.err().map(|error| error.to_string());
-        Some(ReportFile { path, failure })
+        Some(written.map_or_else(|failed| failed, |()| ReportFile { path, failure: None }))
     }
 
     fn refusal(
@@ -158,9 +159,18 @@ fn write_stack(text: &mut String, taken: &Snapshot, stack: Option<usize>) {
     }
 }
 
+/// Writes a file of a report, or says which could not be written and why. The folder may belong to many, so a link at its
+/// name is replaced and not followed.
+fn write_text(path: &Path, text: &str) -> Result<(), ReportFile> {
+    write_whole(path, |out| out.write_all(text.as_bytes())).map_err(|error| {
+        let failure = Some(error.to_string());
+        ReportFile { path: path.to_owned(), failure }
+    })
+}
+
 /// The file of the snapshot that belongs to a report.
 #[cfg(feature = "serde")]
-fn beside(path: &std::path::Path) -> std::path::PathBuf {
+fn beside(path: &Path) -> std::path::PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".json");
     path.with_file_name(name)

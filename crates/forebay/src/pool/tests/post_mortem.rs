@@ -65,6 +65,37 @@ fn an_error_names_the_file_that_describes_it() {
     );
 }
 
+/// The error names the file that could not be written, which may be the snapshot's.
+#[cfg(feature = "serde")]
+#[test]
+fn an_error_names_the_file_that_could_not_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, json) = (folder.path().join("oom.txt"), folder.path().join("oom.txt.json"));
+    std::fs::create_dir(&json).unwrap();
+    let pool = Pool::new(&open(SimMachine::builder().capacity(Bytes::mib(64))).2).unwrap();
+    pool.change("oom_report", path.to_str().unwrap()).unwrap();
+    let shortage = refused(&pool, Bytes::mib(100));
+    let report = shortage.report.as_ref().unwrap();
+    assert_eq!((report.path.as_path(), report.failure.is_some()), (json.as_path(), true));
+    assert!(shortage.to_string().contains(&format!("written to {}: ", json.display())));
+    assert!(path.is_file());
+}
+
+/// A link where the report goes is replaced: another user of the folder may have put it there.
+#[cfg(unix)]
+#[test]
+fn a_report_follows_no_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, far) = (folder.path().join("oom.txt"), folder.path().join("far"));
+    std::fs::write(&far, "far").unwrap();
+    std::os::unix::fs::symlink(&far, &path).unwrap();
+    let pool = Pool::new(&open(SimMachine::builder().capacity(Bytes::mib(64))).2).unwrap();
+    pool.change("oom_report", path.to_str().unwrap()).unwrap();
+    assert_eq!(refused(&pool, Bytes::mib(100)).report.unwrap().failure, None);
+    assert_eq!(std::fs::read_to_string(&far).unwrap(), "far");
+    assert!(!path.is_symlink() && path.is_file());
+}
+
 /// A pool of 16 MiB with 1 MiB blocks, every other one freed: 8 MiB free in holes of 1 MiB that cannot move.
 #[cfg(feature = "serde")]
 fn full_of_holes(device: &Arc<dyn Device>) -> (Pool, Vec<Block>) {
