@@ -10,15 +10,21 @@ use core::ptr;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use forebay::bindings::{Interpreter, is_capturing, set_interpreter, with_stack};
+use forebay::bindings::{
+    Interpreter, has_room_for_stacks, is_capturing, set_interpreter, with_stack,
+};
 use forebay::report::Stack;
 use forebay_sync::fork::ForkSafeMutex;
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// The most bytes of names of functions and files: those of about 200,000 functions.
-const MOST_TEXT: usize = 16 << 20;
+/// The most bytes that the names of functions and files take: those of about 80,000 functions.
+const MOST_BYTES: usize = 16 << 20;
+
+/// What a name takes beside its text: the counts of its `Arc` and the allocator's own words, the entry of the map, which
+/// may be half empty, and that of the list.
+const OVERHEAD: usize = 128;
 
 static NAMES: ForkSafeMutex<Option<Names>> = ForkSafeMutex::new(None);
 
@@ -36,11 +42,12 @@ impl Names {
         if let Some(&number) = self.numbers.get(text) {
             return number;
         }
-        if text.len() > most.saturating_sub(self.bytes) {
+        let bytes = text.len().saturating_add(OVERHEAD);
+        if bytes > most.saturating_sub(self.bytes) {
             return usize::MAX;
         }
         let (number, text) = (self.texts.len(), Arc::<str>::from(text));
-        self.bytes += text.len();
+        self.bytes += bytes;
         self.texts.push(Arc::clone(&text));
         self.numbers.insert(text, number);
         number
@@ -117,6 +124,8 @@ fn capture(frames: &mut Vec<usize>, most: usize) {
         return;
     }
     let mut text = String::new();
+    // A stack that is not kept needs no names; one that is kept already has them.
+    let most_bytes = if has_room_for_stacks() { MOST_BYTES } else { 0 };
     // SAFETY: the thread holds the GIL. Each reference that is made here is released. An exception that is on its way while
     // a library allocates stays what it is.
     unsafe {
@@ -132,7 +141,7 @@ fn capture(frames: &mut Vec<usize>, most: usize) {
             let code = Bound::from_owned_ptr(py, ffi::PyFrame_GetCode(frame.cast()).cast());
             text.clear();
             name_code(&code, &mut text);
-            frames.push(NAMES.lock().get_or_insert_default().intern(&text, MOST_TEXT));
+            frames.push(NAMES.lock().get_or_insert_default().intern(&text, most_bytes));
             let line = ffi::PyFrame_GetLineNumber(frame.cast());
             frames.push(usize::try_from(line).unwrap_or(0));
             let back = ffi::PyObject_GetAttrString(frame, c"f_back".as_ptr());
