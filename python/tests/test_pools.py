@@ -226,6 +226,8 @@ def test_debugging_aids_find_writes_past_the_end():
         with pytest.raises(forebay.CorruptionError, match="past the end"):
             buffer.free()
         assert buffer.freed and len(pool.findings()) == 1
+        del buffer
+    assert forebay.lost_frees()[0] == 0, "the check kept the block, so no free was lost"
 
 
 def test_a_closed_pool_serves_no_more_and_its_buffers_live_on(device):
