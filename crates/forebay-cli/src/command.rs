@@ -9,7 +9,7 @@ use forebay_core::Bytes;
 use forebay_trace::{Fit, Model};
 
 use crate::bench::{Against, Case, Subjects};
-use crate::limit::{LIMIT_HELP, ReadingOptions, TimeLimit};
+use crate::limit::{ReadingOptions, WorkOptions};
 use crate::monitor::Address;
 use crate::replay::{DeviceName, Policy};
 
@@ -152,6 +152,12 @@ impl Command {
 /// The options of `forebay doctor`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[non_exhaustive]
+// Without a run there is nothing to read or to work on.
+#[command(
+    mut_arg("of_device", |arg| arg.requires("trace")),
+    mut_arg("max_events", |arg| arg.requires("trace")),
+    mut_arg("limit", |arg| arg.requires("trace"))
+)]
 pub struct DoctorOptions {
     /// A recorded run to advise on as well; "-" reads standard input.
     #[arg(value_name = "TRACE")]
@@ -162,8 +168,8 @@ pub struct DoctorOptions {
     pub reading: ReadingOptions,
 
     /// How long it may take.
-    #[arg(long, value_name = "TIME", default_value = "", hide_default_value = true, value_parser = time_limit, help = LIMIT_HELP)]
-    pub limit: TimeLimit,
+    #[command(flatten)]
+    pub work: WorkOptions,
 
     /// Print one line of JSON, with "schema": "forebay.doctor.v1".
     #[arg(long)]
@@ -225,8 +231,8 @@ pub struct ReplayOptions {
     pub reading: ReadingOptions,
 
     /// How long it may take.
-    #[arg(long, value_name = "TIME", default_value = "", hide_default_value = true, value_parser = time_limit, help = LIMIT_HELP)]
-    pub limit: TimeLimit,
+    #[command(flatten)]
+    pub work: WorkOptions,
 
     /// Record the requests to forebay's pool during the first pass into this file.
     ///
@@ -275,8 +281,8 @@ pub struct FitOptions {
     pub reading: ReadingOptions,
 
     /// How long it may take.
-    #[arg(long, value_name = "TIME", default_value = "", hide_default_value = true, value_parser = time_limit, help = LIMIT_HELP)]
-    pub limit: TimeLimit,
+    #[command(flatten)]
+    pub work: WorkOptions,
 
     /// Print a line of JSON for each run and allocator, with "schema": "forebay.fit.v1".
     #[arg(long)]
@@ -308,8 +314,8 @@ pub struct ReportOptions {
     pub reading: ReadingOptions,
 
     /// How long it may take.
-    #[arg(long, value_name = "TIME", default_value = "", hide_default_value = true, value_parser = time_limit, help = LIMIT_HELP)]
-    pub limit: TimeLimit,
+    #[command(flatten)]
+    pub work: WorkOptions,
 
     /// Print the data of the page as one line of JSON, with "schema": "forebay.report.v1". The page is written only if
     /// --output names it.
@@ -412,11 +418,6 @@ pub struct MonitorOptions {
     pub json: bool,
 }
 
-/// Reads a limit; an empty one is the usual.
-fn time_limit(text: &str) -> Result<TimeLimit, String> {
-    if text.is_empty() { Ok(TimeLimit::Usual) } else { text.parse() }
-}
-
 /// Reads seconds, from a tenth to an hour.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
@@ -464,6 +465,21 @@ mod tests {
         let parsed = Forebay::try_parse_from(["forebay", "doctor", "--json"]).unwrap();
         let options = DoctorOptions { json: true, ..DoctorOptions::default() };
         assert_eq!(parsed.command, Command::Doctor(options));
+    }
+
+    #[test]
+    fn options_of_a_recording_need_one() {
+        for option in ["--of-device=1", "--max-events=9", "--limit=2s"] {
+            let doctor = ["forebay", "doctor", option];
+            let said = Forebay::try_parse_from(doctor).unwrap_err().to_string();
+            assert!(said.contains("TRACE"), "{option}: {said}");
+            assert!(Forebay::try_parse_from([&doctor[..], &["run.csv"]].concat()).is_ok());
+        }
+        for command in ["doctor", "replay", "fit", "report"] {
+            let empty = ["forebay", command, "run.csv", "--limit", ""];
+            let said = Forebay::try_parse_from(empty).unwrap_err().to_string();
+            assert!(said.contains("such as 90s"), "{command}: {said}");
+        }
     }
 
     #[test]

@@ -110,7 +110,7 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
             continue;
         };
         let searches = options.policy.len() as u64 * passes_of_search(options.passes);
-        let budget = options.limit.budget(&trace, searches + ADVICE_PASSES);
+        let budget = options.work.budget(&trace, searches + ADVICE_PASSES);
         let (mut rows, found) = rows(&trace, options, &settings, &budget);
         ending = ending.max(found);
         match advice_on(&trace, &settings, &budget) {

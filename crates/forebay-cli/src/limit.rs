@@ -36,34 +36,37 @@ impl ReadingOptions {
     }
 }
 
+/// The options of every command that replays recordings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct WorkOptions {
+    /// How long to work on a recording before giving up, such as 90s, 10min or 2h; "none" sets no limit [default: 30 s,
+    /// and 1 ms for each event].
+    #[arg(long, value_name = "TIME")]
+    pub limit: Option<TimeLimit>,
+}
+
 /// How long a command may work on one recording.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimeLimit {
-    /// Half a minute, and a millisecond for each event.
-    #[default]
-    Usual,
     /// So long.
     Within(Duration),
     /// As long as it takes.
     None,
 }
 
-/// What stands in the help of `--limit`.
-pub(crate) const LIMIT_HELP: &str = "How long to work on a recording before giving up, such as 90s, 10min or 2h; \"none\" sets no limit [default: 30 s, and \
-     1 ms for each event]";
-
-impl TimeLimit {
+impl WorkOptions {
     /// The budget for a recording that is played `passes` times in all, roughly.
-    pub(crate) fn budget(self, trace: &Trace, passes: u64) -> WorkBudget<'static> {
+    pub(crate) fn budget(&self, trace: &Trace, passes: u64) -> WorkBudget<'static> {
         let events = trace.len() as u64;
-        let budget = match self {
-            Self::Usual => {
+        let budget = match self.limit {
+            None => {
                 let events = u32::try_from(events).unwrap_or(u32::MAX);
                 WorkBudget::of(BASE.saturating_add(PER_EVENT.saturating_mul(events)))
             }
-            Self::Within(limit) => WorkBudget::of(limit),
-            Self::None => WorkBudget::unlimited(),
+            Some(TimeLimit::Within(limit)) => WorkBudget::of(limit),
+            Some(TimeLimit::None) => WorkBudget::unlimited(),
         };
         budget.expect(events.saturating_mul(passes));
         budget

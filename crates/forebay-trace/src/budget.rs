@@ -81,16 +81,17 @@ impl WorkBudget<'_> {
         self.expected.set(self.expected.get().saturating_add(events));
     }
 
-    /// How long the whole takes, as far as that can be told now: never less than it has taken.
-    pub fn estimate(&self) -> Duration {
+    /// How long the whole takes, roughly; `None` if that cannot be told now.
+    pub fn estimate(&self) -> Option<Duration> {
         let elapsed = self.began.elapsed();
         let played = self.first.get().map_or(Duration::ZERO, |first| first.elapsed());
         let (done, expected) = (self.done.get(), self.expected.get());
         if played < EARLIEST_ESTIMATE || done == 0 || expected <= done {
-            return elapsed;
+            return None;
         }
         let rest = played.as_secs_f64() * (expected - done) as f64 / done as f64;
-        elapsed.saturating_add(Duration::try_from_secs_f64(rest).unwrap_or(Duration::MAX))
+        let rest = Duration::try_from_secs_f64(rest).unwrap_or(Duration::MAX);
+        Some(elapsed.saturating_add(rest))
     }
 
     /// One more event was played, and the time is `now`.
@@ -122,10 +123,11 @@ impl WorkBudget<'_> {
             return Some(ReplayError::Interrupted);
         }
         let limit = self.limit?;
-        let estimate = self.estimate();
-        let is_over = self.began.elapsed() > limit
-            || estimate.as_secs_f64() > limit.as_secs_f64() * CERTAINTY;
-        is_over.then_some(ReplayError::TooLong { limit, estimate })
+        let (elapsed, estimate) = (self.began.elapsed(), self.estimate());
+        let would_be =
+            |estimate: Duration| estimate.as_secs_f64() > limit.as_secs_f64() * CERTAINTY;
+        let is_over = elapsed > limit || estimate.is_some_and(would_be);
+        is_over.then_some(ReplayError::TooLong { limit, elapsed, estimate })
     }
 }
 
@@ -166,6 +168,9 @@ mod tests {
         assert_eq!(begun(minute, 2 * minute).check(), Ok(()));
         let over = begun(2 * minute, minute).check().unwrap_err();
         assert!(matches!(over, ReplayError::TooLong { limit, .. } if limit == minute), "{over}");
+        let said = over.to_string();
+        assert!(said.contains("has taken 2 min and is not done, longer than the limit"), "{said}");
+        assert!(said.contains("--limit 3min"), "{said}");
         // A hundredth done after three seconds: five minutes in all.
         let early = begun(3 * second, minute);
         early.expect(10_000);

@@ -66,7 +66,7 @@ fn run_section(path: &Path, options: &DoctorOptions) -> Option<RunSection> {
     let trace = read_trace(path, &reading)?;
     let settings =
         Policy::settings(&[Policy::Forebay]).inspect_err(|error| complain(error)).ok()?;
-    let budget = options.limit.budget(&trace, ADVICE_PASSES);
+    let budget = options.work.budget(&trace, ADVICE_PASSES);
     let advice = advice_on(&trace, &settings, &budget)?;
     Some(RunSection { trace: trace.name().to_owned(), advice })
 }

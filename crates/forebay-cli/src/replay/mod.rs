@@ -167,7 +167,7 @@ fn play(trace: &Trace, options: &ReplayOptions, settings: &Settings) -> (Vec<Row
         Progress::of(trace.name(), operations)
     };
     let budget =
-        options.limit.budget(trace, u64::from(options.passes) * options.policy.len() as u64);
+        options.work.budget(trace, u64::from(options.passes) * options.policy.len() as u64);
     for &policy in &options.policy {
         progress.doing(policy.name());
         let mut tell = |more| progress.advance(more);

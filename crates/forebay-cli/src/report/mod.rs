@@ -104,7 +104,7 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
         progress.advance(1);
     };
     let depth = if options.quick { Depth::Quick } else { Depth::Thorough };
-    let budget = &options.limit.budget(&trace, passes_at(depth));
+    let budget = &options.work.budget(&trace, passes_at(depth));
     let capacity = options.capacity;
     let terms = Terms { settings: &settings, capacity, depth, tell: &tell, budget };
     let found = collect(&trace, &terms);

@@ -83,8 +83,10 @@ pub enum ReplayError {
     TooLong {
         /// What it may take.
         limit: Duration,
-        /// What all of it would take on this machine, roughly; or what it has taken, if that is all that is known.
-        estimate: Duration,
+        /// What it has taken.
+        elapsed: Duration,
+        /// What all of it would take on this machine, roughly, if that can be told.
+        estimate: Option<Duration>,
     },
 }
 
@@ -145,14 +147,22 @@ impl fmt::Display for ReplayError {
                  verified; play without verifying",
             ),
             Self::Interrupted => f.write_str("interrupted"),
-            Self::TooLong { limit, estimate } => write!(
-                f,
-                "this recording would take about {} on this machine, longer than the limit of {}; allow more, such as \
-                 --limit {}",
-                Rough(*estimate),
-                Rough(*limit),
-                Rough(estimate.saturating_mul(3) / 2).without_space()
-            ),
+            Self::TooLong { limit, elapsed, estimate } => {
+                f.write_str("this recording ")?;
+                match estimate {
+                    Some(estimate) => {
+                        write!(f, "would take about {} on this machine", Rough(*estimate))?;
+                    }
+                    None => write!(f, "has taken {} and is not done", Rough(*elapsed))?,
+                }
+                let enough = estimate.unwrap_or(*elapsed).saturating_mul(3) / 2;
+                write!(
+                    f,
+                    ", longer than the limit of {}; allow more, such as --limit {}",
+                    Rough(*limit),
+                    Rough(enough).without_space()
+                )
+            }
         }
     }
 }
