@@ -4,9 +4,8 @@
 //! pages, threads, pools, scopes. A cost that grows with that number is a cliff for the program that has many. The
 //! last row of a case sets its median against that of the first.
 
-use std::sync::Arc;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::{Builder, JoinHandle};
 
 use forebay::{Block, Pool};
@@ -321,21 +320,24 @@ struct Idle {
 
 impl Idle {
     fn new(pool: &Pool, count: usize) -> Result<Self, String> {
-        let (latch, ready) = (Arc::<Latch>::default(), Arc::new(Barrier::new(count + 1)));
-        let mut idle = Self { latch, threads: Vec::new() };
+        let mut idle = Self { latch: Arc::default(), threads: Vec::new() };
+        let (ready, are_ready) = mpsc::channel::<()>();
         for _ in 0..count {
-            let (pool, latch, ready) = (pool.clone(), Arc::clone(&idle.latch), Arc::clone(&ready));
+            let (pool, latch, ready) = (pool.clone(), Arc::clone(&idle.latch), ready.clone());
             let body = move || {
                 let sizes = (1..=20).map(Bytes::kib);
                 let held: Vec<Block> =
                     sizes.filter_map(|size| pool.allocate(size, STREAM).ok()).collect();
                 held.into_iter().for_each(|block| _ = pool.free_block(block, STREAM));
-                ready.wait();
+                // Not a barrier: if a later thread cannot be started, the others would wait there for ever.
+                drop(ready);
                 latch.wait();
             };
             idle.threads.push(Builder::new().stack_size(STACK).spawn(body).map_err(said)?);
         }
-        ready.wait();
+        drop(ready);
+        // Nothing is sent: it ends when every thread has dropped its sender.
+        let _ = are_ready.recv();
         Ok(idle)
     }
 }
