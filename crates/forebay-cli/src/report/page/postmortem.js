@@ -139,7 +139,10 @@ const map = addressMap();
 owners();
 holes();
 pools();
+// A date has its limits, which a file need not keep.
+const taken = new Date(data.taken_unix_ms);
+const when = isNaN(taken) ? `${data.taken_unix_ms} ms after 1970` : taken.toISOString();
 const settings = data.settings.map(({ name, value }) => `${name}:${value}`).join(", ");
-byId("source").textContent = `Pool ${data.pool} (${data.class}), ${new Date(data.taken_unix_ms).toISOString()}. ${settings ? `Settings that are not the defaults: ${settings}. ` : ""}forebay ${data.forebay}, ${data.schema}.`;
+byId("source").textContent = `Pool ${data.pool} (${data.class}), ${when}. ${settings ? `Settings that are not the defaults: ${settings}. ` : ""}forebay ${data.forebay}, ${data.schema}.`;
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => map.draw());
 requestAnimationFrame(() => { map.draw(); document.documentElement.dataset.ready = "yes"; });
