@@ -3,6 +3,8 @@
 
 use core::ffi::c_void;
 
+use forebay::bindings::host_vec;
+use forebay::hal::Call;
 use forebay::handle::allocate_batch;
 use forebay::{Address, Alignment, Bytes, Pool, Request, StreamHandle};
 
@@ -233,8 +235,9 @@ pub unsafe extern "C" fn forebay_alloc_batch(
         check_array(blocks.cast_const(), count, "blocks")?;
         let entry = table::find::<PoolEntry>(pool.id)?;
         let stream = stream::on_device(stream, entry.device())?;
-        let sizes: Vec<Bytes> = sizes.iter().copied().map(Bytes::new).collect();
-        let given = allocate_batch(entry.pool(), &sizes, stream)?;
+        let mut wanted = host_vec::with_capacity(count, Call::Allocate)?;
+        wanted.extend(sizes.iter().copied().map(Bytes::new));
+        let given = allocate_batch(entry.pool(), &wanted, stream)?;
         for (index, block) in given.into_iter().enumerate() {
             // SAFETY: there is room for `count` addresses, and no more blocks than sizes. Nothing was enqueued yet.
             unsafe { blocks.add(index).write(pointer(block.into_raw_unused().address())) };
