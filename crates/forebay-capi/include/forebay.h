@@ -643,7 +643,7 @@ typedef struct {
 /**
  * Called before a request is refused, to free memory of the pool or to raise its limit. Returns whether it did:
  * other than 0 if so, and the request is tried again. It is called until the request fits or it returns 0, so it may
- * free one entry of a cache at a time; after 15 calls that made no room, the request is refused. The structure is
+ * free one entry of a cache at a time; after 16 calls that made no room, the request is refused. The structure is
  * valid until the callback returns.
  */
 typedef int32_t (*forebay_on_shortage)(void *context, const forebay_shortage *shortage);

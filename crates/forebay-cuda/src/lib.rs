@@ -35,8 +35,10 @@
 //! * [`vendor`] is how `forebay-hip` lets this crate work with HIP's functions, which are CUDA's in other words.
 //! * [`sys`] has the driver's functions, structures and constants. Functions that not every driver
 //!   has are optional, and each is behind a bit of the device's capabilities.
-//! * `cuCtxSynchronize` is never called. `cuMemFree` and `cuMemFreeHost` are the only calls that
-//!   wait for the whole device; they are made where memory got by their like is given back.
+//! * `cuCtxSynchronize` is called where only a wait for the whole context covers the work: to wait for the process, and
+//!   to wait for the device after per-thread default streams were adopted or a stream of another library ended. Apart
+//!   from it, `cuMemFree` and `cuMemFreeHost` are the only calls that wait for the whole device; they are made where
+//!   memory got by their like is given back.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -373,7 +373,6 @@ __attribute__((noinline)) void *allocate_state(forebay_pool pool) {
     return block;
 }
 
-/* With the functions that allocated, and with transfers. */
 /* A refusal is described in a file, which the error names: the text, and the snapshot with the refused request beside it. */
 static void refusals(forebay_device device, const char *folder) {
     char path[4096], settings[4200], line[4096];
@@ -393,6 +392,7 @@ static void refusals(forebay_device device, const char *folder) {
     OK(forebay_pool_close(pool, NULL));
 }
 
+/* With the functions that allocated, and with transfers. */
 static void traces_with_stacks(forebay_device device, forebay_pool pool, const char *folder) {
     static char page[1 << 20], from[100000];
     char path[4096];

@@ -148,7 +148,7 @@ impl PoolOptions {
     ///
     /// The pool then tries again, and calls again if that is not enough. So a callback may release one entry of a cache
     /// at a time: it is called until the request fits or every callback returns `false`. Calls that return `true` with
-    /// no more memory available than before end after 15 of them. A request that is larger than the limit is served
+    /// no more memory available than before end after 16 of them. A request that is larger than the limit is served
     /// only if a callback raises the limit; it is called again only after it did.
     pub fn on_shortage(
         mut self,
