@@ -32,7 +32,7 @@ const LONGEST_ANSWER: Duration = Duration::from_millis(250);
 const SHORTEST_AGE: Duration = Duration::from_millis(50);
 
 /// How many peers wait in line.
-const LINE: u32 = 128;
+const BACKLOG: u32 = 128;
 
 /// The pause after a failure of the system, and after a whole line of peers of other users: a bound for what they cost,
 /// without a wait behind each of them.
@@ -68,7 +68,7 @@ fn listen() -> io::Result<(ProcessFd, String)> {
         match bound {
             Ok(listener) => {
                 if let Ok(socket) = listener.get() {
-                    rustix::net::listen(socket, LINE.cast_signed())?;
+                    rustix::net::listen(socket, BACKLOG.cast_signed())?;
                 }
                 return Ok((listener, name));
             }
@@ -104,7 +104,7 @@ fn serve(listener: &ProcessFd, name: &str) {
             Err(Errno::INTR | Errno::CONNABORTED) => {}
             Ok(_) => {
                 strangers = strangers.wrapping_add(1);
-                if strangers.is_multiple_of(LINE) {
+                if strangers.is_multiple_of(BACKLOG) {
                     std::thread::sleep(PAUSE);
                 }
             }
