@@ -9,6 +9,7 @@
 //! finds by their addresses.
 
 use super::hole::Holes;
+use super::kept::Kept;
 use super::{AddressSpace, NO_RUNS, Offset, Streams};
 use crate::Bytes;
 
@@ -28,7 +29,8 @@ impl AddressSpace {
             pages: self.pages.clone(),
             places: self.places.clone(),
             aliases: self.aliases.clone(),
-            kept: self.kept.clone(),
+            // What a page costs at a place does not decide whether there is one.
+            kept: Kept::default(),
             holes: Holes::default(),
             runs: self.runs.clone(),
             recent: NO_RUNS,

@@ -425,6 +425,10 @@ impl AddressSpace {
 
     /// Where pages can return to that `taker` may use, by address.
     fn returns(&self, taker: &Streams) -> Vec<Return> {
+        if self.holes.largest() < self.granule.bytes().get() {
+            // No page is free.
+            return Vec::new();
+        }
         let returns = self.kept.each().filter_map(|(to, placed)| {
             let (from, size) = (*self.places.get(&placed.page)?, placed.size);
             let hole = self.holes.around(from).filter(|hole| from + size <= hole.end)?;
