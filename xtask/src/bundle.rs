@@ -42,9 +42,16 @@ const COMMIT: &str = "COMMIT";
 
 /// What is built, and by which words.
 const BUILDS: [&[&str]; 3] = [
-    &["build", "--package=forebay-cli", "--package=forebay-capi", "--package=forebay-py"],
+    &[
+        "build",
+        "--profile=bundle",
+        "--package=forebay-cli",
+        "--package=forebay-capi",
+        "--package=forebay-py",
+    ],
     &[
         "test",
+        "--profile=bundle-tests",
         "--no-run",
         "--package=forebay",
         "--package=forebay-cuda",
@@ -63,6 +70,7 @@ const BUILDS: [&[&str]; 3] = [
     // Not beside the tests: there an example is built as a test, of which it has none.
     &[
         "build",
+        "--profile=bundle-tests",
         "--package=forebay",
         "--package=forebay-cudarc",
         "--features=forebay/hip,forebay/opencl,forebay/sim",
@@ -145,7 +153,7 @@ impl Bundle {
         let folder = place.root().join(&self.to);
         let mut built = BTreeMap::new();
         for words in BUILDS {
-            let words = words.iter().chain(&["--profile=bundle", "--message-format=json"]);
+            let words = words.iter().chain(&["--message-format=json"]);
             built.extend(artifacts(&build(place, screen, words.copied())?.output));
         }
         clear(&folder)?;
