@@ -22,6 +22,7 @@ mod process;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod views;
 #[cfg(feature = "host")]
 mod work_event;
@@ -32,9 +33,9 @@ use std::sync::Arc;
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
 use forebay_hal::{Device, NamedStream, StreamHandle};
 
-use self::calls::turn::UserRef;
 use self::front::claimed_as::ClaimedAs;
 use self::shared::Shared;
+use self::turn::UserRef;
 use crate::{Allocate, Block, PoolId, RecordedUse, Request, Result, Tag};
 
 pub use calls::block_pages::PagePart;

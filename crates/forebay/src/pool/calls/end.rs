@@ -2,8 +2,9 @@
 
 use core::mem::ManuallyDrop;
 
-use crate::pool::calls::{registry, turn};
+use crate::pool::calls::registry;
 use crate::pool::shared::Shared;
+use crate::pool::turn;
 use crate::retry::retry_once;
 
 impl Drop for Shared {

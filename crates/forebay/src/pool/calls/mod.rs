@@ -30,5 +30,4 @@ pub(in crate::pool) mod slow_path;
 pub(in crate::pool) mod stream_end;
 pub(in crate::pool) mod thread_end;
 pub(in crate::pool) mod told;
-pub(in crate::pool) mod turn;
 pub(in crate::pool) mod upkeep;

@@ -7,8 +7,8 @@ use crate::monitor::{
     LatencyBucket, ProcessPool, ProcessSnapshot, StreamTotals, TagTotals, shown_name,
 };
 use crate::pool::calls::registry;
-use crate::pool::calls::turn::with_turn;
 use crate::pool::shared::Shared;
+use crate::pool::turn::with_turn;
 use crate::pool::views::statistics;
 
 /// Adds the pools to a snapshot.

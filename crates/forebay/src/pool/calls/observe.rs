@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use forebay_core::Bytes;
 
-use crate::pool::calls::turn::UserRef;
 use crate::pool::common::event::{Attached, Observer};
 use crate::pool::shared::SLOW_PATH;
+use crate::pool::turn::UserRef;
 use crate::pool::views::snapshot::still_live;
 use crate::{Result, Tag};
 

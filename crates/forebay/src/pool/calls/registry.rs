@@ -11,9 +11,9 @@ use forebay_core::Address;
 use forebay_hal::{Device, StreamHandle};
 
 use crate::PoolId;
-use crate::pool::calls::turn::with_turn;
 use crate::pool::heap::seen_streams;
 use crate::pool::shared::{Shared, address_of};
+use crate::pool::turn::with_turn;
 use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::map::{AddressMap, LiveBlock, owners_near};
 
@@ -88,11 +88,6 @@ pub(in crate::pool) fn set_upkeep(id: PoolId, upkeep: bool) {
 /// Every pool of this process that wants the upkeep thread.
 pub(in crate::pool) fn with_upkeep() -> Vec<(PoolId, Weak<Shared>)> {
     list(|entry| entry.upkeep)
-}
-
-/// How many references to a pool there are; 0 if it is gone or being torn down.
-pub(in crate::pool) fn references(id: PoolId) -> usize {
-    pools().get(&id).map_or(0, |entry| entry.pool.strong_count())
 }
 
 /// Every living pool of this process, without references: each is made when it is used, after the list is unlocked, since

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use forebay_core::Bytes;
 
-use crate::pool::calls::turn;
 use crate::pool::shared::Shared;
+use crate::pool::turn;
 use crate::{Block, Error, Request, Result};
 
 /// What a slow call began with.

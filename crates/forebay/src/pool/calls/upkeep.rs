@@ -14,11 +14,11 @@ use crate::Result;
 use crate::pool::backing::deferred::MOST_SLOW;
 use crate::pool::backing::{Backing, FreePage};
 use crate::pool::calls::registry;
-use crate::pool::calls::turn;
 use crate::pool::common::callback_guard::{Callback, CallbackGuard};
 use crate::pool::common::upkeep_state::Upkeep;
 use crate::pool::common::wait::{Deadline, WaitBudget, poll};
 use crate::pool::shared::Shared;
+use crate::pool::turn;
 use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::{thread, tracked};
 

@@ -2,8 +2,8 @@
 
 use forebay_core::Bytes;
 
-use crate::pool::calls::turn::UserRef;
 use crate::pool::shared::Shared;
+use crate::pool::turn::UserRef;
 use crate::pool::views::statistics;
 
 /// A measured section of a program, made by [`Pool::scope`](crate::Pool::scope). Scopes may nest, and overlap on

@@ -18,7 +18,6 @@ use std::sync::{Arc, Condvar, Weak};
 use std::time::Instant;
 
 use crate::PoolId;
-use crate::pool::calls::registry;
 use crate::pool::shared::Shared;
 use crate::sync::fork::ForkSafeMutex;
 
@@ -70,10 +69,11 @@ impl Drop for UserRef {
         let pool = self.id;
         // In a forked child nobody has the turn.
         let may_have_turn = ANY_TURN.load(Ordering::Relaxed) && !self.is_inherited();
+        let weak = may_have_turn.then(|| Arc::downgrade(&self.0));
         // SAFETY: nothing uses the reference after this: it is private, and this is its drop.
         unsafe { ManuallyDrop::drop(&mut self.0) };
-        if may_have_turn {
-            wait_for_turn(pool);
+        if let Some(weak) = weak {
+            wait_for_turn(pool, &weak);
         }
     }
 }
@@ -144,7 +144,7 @@ fn change_in_program(change: impl Fn(u64) -> u64) {
 
 /// After a reference of the program was dropped: waits while threads in turns have the only ones left.
 #[cold]
-fn wait_for_turn(pool: PoolId) {
+fn wait_for_turn(pool: PoolId, shared: &Weak<Shared>) {
     fence(Ordering::SeqCst);
     let turns = || TURNS.iter().filter(|turn| turn.load(Ordering::SeqCst) == pool.0).count();
     // On the thread in its turn, a callback drops the pool: the turn ends after it.
@@ -153,7 +153,7 @@ fn wait_for_turn(pool: PoolId) {
     }
     let mut patience_ends: Option<Instant> = None;
     // A pool that is being torn down has no references any more.
-    while turns() > 0 && registry::references(pool) <= turns() {
+    while turns() > 0 && shared.strong_count() <= turns() {
         let changing = CHANGE.lock();
         if turns() == 0 {
             return;
