@@ -132,15 +132,13 @@ impl Streams {
     pub(super) fn changes_to(&self, after: &Self) -> impl Iterator<Item = (u32, bool)> {
         let filled = |set: &Self| if set.rest { 0 } else { set.summary };
         let (from, to) = (filled(self), filled(after));
-        words(from | to).flat_map(move |word| {
+        ones((from | to).into()).flat_map(move |word| {
             let bits = |set: &Self, summary: u32| {
-                set.word(word) & u64::from(summary >> word & 1).wrapping_neg()
+                if summary >> word & 1 == 0 { 0 } else { set.word(word as usize) }
             };
             let (old, new) = (bits(self, from), bits(after, to));
-            // Less than `Streams::MOST`.
-            let number = move |bit| word as u32 * 64 + bit;
-            let added = ones(new & !old).map(move |bit| (number(bit), true));
-            added.chain(ones(old & !new).map(move |bit| (number(bit), false)))
+            let added = ones(new & !old).map(move |bit| (word * 64 + bit, true));
+            added.chain(ones(old & !new).map(move |bit| (word * 64 + bit, false)))
         })
     }
 
@@ -150,8 +148,9 @@ impl Streams {
         // Any odd numbers with many bits do.
         const ONE: u64 = 0x9e37_79b9_7f4a_7c15;
         const OTHER: u64 = 0xd6e8_feb8_6659_fd93;
-        let words = self.filled().map(|word| {
-            let mixed = (self.word(word) ^ ONE.rotate_left(word as u32)).wrapping_mul(OTHER);
+        let words = ones(self.summary.into()).map(|word| {
+            let bits = self.word(word as usize) ^ ONE.rotate_left(word);
+            let mixed = bits.wrapping_mul(OTHER);
             (mixed ^ mixed >> 32).wrapping_mul(ONE)
         });
         words.fold(u64::from(self.rest), |sum, word| sum.rotate_left(1).wrapping_add(word))
