@@ -30,7 +30,7 @@ static ANY_TURN: AtomicBool = AtomicBool::new(false);
 /// How many threads in turns are in code of the program, which may itself wait for the thread that drops the pool.
 static IN_PROGRAM: AtomicU64 = AtomicU64::new(0);
 
-/// Locked to change either of the above, so that a waiting thread misses nothing.
+/// Locked to end a turn and to change [`IN_PROGRAM`], so that a waiting thread misses nothing.
 static CHANGE: ForkSafeMutex<()> = ForkSafeMutex::new(());
 static CHANGED: Condvar = Condvar::new();
 

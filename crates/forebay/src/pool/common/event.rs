@@ -253,8 +253,8 @@ impl Attached {
         });
         match waiting {
             None => _ = callbacks.call(|| (self.observer)(event)),
-            // Threads that are faster than the observer must not keep it from ever catching up. Not longer: it may itself
-            // wait for this thread.
+            // Threads that are faster than the observer must not keep it from ever catching up. One pause, not until it has:
+            // the observer may itself wait for this thread.
             Some(waiting) if waiting > LONG_BACKLOG => std::thread::sleep(BACKLOG_PAUSE),
             Some(_) => {}
         }
