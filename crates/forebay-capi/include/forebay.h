@@ -1614,7 +1614,7 @@ forebay_status forebay_transfer_close(forebay_transfer transfer);
 
 /**
  * The message of this thread's last failed call: a string that is valid until the next call that fails
- * on this thread. Empty where none has failed. Never null.
+ * on this thread. Empty where none has failed; in a forked child, why every call is refused. Never null.
  */
 const char *forebay_last_error(void);
 

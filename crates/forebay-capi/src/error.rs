@@ -14,8 +14,11 @@ thread_local! {
     static LAST_ERROR: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Sets this thread's last error.
+/// Sets this thread's last error. In a forked child it is always [`fork::reason`].
 pub(crate) fn set_last_error(reason: &dyn Display) {
+    if fork::reason().is_some() {
+        return;
+    }
     // No message of forebay's has a zero byte; one of the caller's might.
     let text = CString::new(reason.to_string().replace('\0', " ")).ok();
     // A thread that is ending reads no errors any more.
@@ -68,11 +71,11 @@ pub(crate) fn fail(failure: &Failure) -> Status {
 }
 
 /// The message of this thread's last failed call: a string that is valid until the next call that fails
-/// on this thread. Empty where none has failed. Never null.
+/// on this thread. Empty where none has failed; in a forked child, why every call is refused. Never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_last_error() -> *const c_char {
-    let text = LAST_ERROR.try_with(|last| last.borrow().as_deref().map(CStr::as_ptr));
-    text.ok().flatten().unwrap_or(c"".as_ptr())
+    let text = || LAST_ERROR.try_with(|last| last.borrow().as_deref().map(CStr::as_ptr)).ok();
+    fork::reason().map(CStr::as_ptr).or_else(|| text()?).unwrap_or(c"".as_ptr())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! The fast paths do not check for a fork. Instead the hook below runs in every child and invalidates all
 //! handles: the fast path fails as for any closed handle, and the slow path calls [`check`].
 
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_sync::fork::set_child_hook;
@@ -29,14 +30,18 @@ pub(crate) fn register() {
     set_child_hook(&IN_CHILD);
 }
 
-/// An error in a forked child.
+/// Why every call is refused in a forked child.
+const REASON: &CStr =
+    c"this process was forked from one that had opened a device, and nothing of that is its own: \
+    open devices after the fork, or start the child by exec";
+
+/// An error in a forked child. Allocates nothing: a lock of the program's allocator may be held for ever there.
 pub(crate) fn check() -> Result<(), Failure> {
-    if !FORKED.load(Ordering::Relaxed) {
-        return Ok(());
-    }
-    Err(Failure::new(
-        Status::Forked,
-        "this process was forked from one that had opened a device, and nothing of that is its own: \
-         open devices after the fork, or start the child by exec",
-    ))
+    let Some(reason) = reason() else { return Ok(()) };
+    Err(Failure::new(Status::Forked, reason.to_str().unwrap_or_default()))
+}
+
+/// The last error of every thread of a forked child.
+pub(crate) fn reason() -> Option<&'static CStr> {
+    FORKED.load(Ordering::Relaxed).then_some(REASON)
 }

@@ -2,6 +2,7 @@
 
 use core::ffi::c_char;
 use core::fmt;
+use std::borrow::Cow;
 
 use forebay::arena::ArenaError;
 use forebay::config::ConfigError;
@@ -155,11 +156,11 @@ pub extern "C" fn forebay_status_name(status: i32) -> *const c_char {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
-    words: String,
+    words: Cow<'static, str>,
 }
 
 impl Failure {
-    pub(crate) fn new(status: Status, words: impl Into<String>) -> Self {
+    pub(crate) fn new(status: Status, words: impl Into<Cow<'static, str>>) -> Self {
         Self { status, words: words.into() }
     }
 
