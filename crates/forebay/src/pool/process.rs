@@ -108,7 +108,8 @@ impl Pool {
     /// Every living pool of `device`, process pool or not. A program that destroys a stream itself has all of them
     /// [forget](Self::forget_stream) it first; dropping a [`Stream`](crate::Stream) does that.
     pub fn all_of(device: &impl ToDevice) -> Vec<Self> {
-        registry::all_of(&device.to_device()).into_iter().map(Self::with_shared).collect()
+        let pools = registry::all_of(&device.to_device());
+        pools.iter().filter_map(|(_, pool)| Some(Self::with_shared(pool.upgrade()?))).collect()
     }
 
     /// Removes the process pool of `device`, and returns whether there was one. Existing clones stay usable; the next

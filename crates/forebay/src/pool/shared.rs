@@ -52,6 +52,8 @@ pub(in crate::pool) struct Parts {
     pub(in crate::pool) id: PoolId,
     /// The process that made the pool.
     pub(in crate::pool) birth: Birth,
+    /// How many references the program has.
+    pub(in crate::pool) users: AtomicUsize,
     pub(in crate::pool) device: Arc<dyn Device>,
     pub(in crate::pool) settings: Mutex<Settings>,
     pub(in crate::pool) options: PoolOptions,
@@ -138,6 +140,7 @@ impl Shared {
         let shared = Self(ManuallyDrop::new(Parts {
             id,
             birth: Birth::here(),
+            users: AtomicUsize::new(0),
             device: Arc::clone(device),
             classes: rounding.classes().unwrap_or(SizeClasses::exact()),
             exact: rounding == Rounding::Exact,

@@ -11,9 +11,10 @@
 
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
+use core::ptr;
+use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Condvar, Weak};
 use std::time::Instant;
 
@@ -21,17 +22,15 @@ use crate::PoolId;
 use crate::pool::shared::Shared;
 use crate::sync::fork::ForkSafeMutex;
 
-/// The pools whose turn it is; 0 is no pool's number. Few threads have a turn at a time.
-static TURNS: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
+/// The turns under way, of all pools.
+struct Turns {
+    pools: Vec<PoolId>,
+    /// How many of the threads are in code of the program, which may itself wait for the thread that drops the pool.
+    in_program: usize,
+}
 
-/// Whether a pool ever had a turn: most drops need to look no further.
-static ANY_TURN: AtomicBool = AtomicBool::new(false);
-
-/// How many threads in turns are in code of the program, which may itself wait for the thread that drops the pool.
-static IN_PROGRAM: AtomicU64 = AtomicU64::new(0);
-
-/// Locked to end a turn and to change [`IN_PROGRAM`], so that a waiting thread misses nothing.
-static CHANGE: ForkSafeMutex<()> = ForkSafeMutex::new(());
+static TURNS: ForkSafeMutex<Turns> = ForkSafeMutex::new(Turns { pools: Vec::new(), in_program: 0 });
+/// Notified when a turn ends, and when a thread in a turn enters or leaves code of the program.
 static CHANGED: Condvar = Condvar::new();
 
 /// How long a drop waits for one call of the program's code by the upkeep thread. Most take microseconds.
@@ -44,13 +43,30 @@ thread_local! {
 
 /// A reference to a pool that the program has. When the last one is dropped, the memory is back at the device, unless a
 /// callback of the program keeps a thread in its turn for longer than [`PATIENCE`].
-#[derive(Clone, Debug)]
+///
+/// All of them together have one reference of the `Arc`, so that making and dropping one is a count like the `Arc`'s own,
+/// and only the last drop asks for turns.
+#[derive(Debug)]
 pub(in crate::pool) struct UserRef(ManuallyDrop<Arc<Shared>>);
 
 impl UserRef {
-    #[inline]
     pub(in crate::pool) fn new(shared: Arc<Shared>) -> Self {
-        Self(ManuallyDrop::new(shared))
+        let is_first = shared.users.fetch_add(1, Ordering::Relaxed) == 0;
+        let user = Self(ManuallyDrop::new(shared));
+        if !is_first {
+            // SAFETY: the users before this one have a reference, which stays until this one is dropped too.
+            unsafe { Arc::decrement_strong_count(Arc::as_ptr(&user.0)) };
+        }
+        user
+    }
+}
+
+impl Clone for UserRef {
+    #[inline]
+    fn clone(&self) -> Self {
+        self.users.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the copy is one more user of the reference that all of them have, and was counted.
+        Self(ManuallyDrop::new(unsafe { ptr::read(&raw const *self.0) }))
     }
 }
 
@@ -66,20 +82,30 @@ impl Deref for UserRef {
 impl Drop for UserRef {
     #[inline]
     fn drop(&mut self) {
-        let pool = self.id;
-        // In a forked child nobody has the turn.
-        let may_have_turn = ANY_TURN.load(Ordering::Relaxed) && !self.is_inherited();
-        let weak = may_have_turn.then(|| Arc::downgrade(&self.0));
-        // SAFETY: nothing uses the reference after this: it is private, and this is its drop.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
-        if let Some(weak) = weak {
-            wait_for_turn(pool, &weak);
+        // As an `Arc` does: what the other users did comes before what follows the last drop.
+        if self.users.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            self.drop_last();
         }
     }
 }
 
-/// Gives a pool its turn: `work` runs with a reference to it, unless it is gone. If too many threads have turns, a drop
-/// does not wait for this one.
+impl UserRef {
+    #[cold]
+    fn drop_last(&mut self) {
+        let (pool, is_inherited) = (self.id, self.is_inherited());
+        // SAFETY: the count was 1, so no other user has the reference, and this is the drop of the last one. A user that
+        // is made meanwhile brings a reference of its own.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+        // In a forked child nobody has the turn.
+        if !is_inherited {
+            wait_for_turns(pool);
+        }
+    }
+}
+
+/// Gives a pool its turn: `work` runs with a reference to it, unless it is gone. Where host memory is short, a drop does
+/// not wait for this one.
 pub(in crate::pool) fn with_turn<R>(
     pool: PoolId,
     shared: &Weak<Shared>,
@@ -87,30 +113,35 @@ pub(in crate::pool) fn with_turn<R>(
 ) -> Option<R> {
     /// Ends by a panic too.
     struct Ending {
-        turn: Option<&'static AtomicU64>,
+        pool: Option<PoolId>,
         /// For a turn within a turn, as in a callback that reads the figures.
         had_turn: bool,
     }
 
     impl Drop for Ending {
         fn drop(&mut self) {
-            if let Some(turn) = self.turn {
-                let _changing = CHANGE.lock();
-                turn.store(0, Ordering::SeqCst);
+            if let Some(pool) = self.pool {
+                let mut turns = TURNS.lock();
+                // One turn of a pool is like another.
+                if let Some(at) = turns.pools.iter().position(|&other| other == pool) {
+                    turns.pools.swap_remove(at);
+                }
             }
             CHANGED.notify_all();
             HAS_TURN.set(self.had_turn);
         }
     }
 
-    ANY_TURN.store(true, Ordering::SeqCst);
-    let had_turn = HAS_TURN.replace(true);
-    let claim = |turn: &&AtomicU64| {
-        turn.compare_exchange(0, pool.0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    // Before the reference is made: a thread that dropped the last but this one, and looks for turns then, finds it.
+    let is_listed = {
+        let mut turns = TURNS.lock();
+        let has_room = turns.pools.try_reserve(1).is_ok();
+        if has_room {
+            turns.pools.push(pool);
+        }
+        has_room
     };
-    let _ending = Ending { turn: TURNS.iter().find(claim), had_turn };
-    // Before the reference is made: a thread that drops the last but this one then sees whose turn it is.
-    fence(Ordering::SeqCst);
+    let _ending = Ending { pool: is_listed.then_some(pool), had_turn: HAS_TURN.replace(true) };
     shared.upgrade().map(|shared| work(&shared))
 }
 
@@ -122,45 +153,35 @@ pub(in crate::pool) fn in_program<R>(code: impl FnOnce() -> R) -> R {
 
     impl Drop for Leaving {
         fn drop(&mut self) {
-            change_in_program(|number| number.saturating_sub(1));
+            TURNS.lock().in_program -= 1;
+            CHANGED.notify_all();
         }
     }
 
-    if !HAS_TURN.try_with(Cell::get).unwrap_or(false) {
+    if !HAS_TURN.get() {
         return code();
     }
-    change_in_program(|number| number.saturating_add(1));
+    TURNS.lock().in_program += 1;
+    CHANGED.notify_all();
     let _leaving = Leaving;
     code()
 }
 
-fn change_in_program(change: impl Fn(u64) -> u64) {
-    {
-        let _changing = CHANGE.lock();
-        IN_PROGRAM.store(change(IN_PROGRAM.load(Ordering::SeqCst)), Ordering::SeqCst);
-    }
-    CHANGED.notify_all();
-}
-
-/// After a reference of the program was dropped: waits while threads in turns have the only ones left.
-#[cold]
-fn wait_for_turn(pool: PoolId, shared: &Weak<Shared>) {
-    fence(Ordering::SeqCst);
-    let turns = || TURNS.iter().filter(|turn| turn.load(Ordering::SeqCst) == pool.0).count();
+/// After the program's last reference was dropped: waits for the threads in turns, which may have the last ones of all.
+fn wait_for_turns(pool: PoolId) {
     // On the thread in its turn, a callback drops the pool: the turn ends after it.
-    if HAS_TURN.try_with(Cell::get).unwrap_or(false) {
+    if HAS_TURN.get() {
         return;
     }
     let mut patience_ends: Option<Instant> = None;
-    // A pool that is being torn down has no references any more.
-    while turns() > 0 && shared.strong_count() <= turns() {
-        let changing = CHANGE.lock();
-        if turns() == 0 {
+    loop {
+        let turns = TURNS.lock();
+        if !turns.pools.contains(&pool) {
             return;
         }
-        if IN_PROGRAM.load(Ordering::SeqCst) == 0 {
+        if turns.in_program == 0 {
             patience_ends = None;
-            drop(CHANGED.wait(changing));
+            drop(CHANGED.wait(turns));
             continue;
         }
         let now = Instant::now();
@@ -168,6 +189,6 @@ fn wait_for_turn(pool: PoolId, shared: &Weak<Shared>) {
         if left.is_zero() {
             return;
         }
-        drop(CHANGED.wait_timeout(changing, left));
+        drop(CHANGED.wait_timeout(turns, left));
     }
 }

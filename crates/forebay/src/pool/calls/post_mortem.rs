@@ -11,6 +11,7 @@ use forebay_core::{Bytes, counted};
 
 use crate::pool::calls::registry;
 use crate::pool::shared::Shared;
+use crate::pool::turn::with_turn;
 use crate::pool::views::snapshot::{self, OtherPoolSnapshot, RefusalSnapshot, Snapshot};
 use crate::pool::views::statistics;
 use crate::report::{ReportFile, Shortage, Stack};
@@ -102,17 +103,18 @@ impl Shared {
 
     /// The other pools of this process on the same device. Without driver calls.
     fn other_pools(&self) -> Vec<OtherPoolSnapshot> {
-        let others = registry::all_of(&self.device).into_iter().filter(|other| other.id != self.id);
-        let others = others.map(|other| {
-            let figures = statistics::of(&other);
+        let snapshot = |other: &Shared| {
+            let figures = statistics::of(other);
             OtherPoolSnapshot {
                 pool: other.id.0,
                 held_bytes: figures.held.get(),
                 free_bytes: figures.free.get(),
                 shares_limit: Arc::ptr_eq(&other.group, &self.group),
             }
-        });
-        others.collect()
+        };
+        let pools = registry::all_of(&self.device);
+        let others = pools.iter().filter(|(id, _)| *id != self.id);
+        others.filter_map(|(id, other)| with_turn(*id, other, snapshot)).collect()
     }
 
     fn text(&self, taken: &Snapshot, shortage: &Shortage) -> String {

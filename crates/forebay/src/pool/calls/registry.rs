@@ -65,7 +65,10 @@ fn forget_stream(device: &Arc<dyn Device>, stream: StreamHandle) {
 pub(in crate::pool) fn add(shared: &Arc<Shared>) {
     forebay_hal::on_stream_end(forget_stream);
     let (pool, map) = (Arc::downgrade(shared), shared.map.clone());
-    shared.thread_ends.set_pool(Weak::<Shared>::clone(&pool));
+    let (id, weak) = (shared.id, Weak::clone(&pool));
+    shared.thread_ends.set_on_end(Box::new(move |stream| {
+        with_turn(id, &weak, |shared| shared.end_own_stream(stream));
+    }));
     shared.heap().slots.pool = Some(shared.seeing());
     let upkeep = shared.settings().upkeep();
     let device = address_of(&shared.device);
@@ -103,15 +106,10 @@ fn list(is_listed: impl Fn(&Entry) -> bool) -> Vec<(PoolId, Weak<Shared>)> {
     listed.map(|(&id, entry)| (id, Weak::clone(&entry.pool))).collect()
 }
 
-/// Every pool of `device` that was made in this process. The list is unlocked as above. Pools of other devices are left
-/// out, so that the caller never holds the last reference to a pool it does not use.
-pub(in crate::pool) fn all_of(device: &Arc<dyn Device>) -> Vec<Arc<Shared>> {
+/// The pools of `device`, likewise.
+pub(in crate::pool) fn all_of(device: &Arc<dyn Device>) -> Vec<(PoolId, Weak<Shared>)> {
     let device = address_of(device);
-    let pools = pools();
-    let of_it = pools.values().filter(|entry| entry.device == device && entry.is_ours());
-    let weak: Vec<Weak<Shared>> = of_it.map(|entry| Weak::clone(&entry.pool)).collect();
-    drop(pools);
-    weak.iter().filter_map(Weak::upgrade).collect()
+    list(|entry| entry.device == device)
 }
 
 /// The live blocks of every pool of this process. No reference to a pool is made, as above.

@@ -7,19 +7,9 @@ use forebay_hal::{Call, StreamHandle};
 
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::wait::Deadline;
-use crate::pool::heap::thread_ends::{OnThreadEnd, is_ending};
+use crate::pool::heap::thread_ends::is_ending;
 use crate::pool::shared::Shared;
 use crate::{Request, Result};
-
-impl OnThreadEnd for Shared {
-    fn thread_ends(self: Arc<Self>, stream: Option<StreamId>) {
-        self.end_own_stream(stream);
-        if let Some(last) = Arc::into_inner(self) {
-            // Dropping the pool waits for the device, and the end of a thread should not.
-            let _ = crate::sync::thread::spawn("forebay-end", move || drop(last));
-        }
-    }
-}
 
 impl Shared {
     /// Has the pool notified when this thread ends, if `stream` is the thread's own. The first time it asks the driver
@@ -35,7 +25,7 @@ impl Shared {
     }
 
     /// Ends the own default stream of the calling thread, which is ending.
-    fn end_own_stream(&self, known_as: Option<StreamId>) {
+    pub(in crate::pool) fn end_own_stream(&self, known_as: Option<StreamId>) {
         if self.birth.check().is_err() {
             return;
         }

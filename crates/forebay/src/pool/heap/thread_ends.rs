@@ -14,20 +14,24 @@
 //! after the next wait for the whole device.
 
 use core::cell::{Cell, RefCell};
+use core::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
 use forebay_core::StreamId;
 use forebay_hal::StreamHandle;
 
-/// A pool that is notified when a thread ends.
-pub(in crate::pool) trait OnThreadEnd: Send + Sync {
-    /// Called by an ending thread. Its own default stream, which the pool knows as `stream`, ends with it.
-    fn thread_ends(self: Arc<Self>, stream: Option<StreamId>);
-}
+/// What an ending thread calls, with the number by which the pool knows its own default stream.
+type OnThreadEnd = dyn Fn(Option<StreamId>) + Send + Sync;
 
-/// The weak reference by which ending threads find a pool.
-#[derive(Debug, Default)]
-pub(in crate::pool) struct ThreadEnds(OnceLock<Weak<dyn OnThreadEnd>>);
+/// How ending threads notify a pool.
+#[derive(Default)]
+pub(in crate::pool) struct ThreadEnds(OnceLock<Box<OnThreadEnd>>);
+
+impl fmt::Debug for ThreadEnds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ThreadEnds")
+    }
+}
 
 /// A pool that knows the own stream of this thread.
 struct WatchedPool {
@@ -49,8 +53,8 @@ impl Drop for List {
     fn drop(&mut self) {
         IS_ENDING.set(true);
         for WatchedPool { pool, stream } in self.0.take() {
-            if let Some(pool) = pool.upgrade().and_then(|ends| ends.0.get()?.upgrade()) {
-                pool.thread_ends(stream);
+            if let Some(on_end) = pool.upgrade().as_ref().and_then(|ends| ends.0.get()) {
+                on_end(stream);
             }
         }
     }
@@ -63,9 +67,9 @@ pub(in crate::pool) fn is_ending(stream: StreamHandle) -> bool {
 }
 
 impl ThreadEnds {
-    /// Sets the pool. Before this no thread can know it.
-    pub(in crate::pool) fn set_pool(&self, pool: Weak<dyn OnThreadEnd>) {
-        let _ = self.0.set(pool);
+    /// Sets how the pool is notified. Before this no thread can know it.
+    pub(in crate::pool) fn set_on_end(&self, on_end: Box<OnThreadEnd>) {
+        let _ = self.0.set(on_end);
     }
 
     /// Whether the pool will be notified when this thread ends, and knows the identifier of its stream.

@@ -229,7 +229,7 @@ fn the_last_drop_returns_the_memory_beside_upkeep() {
     let simulated = SimMachine::builder().memory(MemoryModel::Phantom).capacity(Bytes::gib(8));
     let (machine, _, shared) = open(simulated);
     for ahead in [Bytes::ZERO, Bytes::mib(64)] {
-        for round in 0..150 {
+        for round in 0..60 {
             let options = PoolOptions::new().set(|set| {
                 let set = set.upkeep(true).upkeep_interval(Duration::from_millis(1));
                 set.grow_ahead(ahead)
@@ -242,7 +242,8 @@ fn the_last_drop_returns_the_memory_beside_upkeep() {
     }
 }
 
-/// Nor does it matter that the last reference is a scope's, or that others read the figures of all pools meanwhile.
+/// Nor does it matter that the last reference is a scope's, that others read the figures of all pools meanwhile, or that a
+/// thread ends that used its own stream.
 #[test]
 fn the_last_drop_returns_the_memory_beside_scopes_and_readers() {
     let simulated = SimMachine::builder().memory(MemoryModel::Phantom).capacity(Bytes::gib(8));
@@ -257,16 +258,25 @@ fn the_last_drop_returns_the_memory_beside_scopes_and_readers() {
             });
         }
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for round in 0..300 {
+            for round in 0..100 {
                 let upkeep = round % 2 == 0;
                 let options = PoolOptions::new()
                     .set(|set| set.upkeep(upkeep).upkeep_interval(Duration::from_millis(1)));
                 let pool = options.build(&shared).unwrap();
                 let block = pool.owned(Bytes::gib(7), DEFAULT).unwrap();
+                let user = pool.clone();
+                let (ends, ending) = std::sync::mpsc::channel();
+                let thread = std::thread::spawn(move || {
+                    drop(user.owned(Bytes::mib(1), StreamHandle::PER_THREAD));
+                    drop(user);
+                    ends.send(()).unwrap();
+                });
                 let scope = pool.scope();
+                ending.recv().unwrap();
                 drop((block, pool));
                 drop(scope);
                 assert_eq!(machine.census().held, Bytes::ZERO, "round {round}");
+                thread.join().unwrap();
             }
         }));
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
