@@ -75,6 +75,11 @@ impl Kept {
         self.by_address.iter().map(|(&at, kept)| (at, kept.placed))
     }
 
+    /// How many mappings there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_address.len()
+    }
+
     /// Where `page` is still mapped.
     pub(super) fn of(&self, page: u64) -> impl Iterator<Item = Offset> {
         self.by_page.range((page, 0)..=(page, Offset::MAX)).map(|&(_, at)| at)
@@ -120,6 +125,6 @@ impl AddressSpace {
 
     /// How many kept mappings there are beyond `of_each` for each page.
     pub fn kept_beyond(&self, of_each: usize) -> usize {
-        self.kept.by_address.len().saturating_sub(self.pages.len().saturating_mul(of_each))
+        self.kept.len().saturating_sub(self.pages.len().saturating_mul(of_each))
     }
 }

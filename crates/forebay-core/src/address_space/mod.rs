@@ -31,7 +31,7 @@
 //! | `gaps` | reserved ranges, gaps, and pages side by side |
 //! | `kept` | old mappings to which a page may return |
 //! | `plan`, `window`, `donors` | how to make room |
-//! | `outline` | what could be free, for plans that are not carried out |
+//! | `outline` | what could be held if more were free |
 
 mod donors;
 mod error;
@@ -58,6 +58,7 @@ use gaps::Spans;
 use groups::StreamsRef;
 use hole::{Holes, MayMerge};
 use kept::Kept;
+pub use outline::Outline;
 pub use plan::{Growth, Plan, PlanError, Step};
 pub use streams::Streams;
 

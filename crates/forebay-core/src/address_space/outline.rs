@@ -1,57 +1,97 @@
-//! The outline of an address space: what it would be if more memory were free, reduced to what a plan reads.
+//! What an address space could hold if more memory were free.
 //!
 //! ```text
 //!   page      [ free | block | free | block | free ]
 //!   outline   [ free |        taken         | free ]      what lies between blocks of a page serves no larger request
 //! ```
 //!
-//! A copy of all holes takes time in proportion to their number. An outline has at most two holes for each page, which it
-//! finds by their addresses.
+//! A request that is larger than a page fits if its window misses no more bytes than could be backed: pages are made as
+//! small as the gaps of a window, and entirely free ones move or are released. So no plan is needed to know. An outline
+//! looks up two holes for each page, by their addresses, whatever the number of holes.
 
-use super::hole::Holes;
-use super::kept::Kept;
-use super::{AddressSpace, NO_RUNS, Offset, Streams};
+use super::window::{FreeRange, MAP, openings, window};
+use super::{AddressSpace, Offset};
 use crate::Bytes;
 
 /// Ranges of addresses, the lowest first.
 type Ranges = [(Offset, Offset)];
 
+/// The free ranges of an address space as they would be.
+#[derive(Debug)]
+pub struct Outline {
+    granule: u64,
+    /// By address: gaps, and what pages begin and end with.
+    ranges: Vec<FreeRange>,
+    /// Bytes of all pages.
+    backed: u64,
+    /// Bytes of pages that are entirely free, and could be elsewhere.
+    movable: u64,
+    largest_page: u64,
+}
+
+impl Outline {
+    /// The bytes of all pages.
+    pub fn backed_bytes(&self) -> Bytes {
+        Bytes::new(self.backed)
+    }
+
+    /// The bytes of entirely free pages; none if pages stay where they are.
+    pub fn movable_bytes(&self) -> Bytes {
+        Bytes::new(self.movable)
+    }
+
+    /// The size of the largest page.
+    pub fn largest_page(&self) -> Bytes {
+        Bytes::new(self.largest_page)
+    }
+
+    /// Whether `size` bytes in one piece could be had in a new segment, if the pages may add up to `limit` bytes.
+    pub fn could_add(&self, size: Bytes, limit: Bytes) -> bool {
+        let room = limit.get().saturating_sub(self.backed - self.movable);
+        size.get().checked_next_multiple_of(self.granule).is_some_and(|whole| whole <= room)
+    }
+
+    /// Whether `size` bytes in one piece could be had between and beside the pages, if they may add up to `limit` bytes. A
+    /// lack of addresses does not count: more can be reserved.
+    pub fn could_fit(&self, size: Bytes, limit: Bytes) -> bool {
+        // Moving pages takes nothing from the device.
+        let limit = if self.movable > 0 { limit.max(self.backed_bytes()) } else { limit };
+        let room = limit.get().saturating_sub(self.backed - self.movable);
+        let mut windows =
+            openings(&self.ranges).filter_map(|opening| window(self.granule, opening, size.get()));
+        self.could_add(size, limit) || windows.any(|window| window.missing <= room)
+    }
+}
+
 impl AddressSpace {
-    /// The address space with `returned` free as well, everything free for all streams, and only such holes as a page
-    /// begins or ends with. `returned` is sorted by address. Plans for it move pages wherever they can.
-    #[must_use]
-    pub fn outline(&self, returned: &Ranges) -> Self {
-        let mut outline = Self {
-            granule: self.granule,
-            boundaries: self.boundaries,
-            reserved: self.reserved.clone(),
-            gaps: self.gaps.clone(),
-            pages: self.pages.clone(),
-            places: self.places.clone(),
-            aliases: self.aliases.clone(),
-            // What a page costs at a place does not decide whether there is one.
-            kept: Kept::default(),
-            holes: Holes::default(),
-            runs: self.runs.clone(),
-            recent: NO_RUNS,
+    /// The address space with `returned` free as well, no old mappings, and everything free for all streams. `returned` is
+    /// sorted by address. Unless pages `move`, those entirely free stay where they are.
+    pub fn outline(&self, returned: &Ranges, moves: bool) -> Outline {
+        let gap = |(start, end)| FreeRange { start, end, is_gap: true, price: MAP };
+        let hole = |start, end| FreeRange { start, end, is_gap: false, price: 0 };
+        let mut outline = Outline {
+            granule: self.granule.bytes().get(),
+            ranges: self.gaps.each().map(gap).collect(),
             backed: self.backed,
-            // Below its peak a program moves pages rather than taking new ones.
-            peak: u64::MAX,
-            moved: 0,
-            growths: self.growths,
-            page_changes: self.page_changes,
+            movable: 0,
+            largest_page: 0,
         };
+        let aliases = self.aliases.iter().map(|(&at, size)| gap((at, at + size)));
+        outline.ranges.extend(aliases);
         for (&at, placed) in &self.pages {
             let end = at + placed.size;
+            outline.largest_page = outline.largest_page.max(placed.size);
             let head = self.free_up_to(at, end, returned);
-            let tail = self.free_down_to(end, head, returned);
-            for (start, end) in [(at, head), (tail, end)] {
-                if start < end {
-                    let freed = outline.free(start, Bytes::new(end - start), Streams::ALL);
-                    debug_assert!(freed.is_ok(), "a page overlaps another: {freed:?}");
-                }
+            if moves && head == end {
+                outline.movable += placed.size;
+                outline.ranges.push(gap((at, end)));
+                continue;
             }
+            let tail = self.free_down_to(end, head, returned);
+            let ends = [hole(at, head), hole(tail, end)];
+            outline.ranges.extend(ends.into_iter().filter(|range| range.start < range.end));
         }
+        outline.ranges.sort_unstable_by_key(|range| range.start);
         outline
     }
 

@@ -29,7 +29,7 @@
 use std::collections::BTreeSet;
 
 use super::donors::{Donors, FirstFit};
-use super::window::{FreeRange, Return, openings, split};
+use super::window::{FreeRange, Return, openings, split, window};
 use super::{AddressSpace, Offset, Streams};
 use crate::Bytes;
 
@@ -240,7 +240,8 @@ impl Plan {
         let below_peak = growth.moves && space.taken().saturating_add(size.get()) <= space.peak;
         let is_scarce = growth.moves && limit.get().saturating_sub(space.backed) < size.get();
         // A program at a new peak with room to grow gets new pages: it will need them anyway.
-        let returns = if below_peak || is_scarce { space.returns(&taker) } else { Vec::new() };
+        let returns =
+            if below_peak || is_scarce { space.returns(&taker, &donors) } else { Vec::new() };
         let returning = || {
             let parts =
                 (!returns.is_empty()).then(|| split(&ranges, space.kept.all(), &returns))?;
@@ -305,7 +306,8 @@ impl AddressSpace {
 
     /// Where the request would lie at the lowest price.
     fn cheapest(&self, ranges: &[FreeRange], request: &Request<'_>) -> Option<Offset> {
-        let windows = openings(ranges).filter_map(|opening| self.window(opening, request.size));
+        let granule = self.granule.bytes().get();
+        let windows = openings(ranges).filter_map(|opening| window(granule, opening, request.size));
         windows.min().map(|window| window.at)
     }
 
@@ -423,17 +425,25 @@ impl AddressSpace {
         Some(Plan { steps })
     }
 
-    /// Where pages can return to that `taker` may use, by address.
-    fn returns(&self, taker: &Streams) -> Vec<Return> {
-        if self.holes.largest() < self.granule.bytes().get() {
-            // No page is free.
-            return Vec::new();
+    /// Where pages can return to that `taker` may use, by address. Looks at the kept mappings or at the free pages, whichever
+    /// are fewer.
+    fn returns(&self, taker: &Streams, donors: &Donors) -> Vec<Return> {
+        let most_free = self.free_bytes().get() / self.granule.bytes().get();
+        if self.kept.len() as u64 <= most_free {
+            let returns = self.kept.each().filter_map(|(to, placed)| {
+                let (from, size) = (*self.places.get(&placed.page)?, placed.size);
+                let hole = self.holes.around(from).filter(|hole| from + size <= hole.end)?;
+                self.holes.set(&hole).serve(taker).then_some(Return { to, size, from })
+            });
+            return returns.collect();
         }
-        let returns = self.kept.each().filter_map(|(to, placed)| {
-            let (from, size) = (*self.places.get(&placed.page)?, placed.size);
-            let hole = self.holes.around(from).filter(|hole| from + size <= hole.end)?;
-            self.holes.set(&hole).serve(taker).then_some(Return { to, size, from })
-        });
-        returns.collect()
+        let mut returns: Vec<Return> = Vec::new();
+        for (from, size) in donors.each(self, taker) {
+            let page = self.pages.get(&from).map(|placed| placed.page);
+            let kept = page.into_iter().flat_map(|page| self.kept.of(page));
+            returns.extend(kept.map(|to| Return { to, size, from }));
+        }
+        returns.sort_unstable();
+        returns
     }
 }

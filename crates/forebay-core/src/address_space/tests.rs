@@ -345,6 +345,54 @@ proptest! {
         prop_assert_eq!(pair.space.backed_bytes(), held);
     }
 
+    /// An outline says what a plan could do once everything is free that comes back: move free pages, or release them and
+    /// create smaller ones.
+    #[test]
+    fn an_outline_knows_what_could_be_planned(
+        events in events(), returned in any::<u64>(), size in cells(90), limit in 0..30_u64, moves: bool,
+    ) {
+        let mut pair = Pair::new();
+        for event in &events {
+            pair.happen(event);
+        }
+        let mut space = pair.space;
+        let comes_back = |number: usize| returned >> (number % 64) & 1 == 1;
+        let blocks = pair.model.live().into_iter().enumerate();
+        let blocks: Vec<_> = blocks.filter_map(|(at, block)| comes_back(at).then_some(block)).collect();
+        let ranges: Vec<_> = blocks.iter().map(|&(at, size)| (at, at + size)).collect();
+        let (size, limit) = (Bytes::new(size), Bytes::new(limit * GRANULE));
+        let would_fit = space.would_fit(size, &ranges);
+        let outline = space.outline(&ranges, moves);
+
+        for (at, size) in blocks {
+            space.free(at, Bytes::new(size), Streams::ALL).unwrap();
+        }
+        for at in pair.model.aliases.keys() {
+            space.clear_alias(*at).unwrap();
+        }
+        space.record_idle(Streams::ALL);
+        prop_assert_eq!(would_fit, space.largest_hole() >= size);
+        let whole = if moves { space.free_whole_pages() } else { Bytes::ZERO };
+        prop_assert_eq!(outline.movable_bytes(), whole);
+        // A reservation more, so that no plan lacks addresses.
+        space.reserve(2 * SPACE, Bytes::new(4 * SPACE)).unwrap();
+        let growth = Growth { largest_page: Bytes::ZERO, moves, ..Growth::default() };
+        let can_plan = |space: &AddressSpace| Plan::make(space, size, A, &growth, limit).is_ok();
+        let mut can = can_plan(&space);
+        if moves {
+            let free: Vec<_> = space.free_pages().map(|page| page.0).collect();
+            for at in free {
+                space.remove_page(at).unwrap();
+                space.clear_alias(at).unwrap();
+            }
+            can |= can_plan(&space);
+        }
+        let could = would_fit || outline.could_fit(size, limit);
+        prop_assert!(could || !can, "a plan that the outline denies");
+        // Pages that move for want of a limit may be too large for the gaps that the outline counts.
+        prop_assert!(can || !could || limit < outline.backed_bytes(), "no plan where the outline sees one");
+    }
+
     /// Where nothing may be created, all pages are of one granule and free for the taker, and
     /// there are enough of them, moving finds a way wherever a stretch of the address space is open. One
     /// page more than the request is asked for: a block that begins within a page touches that

@@ -22,7 +22,7 @@ pub(super) struct FreeRange {
 }
 
 /// The price of a gap: a page has to be mapped.
-const MAP: u64 = 3;
+pub(super) const MAP: u64 = 3;
 
 /// The price of a gap where another page is still mapped: on one H200, to remove a mapping takes two thirds of the time
 /// of making one.
@@ -99,57 +99,56 @@ impl AddressSpace {
         }
         ranges
     }
+}
 
-    /// The best window for `size` in an opening: from the start of one of its ranges, or up to
-    /// the end of one of its holes.
-    ///
-    /// Both ends of a window only ever go up, so all windows are measured in one pass.
-    pub(super) fn window(&self, opening: &[FreeRange], size: u64) -> Option<Window> {
-        let granule = self.granule.bytes().get();
-        let (start, end) = (opening.first()?.start, opening.last()?.end);
-        let left = (end - start).checked_sub(size)?;
-        // The missing bytes below each range, and below the end of the opening, and their price.
-        let mut below = vec![(0, 0)];
-        below.extend(opening.iter().scan((0_u64, 0_u64), |sum, it| {
-            let length = if it.is_gap { it.end - it.start } else { 0 };
-            sum.0 += length;
-            sum.1 += it.price * length;
-            Some(*sum)
-        }));
-        // The bytes of gaps below `at`, which lies in the range with this number. A granule that `at`
-        // divides counts as above for a window that starts there, and as below for one that ends there.
-        let under = |number: usize, at: Offset, up: bool| -> (u64, u64) {
-            let (missing, price) = below.get(number).copied().unwrap_or((0, 0));
-            match opening.get(number) {
-                Some(it) if it.is_gap => {
-                    let edge = if up { at.div_ceil(granule) } else { at / granule };
-                    let part = (edge * granule).clamp(it.start, it.end) - it.start;
-                    (missing + part, price + it.price * part)
-                }
-                _ => (missing, price),
+/// The best window for `size` in an opening: from the start of one of its ranges, or up to
+/// the end of one of its holes.
+///
+/// Both ends of a window only ever go up, so all windows are measured in one pass.
+pub(super) fn window(granule: u64, opening: &[FreeRange], size: u64) -> Option<Window> {
+    let (start, end) = (opening.first()?.start, opening.last()?.end);
+    let left = (end - start).checked_sub(size)?;
+    // The missing bytes below each range, and below the end of the opening, and their price.
+    let mut below = vec![(0, 0)];
+    below.extend(opening.iter().scan((0_u64, 0_u64), |sum, it| {
+        let length = if it.is_gap { it.end - it.start } else { 0 };
+        sum.0 += length;
+        sum.1 += it.price * length;
+        Some(*sum)
+    }));
+    // The bytes of gaps below `at`, which lies in the range with this number. A granule that `at`
+    // divides counts as above for a window that starts there, and as below for one that ends there.
+    let under = |number: usize, at: Offset, up: bool| -> (u64, u64) {
+        let (missing, price) = below.get(number).copied().unwrap_or((0, 0));
+        match opening.get(number) {
+            Some(it) if it.is_gap => {
+                let edge = if up { at.div_ceil(granule) } else { at / granule };
+                let part = (edge * granule).clamp(it.start, it.end) - it.start;
+                (missing + part, price + it.price * part)
             }
-        };
-        let mut best: Option<Window> = None;
-        let mut offer = |at: Offset, from: (u64, u64), to: (u64, u64)| {
-            let window = Window { price: to.1 - from.1, missing: to.0 - from.0, left, at };
-            best = Some(best.map_or(window, |best| best.min(window)));
-        };
-        let mut upper = 0;
-        for (number, it) in opening.iter().enumerate() {
-            let Some(stop) = it.start.checked_add(size).filter(|&stop| stop <= end) else { break };
-            while opening.get(upper).is_some_and(|it| it.end < stop) {
-                upper += 1;
-            }
-            offer(it.start, under(number, it.start, false), under(upper, stop, true));
+            _ => (missing, price),
         }
-        let mut lower = 0;
-        for (number, it) in opening.iter().enumerate().filter(|(_, it)| !it.is_gap) {
-            let Some(at) = it.end.checked_sub(size).filter(|&at| at >= start) else { continue };
-            while opening.get(lower).is_some_and(|it| it.end <= at) {
-                lower += 1;
-            }
-            offer(at, under(lower, at, false), under(number, it.end, true));
+    };
+    let mut best: Option<Window> = None;
+    let mut offer = |at: Offset, from: (u64, u64), to: (u64, u64)| {
+        let window = Window { price: to.1 - from.1, missing: to.0 - from.0, left, at };
+        best = Some(best.map_or(window, |best| best.min(window)));
+    };
+    let mut upper = 0;
+    for (number, it) in opening.iter().enumerate() {
+        let Some(stop) = it.start.checked_add(size).filter(|&stop| stop <= end) else { break };
+        while opening.get(upper).is_some_and(|it| it.end < stop) {
+            upper += 1;
         }
-        best
+        offer(it.start, under(number, it.start, false), under(upper, stop, true));
     }
+    let mut lower = 0;
+    for (number, it) in opening.iter().enumerate().filter(|(_, it)| !it.is_gap) {
+        let Some(at) = it.end.checked_sub(size).filter(|&at| at >= start) else { continue };
+        while opening.get(lower).is_some_and(|it| it.end <= at) {
+            lower += 1;
+        }
+        offer(at, under(lower, at, false), under(number, it.end, true));
+    }
+    best
 }

@@ -114,15 +114,6 @@ impl Deferred {
         })
     }
 
-    /// Where the tasks will turn addresses of a side into a gap.
-    pub(in crate::pool) fn cleared(&self, of: Side) -> impl Iterator<Item = u64> {
-        self.tasks().filter_map(move |task| match task {
-            Task::ClearAlias(side, alias) if *side == of => Some(alias.at),
-            Task::ReleasePage(side, page, _) if *side == of => Some(page.at),
-            _ => None,
-        })
-    }
-
     /// Drops the tasks that are due and that `is_done` says are done.
     pub(in crate::pool) fn discard_ready(&mut self, mut is_done: impl FnMut(&Task) -> bool) {
         self.ready.retain(|task| !is_done(task));

@@ -6,12 +6,11 @@
 //!   [ free | deferred | free ]  a page that becomes free: it can be moved, or returned to the device
 //! ```
 //!
-//! All memory that may come back is taken as free in an outline of the address spaces, and growth is planned there as it
-//! would be in the end. An outline takes time in proportion to the pages, whatever the number of holes, under the pool's
-//! locks; it can save a wait for the device and every cached page. Only a request that is smaller than a page goes
-//! through all holes, without copying them.
+//! All memory that may come back is taken as free in an outline of the address spaces. That takes time in proportion to the
+//! pages, whatever the number of holes, under the pool's locks; it can save a wait for the device and every cached page.
+//! Only a request that is smaller than a page goes through all holes.
 
-use forebay_core::address_space::{AddressSpace, Growth, Offset, Plan, PlanError, Streams};
+use forebay_core::address_space::{Offset, Outline};
 use forebay_core::{Bytes, Span};
 
 use crate::MemoryClass;
@@ -23,16 +22,13 @@ use crate::sync::map::Side;
 /// A pool as it would be if everything came back that may.
 struct Feasibility {
     /// The outline of the request's side.
-    own: AddressSpace,
+    own: Outline,
     /// Whether it consists of pages, as opposed to segments.
     maps_pages: bool,
-    growth: Growth,
     /// The most that this address space may hold by the limit of the pool.
     limit: Bytes,
     /// Bytes that the device would get back from elsewhere.
     given_up: Bytes,
-    /// Bytes of segments in this address space that could be released.
-    whole: Bytes,
 }
 
 impl Shared {
@@ -77,72 +73,36 @@ impl Shared {
             ranges.sort_unstable();
             ranges
         };
-        let reclaimed_space = |of: Side| {
-            let space = match of {
-                Side::Small => &heap.small.space,
-                Side::Large => &heap.large.space,
-            };
-            let mut outline = space.outline(&returned(of));
-            // Old mappings and outgoing pages are gone by then.
-            backing.deferred.cleared(of).for_each(|at| _ = outline.clear_alias(at));
-            outline
-        };
-        let space = match side {
+        // Stable memory is neither moved nor released.
+        let moves = !self.options.class.contains(MemoryClass::STABLE);
+        let space = |of: Side| match of {
             Side::Small => &heap.small.space,
             Side::Large => &heap.large.space,
         };
-        let largest_page = space.pages().map(|page| page.2).max().unwrap_or_default();
-        if size <= largest_page && space.would_fit(size, &returned(side)) {
+        let own_returned = returned(side);
+        let own = space(side).outline(&own_returned, moves);
+        if size <= own.largest_page() && space(side).would_fit(size, &own_returned) {
             return None;
         }
-        // Stable memory is neither moved nor released.
-        let stable = self.options.class.contains(MemoryClass::STABLE);
-        let own = reclaimed_space(side);
-        let (whole, others) = if stable {
-            (Bytes::ZERO, Bytes::ZERO)
-        } else {
-            let other = if side == Side::Small { Side::Large } else { Side::Small };
-            (own.free_whole_pages(), reclaimed_space(other).free_whole_pages())
-        };
+        let other = if side == Side::Small { Side::Large } else { Side::Small };
+        let others = space(other).outline(&returned(other), moves).movable_bytes();
         let given_up = others.saturating_add(heap.outgoing);
         let held_elsewhere =
             heap.held().saturating_sub(own.backed_bytes()).saturating_sub(given_up);
         let held_elsewhere = held_elsewhere.saturating_add(heap.share.others());
-        let mut growth = backing.growth;
-        // Pages that are not moved are released, and created again elsewhere.
-        growth.moves = !stable;
         let maps_pages = backing.provider(side).0.maps_pages;
         let limit = self.group.limits.limit().saturating_sub(held_elsewhere);
-        Some(Feasibility { own, maps_pages, growth, limit, given_up, whole })
+        Some(Feasibility { own, maps_pages, limit, given_up })
     }
 }
 
 impl Feasibility {
     /// Whether `size` bytes can be had if the address space may hold `limit`.
     fn can_serve(&self, size: Bytes, limit: Bytes) -> bool {
-        if !self.maps_pages {
-            // One segment: an existing one with room, or a new one.
-            let limit = limit.saturating_add(self.whole);
-            return self.own.largest_hole() >= size
-                || Plan::segment(&self.own, size, &self.growth, limit).is_some();
+        if self.maps_pages {
+            self.own.could_fit(size, limit)
+        } else {
+            self.own.could_add(size, limit)
         }
-        // Everything is free for all here, so any stream will do. A lack of addresses does not count: more can be
-        // reserved.
-        let can_plan = |space: &AddressSpace, growth: &Growth| {
-            let plan = Plan::make(space, size, Streams::only(0), growth, limit);
-            !matches!(plan, Err(PlanError::Limit))
-        };
-        if can_plan(&self.own, &self.growth) {
-            return true;
-        }
-        // In the end free pages are released, and smaller ones are created beside those partly in use.
-        let mut removed = self.own.clone();
-        let pages: Vec<u64> = removed.free_pages().map(|page| page.0).collect();
-        for at in pages {
-            let _ = removed.remove_page(at).and_then(|_| removed.clear_alias(at));
-        }
-        let mut smallest = self.growth;
-        smallest.largest_page = Bytes::ZERO;
-        can_plan(&removed, &self.growth) || can_plan(&removed, &smallest)
     }
 }
