@@ -12,7 +12,8 @@ const MOST_COUNTED: usize = 256;
 /// Counts by stream.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pool) struct AllCounts {
-    pub(in crate::pool) streams: BTreeMap<StreamHandle, Counts>,
+    /// Boxed: the map moves what it holds, and these are kilobytes.
+    pub(in crate::pool) streams: BTreeMap<StreamHandle, Box<Counts>>,
     /// The sum over forgotten streams.
     pub(in crate::pool) forgotten: Counts,
     /// The number of streams at which those without a slot are forgotten: twice those that were left the last time, so
@@ -55,6 +56,6 @@ impl AllCounts {
 
     /// The sum over all streams.
     pub(in crate::pool) fn sum(&self) -> Counts {
-        Counts::sum(self.streams.values().chain([&self.forgotten]))
+        Counts::sum(self.streams.values().map(Box::as_ref).chain([&self.forgotten]))
     }
 }
