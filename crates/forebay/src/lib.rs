@@ -59,6 +59,7 @@
 //! fail, an empty answer; drops leak. The fast path does not check for a fork: it may hand out what the forking thread
 //! had cached, which is harmless.
 
+#![doc(test(attr(deny(unused_imports, unused_must_use))))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod block;

@@ -40,7 +40,7 @@ impl WarmUp {
 ///
 /// ```
 /// use forebay::handle::warm_up;
-/// use forebay::{Bytes, HostDevice, Pool, PoolOptions, StreamHandle};
+/// use forebay::{Bytes, HostDevice, PoolOptions, StreamHandle};
 ///
 /// let device = HostDevice::open()?;
 /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&device)?;
