@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::path::PathBuf;
 use std::ptr::{null_mut, without_provenance, without_provenance_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
 use forebay_capi::error::forebay_last_error;

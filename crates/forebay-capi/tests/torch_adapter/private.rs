@@ -143,3 +143,36 @@ fn a_refused_request_gets_what_a_destroyed_graph_left() {
     ok(free(result));
     assert_eq!(forebay_torch_drop_unused(), 1);
 }
+
+/// Whoever empties the cache meanwhile: what a graph was captured from stays until the graph is destroyed.
+#[test]
+fn a_graph_keeps_its_memory_while_the_cache_is_emptied() {
+    let _alone = alone();
+    let number = PoolNumber { first: 11, second: 0 };
+    ok(forebay_torch_begin(0, number));
+    let result = allocate_in(MIB, 0, number, true);
+    ok(forebay_torch_end(0, number));
+    ok(forebay_torch_release(0, number));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                ok(forebay_torch_empty_cache(GPU_POOL));
+            }
+        });
+        let held = (0..300).map(|_| {
+            ok(forebay_torch_begin(0, number));
+            ok(free(allocate_in(8 * MIB, 0, number, true)));
+            ok(forebay_torch_end(0, number));
+            let held = (0..20).map(|_| walk_pool(0, number).0).min().unwrap();
+            ok(forebay_torch_release(0, number));
+            held
+        });
+        let least = held.min().unwrap();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(least >= 9 << 20, "{least} B were held with a graph of 8 MiB and a block of 1 MiB");
+    });
+    ok(free(result));
+    ok(forebay_torch_empty_cache(GPU_POOL));
+    assert_eq!(walk_pool(0, number).0, 0);
+}

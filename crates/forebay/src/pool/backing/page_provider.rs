@@ -479,11 +479,12 @@ impl PageProvider {
         // Filled pages are in use by the device and stay; nothing was enqueued for the rest.
         let rest = filled.map(|failed| staged.split_off(failed));
         let mut staged = staged.into_iter();
+        let (mut moved, mut created) = (Bytes::ZERO, Bytes::ZERO);
         // In batches, between which other requests go on: they may take some of it, as they may after the last.
         while staged.len() > 0 {
             let mut heap = lock(context.heap);
             let space = &mut heap.side_heap(self.side).space;
-            let (mut moved, mut created) = (Bytes::ZERO, Bytes::ZERO);
+            let created_before = created;
             for Staged { at, span, page, from, was_mapped } in staged.by_ref().take(BATCH) {
                 let cleared = space.clear_alias(at);
                 let placed = space.add_page(at, span.size(), page.0, taker);
@@ -496,9 +497,12 @@ impl PageProvider {
                 }
                 aliases.extend(from.map(|from| from.mapping()));
             }
-            space.record_growth(moved, created, context.growth);
-            heap.share.unreserve(created);
-            *reserved = reserved.saturating_sub(created);
+            if staged.len() == 0 {
+                space.record_growth(moved, created, context.growth);
+            }
+            let of_batch = created.saturating_sub(created_before);
+            heap.share.unreserve(of_batch);
+            *reserved = reserved.saturating_sub(of_batch);
             heap.note_held();
         }
         if let Some(rest) = rest {

@@ -16,7 +16,7 @@
 
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use forebay_core::{Address, Bytes};
@@ -230,42 +230,53 @@ struct Events {
     observers: Arc<Vec<Arc<Attached>>>,
 }
 
-/// From this many events that a new observer was not told yet, threads pause after each of theirs.
+/// From this many events that a new observer was not told yet, threads wait after each of theirs until it has caught up.
 const LONG_BACKLOG: usize = 4096;
-const BACKLOG_PAUSE: Duration = Duration::from_micros(100);
+/// How long at most, each time: the observer may itself wait for the thread.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
 
-/// An observer, and the events that it has to be told after those of the blocks that were live when it came.
+/// The events that a new observer has to be told after those of the blocks that were live when it came.
+#[derive(Default)]
+struct Backlog {
+    events: Vec<PoolEvent>,
+    /// Whether it ever was long: faster threads would fill it again and again.
+    is_long: bool,
+}
+
+/// An observer.
 pub(in crate::pool) struct Attached {
     observer: Observer,
     /// `None` once it is told each event at once.
-    backlog: Mutex<Option<Vec<PoolEvent>>>,
+    backlog: Mutex<Option<Backlog>>,
+    caught_up: Condvar,
 }
 
 impl Attached {
-    fn new(observer: Observer, backlog: Option<Vec<PoolEvent>>) -> Arc<Self> {
-        Arc::new(Self { observer, backlog: Mutex::new(backlog) })
+    fn new(observer: Observer, backlog: Option<Backlog>) -> Arc<Self> {
+        Arc::new(Self { observer, backlog: Mutex::new(backlog), caught_up: Condvar::new() })
     }
 
     fn tell(&self, event: &PoolEvent, callbacks: &Callbacks) {
-        let waiting = lock(&self.backlog).as_mut().map(|backlog| {
-            backlog.push(*event);
-            backlog.len()
-        });
-        match waiting {
-            None => _ = callbacks.call(|| (self.observer)(event)),
-            // Threads that are faster than the observer must not keep it from ever catching up. One pause, not until it has:
-            // the observer may itself wait for this thread.
-            Some(waiting) if waiting > LONG_BACKLOG => std::thread::sleep(BACKLOG_PAUSE),
-            Some(_) => {}
+        let mut guard = lock(&self.backlog);
+        let Some(backlog) = &mut *guard else {
+            drop(guard);
+            callbacks.call(|| (self.observer)(event));
+            return;
+        };
+        backlog.events.push(*event);
+        backlog.is_long |= backlog.events.len() > LONG_BACKLOG;
+        if backlog.is_long {
+            drop(self.caught_up.wait_timeout(guard, BACKLOG_PAUSE));
         }
     }
 
     /// The events since the last call; `None` if there are none, and it is told each at once from now on.
     fn next_events(&self) -> Option<Vec<PoolEvent>> {
-        let mut backlog = lock(&self.backlog);
-        let events = core::mem::take(backlog.as_mut()?);
+        let mut guard = lock(&self.backlog);
+        let events = core::mem::take(&mut guard.as_mut()?.events);
         if events.is_empty() {
-            *backlog = None;
+            *guard = None;
+            self.caught_up.notify_all();
             return None;
         }
         Some(events)
@@ -401,7 +412,7 @@ impl History {
         observer: Observer,
         live: impl FnOnce() -> Vec<(Address, Bytes, Tag)>,
     ) -> (Arc<Attached>, Vec<(Address, Bytes, Tag)>) {
-        let attached = Attached::new(observer, Some(Vec::new()));
+        let attached = Attached::new(observer, Some(Backlog::default()));
         let mut events = self.events();
         Arc::make_mut(&mut events.observers).push(Arc::clone(&attached));
         (attached, live())

@@ -230,3 +230,39 @@ fn events_of_other_threads_come_after_the_live_blocks() {
     assert!(sizes[50..].iter().all(|&size| size == 8192) && sizes.len() == 90, "{sizes:?}");
     drop(kept);
 }
+
+/// Threads that are faster than an observer do not keep it from catching up.
+#[test]
+fn an_observer_catches_up_with_faster_threads() {
+    let pool = pool();
+    let kept: Vec<_> = (0..2000).map(|_| pool.owned(Bytes::new(512), DEFAULT).unwrap()).collect();
+    let (is_over, are_late) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while is_over.load(Ordering::Relaxed) == 0 {
+                    drop(pool.owned(Bytes::new(4096), DEFAULT).unwrap());
+                }
+            });
+        }
+        // Ends it if the observer never catches up.
+        scope.spawn(|| {
+            let begun = std::time::Instant::now();
+            while is_over.load(Ordering::Relaxed) == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+                if begun.elapsed() > Duration::from_secs(20) {
+                    are_late.store(1, Ordering::Relaxed);
+                    is_over.store(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let observation = pool.observe(|_| {
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < Duration::from_micros(30) {}
+        });
+        is_over.store(1, Ordering::Relaxed);
+        drop(observation.unwrap());
+    });
+    assert_eq!(are_late.load(Ordering::Relaxed), 0);
+    drop(kept);
+}

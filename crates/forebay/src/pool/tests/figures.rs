@@ -235,7 +235,7 @@ fn a_summary_says_what_there_is() {
     let requests = "requests  4 allocations, 3 frees; 75.00 % without the driver, 50.00 % from \
                     thread caches; 1 miss";
     assert_eq!(lines[3], requests);
-    assert!(lines[2].contains("4.00 KiB of it in thread caches"), "{said}");
+    assert!(lines[2].contains("4.00 KiB in thread caches"), "{said}");
     // Streams and tags where there is something to tell.
     let stream = device.create_stream(Priority::Normal).unwrap();
     let _tag = Tag::named("tag of the summary").unwrap().enter();

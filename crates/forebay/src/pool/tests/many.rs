@@ -91,3 +91,23 @@ fn statistics_again_and_again_count_every_call_once() {
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(pool.statistics().cached, Bytes::ZERO);
 }
+
+/// The pages of a large growth enter the address space in batches, and are one growth all the same.
+#[test]
+fn a_growth_in_several_batches_is_one() {
+    let simulated = SimMachine::builder().memory(MemoryModel::Phantom).capacity(Bytes::gib(16));
+    let (machine, _, shared) = open(simulated);
+    let pool = Pool::new(&shared).unwrap();
+    pool.change("largest_page", "2MiB").unwrap();
+    let block = pool.allocate(Bytes::gib(5), DEFAULT).unwrap();
+    let figures = pool.statistics();
+    assert_eq!((figures.large.pages, figures.live), (2560, Bytes::gib(5)));
+    assert_eq!(pool.shared.heap().large.space.segments().len(), 1);
+    pool.free_block(block, DEFAULT).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    // What was reserved of the limit for the growth is given up.
+    let again = pool.allocate(Bytes::gib(15), DEFAULT).unwrap();
+    pool.free_block(again, DEFAULT).unwrap();
+    drop(pool);
+    assert_eq!(machine.census().held, Bytes::ZERO);
+}

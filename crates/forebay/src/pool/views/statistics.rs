@@ -228,14 +228,21 @@ impl fmt::Display for Statistics {
             self.peak_held,
             percent(self.efficiency())
         )?;
-        writeln!(
+        let in_holes = self.small.in_holes.saturating_add(self.large.in_holes);
+        write!(
             f,
-            "free      {} of that, {} of it in thread caches; the rest in {}, the largest {}",
+            "free      {} of that: {} in thread caches, {in_holes} in {}, the largest {}",
             self.free,
             self.cached,
             counted(self.pieces, "piece"),
             self.largest_free
         )?;
+        let elsewhere = [self.cached, in_holes, self.quarantined, self.retired];
+        let pending = elsewhere.into_iter().fold(self.free, Bytes::saturating_sub);
+        if !pending.is_zero() {
+            write!(f, ", {pending} until streams are done")?;
+        }
+        writeln!(f)?;
         writeln!(
             f,
             "requests  {}, {}; {} without the driver, {} from thread caches; {}",
