@@ -17,7 +17,7 @@
 use core::ffi::c_int;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use forebay::bindings::Growth;
 use forebay::guard::Capture;
@@ -59,8 +59,6 @@ struct PrivatePool {
     requests: u64,
     /// `Some` once a graph was captured from it.
     capture: Option<Capture>,
-    /// Whether its free memory is being released, which no graph may begin to use meanwhile.
-    trimming: bool,
 }
 
 /// A private pool that a request is made to. It is not dropped meanwhile.
@@ -109,35 +107,8 @@ static STATE: Mutex<State> = Mutex::new(State {
     last_key: 0,
 });
 
-/// Told when a pool is [trimmed](PrivatePool::trimming) no more.
-static TRIMMED: Condvar = Condvar::new();
-
 fn state() -> MutexGuard<'static, State> {
     lock(&STATE)
-}
-
-/// The state, once a pool may get a user.
-fn state_to_join(device: c_int, number: PoolNumber) -> MutexGuard<'static, State> {
-    let mut state = state();
-    while state.find(device, number).is_some_and(|private| private.trimming) {
-        state = TRIMMED.wait(state).unwrap_or_else(PoisonError::into_inner);
-    }
-    state
-}
-
-/// Ends the trimming of pools, by a panic too.
-struct Trimming(Vec<(u32, Pool)>);
-
-impl Drop for Trimming {
-    fn drop(&mut self) {
-        let mut state = state();
-        for (key, _) in &self.0 {
-            if let Some(private) = state.pools.get_mut(key) {
-                private.trimming = false;
-            }
-        }
-        TRIMMED.notify_all();
-    }
 }
 
 fn missing(device: c_int, number: PoolNumber) -> String {
@@ -178,16 +149,8 @@ impl State {
         }
         self.last_key += 1;
         let key = self.last_key;
-        let private = PrivatePool {
-            key,
-            device,
-            number,
-            pool,
-            users: 0,
-            requests: 0,
-            capture: None,
-            trimming: false,
-        };
+        let private =
+            PrivatePool { key, device, number, pool, users: 0, requests: 0, capture: None };
         self.pools.insert(key, private);
         self.keys.insert((device, number), key);
         Ok(())
@@ -196,14 +159,12 @@ impl State {
     /// Removes the unused pools, and returns them with those that have blocks but no users. Dropping or trimming one
     /// calls the driver and waits for the device: the caller does it without a lock. While a graph may be captured,
     /// this returns none.
-    fn take_unused(&mut self) -> (Vec<PrivatePool>, Trimming) {
+    fn take_unused(&mut self) -> (Vec<PrivatePool>, Vec<Pool>) {
         if self.routes.iter().any(|route| route.capture.is_some()) {
-            return (Vec::new(), Trimming(Vec::new()));
+            return (Vec::new(), Vec::new());
         }
         let is_unused = |_: &u32, private: &mut PrivatePool| {
-            private.users + private.requests == 0
-                && !private.trimming
-                && private.pool.statistics().blocks == 0
+            private.users + private.requests == 0 && private.pool.statistics().blocks == 0
         };
         let gone = self.pools.extract_if(.., is_unused).map(|(_, private)| private);
         let gone: Vec<PrivatePool> = gone.collect();
@@ -211,14 +172,9 @@ impl State {
             self.keys.remove(&(private.device, private.number));
         }
         // Other processes may map the pages of blocks that they were sent, also of freed ones.
-        let left = self.pools.values_mut().filter(|private| private.number.first != SHAREABLE);
-        let left =
-            left.filter(|private| private.users + private.requests == 0 && !private.trimming);
-        let left = left.map(|private| {
-            private.trimming = true;
-            (private.key, private.pool.clone())
-        });
-        (gone, Trimming(left.collect()))
+        let left = self.pools.values().filter(|private| private.number.first != SHAREABLE);
+        let left = left.filter(|private| private.users + private.requests == 0);
+        (gone, left.map(|private| private.pool.clone()).collect())
     }
 }
 
@@ -234,7 +190,7 @@ pub(super) fn release_unused() -> Result<bool, String> {
     }
     let mut released = Ok(!gone.is_empty());
     drop(gone);
-    for (_, pool) in &left.0 {
+    for pool in left {
         match pool.trim_stable() {
             Ok(bytes) => released = released.map(|any| any || !bytes.is_zero()),
             Err(error) => released = Err(error.to_string()),
@@ -266,7 +222,7 @@ pub(super) fn shareable(device: c_int, size: u64) -> Result<(Held, u64), String>
 pub(super) fn retain(device: c_int, number: PoolNumber) -> Result<(), String> {
     // Another thread may be capturing, and creating a pool calls the driver.
     let _relaxed = RelaxedCapture::begin();
-    state_to_join(device, number).join_or_create(device, number)
+    state().join_or_create(device, number)
 }
 
 /// Removes a user.
@@ -290,7 +246,7 @@ pub(super) fn users(device: c_int, number: PoolNumber) -> u64 {
 pub(super) fn begin(device: c_int, number: PoolNumber) -> Result<(), String> {
     let _relaxed = RelaxedCapture::begin();
     let main = device_pools::pool(device)?;
-    let mut state = state_to_join(device, number);
+    let mut state = state();
     let capture = main.capture().map_err(|error| error.to_string())?;
     state.join_or_create(device, number)?;
     state.routes.push(Route { device, number, capture: Some(capture) });
