@@ -151,15 +151,15 @@ impl<T> Gates<T> {
             .for_each(ShutGate::ask);
     }
 
-    /// As [`each`](Self::each), without waiting: owners that are inside are asked.
-    pub fn change(&self, mut work: impl FnMut(&mut T)) {
+    /// As [`each`](Self::each), without waiting: owners that are inside are asked. `work` says whether it changed anything.
+    pub fn change(&self, mut work: impl FnMut(&mut T) -> bool) {
         let Some(visitor_lock) = try_lock(&self.visitor_lock) else {
             self.made().for_each(Gate::ask);
             return;
         };
-        let changed = |data: &mut T| {
-            work(data);
-            AfterVisit::NotEmpty
+        let changed = |data: &mut T| match work(data) {
+            true => AfterVisit::NotEmpty,
+            false => AfterVisit::Unchanged,
         };
         self.visit(&visitor_lock, |_| true, changed).iter().for_each(ShutGate::ask);
     }

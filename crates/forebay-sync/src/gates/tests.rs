@@ -62,7 +62,10 @@ fn nothing_is_lost_between_owners_and_a_collector() {
                 0 => gates.each(take),
                 1 => gates.drain_all(take),
                 2 => gates.measure(check),
-                3 => gates.change(&mut take),
+                3 => gates.change(|data| {
+                    take(data);
+                    true
+                }),
                 _ => gates.drain(&mut take),
             }
         }
@@ -234,7 +237,10 @@ fn emptied_gates_are_skipped_until_their_owner_enters() {
     assert_eq!([visits(&gates), visits(&gates)], [1, 0]);
     let mut all = 0;
     gates.each(|_| all += 1);
-    gates.change(|_| all += 1);
+    gates.change(|_| {
+        all += 1;
+        true
+    });
     assert_eq!(all, 8, "these have to see every gate");
 }
 

@@ -224,7 +224,10 @@ impl Shared {
     /// Changes the bound of all magazines. A magazine above the bound shrinks at its next use.
     pub(in crate::pool) fn bound_magazines(&self, units: u64) {
         self.bound.store(units, Ordering::Relaxed);
-        self.thread_caches.change(|caches| caches.set_bound(units));
+        self.thread_caches.change(|caches| {
+            caches.set_bound(units);
+            true
+        });
     }
 
     pub(in crate::pool) fn context(&self) -> PoolContext<'_> {

@@ -66,7 +66,7 @@ const CLIFFS: [Cliff; 11] = [
     Cliff {
         what: "streams, one of them dropped",
         counts: &[100, 1_000, 3_000],
-        calls: 50,
+        calls: 500,
         at_most: 3.0,
         prepare: drop_stream,
     },

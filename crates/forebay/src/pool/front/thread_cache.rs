@@ -542,8 +542,9 @@ impl ThreadCaches {
         }
     }
 
-    /// Takes the large blocks out of every magazine.
-    pub(in crate::pool) fn drain_large(&mut self, returns: &mut Vec<FreedBlock>) {
+    /// Takes the large blocks out of every magazine. Returns whether there were any.
+    pub(in crate::pool) fn drain_large(&mut self, returns: &mut Vec<FreedBlock>) -> bool {
+        let before = returns.len();
         let Self { front, slots, index, books, evicted, .. } = self;
         let listed = books.iter_mut().flat_map(|books| books.with_large.drain(..));
         let mut listed: Vec<usize> =
@@ -559,6 +560,7 @@ impl ThreadCaches {
             slots.get_mut(slot).and_then(Option::as_mut).into_iter().for_each(&mut drain);
         }
         evicted.iter_mut().for_each(&mut drain);
+        returns.len() > before
     }
 
     /// Sets how much each magazine may hold, in units of 512 B.
