@@ -1,9 +1,9 @@
 //! Turns: the use of a pool by a thread that has no reference of its own, for upkeep, for the monitor or because a stream
-//! ends; and the references of the program, whose last one waits for it.
+//! or a thread ends; and the references of the program, whose last one waits for it.
 //!
 //! ```text
-//!   that thread    turn = pool   upgrade   tick ....... drop   turn = 0
-//!   program                           drop its last clone ──── waits ──> the memory is back
+//!   that thread    begins its turn   upgrades   works ....... drops   ends its turn
+//!   program                             drops its last clone ────────── waits ──> the memory is back
 //! ```
 //!
 //! During its turn the thread has a reference to the pool. If the program drops its last one meanwhile, the pool is torn
