@@ -277,3 +277,25 @@ def test_numbers_out_of_range_are_forebays_own_errors(host):
             with pytest.raises(TypeError):
                 use()
         del view
+
+
+def test_a_with_does_not_hide_what_its_body_raises(pool):
+    with pytest.raises(IndexError, match="the real one"):
+        with pool.allocate(24) as buffer:
+            view = buffer.view("uint8", (24,))
+            held = view.view("uint8", (24,))
+            raise IndexError("the real one")
+    del view, held
+    buffer.free()
+    with pytest.raises(IndexError, match="the real one"):
+        with pool.arena("1MiB") as arena:
+            part = arena.allocate(100)
+            view = part.view("uint8", (100,))
+            raise IndexError("the real one")
+    del view, part
+
+
+def test_a_callback_has_to_be_callable():
+    for name in ("on_shortage", "on_pressure", "on_leak"):
+        with pytest.raises(TypeError, match=f"{name} is called, and int is no function"):
+            forebay.Pool("host", **{name: 3})

@@ -13,7 +13,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::allocation::Allocation;
 use crate::construct::new_buffer;
-use crate::failure::Failure;
+use crate::failure::{Failure, leave};
 use crate::gil::{DropDetached, MayBlockOnDrop};
 use crate::open_device::OpenDevice;
 use crate::quantity::{Size, optional_integer};
@@ -225,9 +225,9 @@ impl PyArena {
         slf
     }
 
-    #[pyo3(signature = (*_error))]
-    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
-        self.close(py)
+    #[pyo3(signature = (*error))]
+    fn __exit__(&self, py: Python<'_>, error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
+        leave(error, self.close(py))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

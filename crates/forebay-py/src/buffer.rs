@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::construct::take_next;
-use crate::failure::Failure;
+use crate::failure::{Failure, leave};
 use crate::memory::{Memory, stream_or_own};
 use crate::quantity::{integer, optional_integer};
 use crate::stream::PyStream;
@@ -89,9 +89,9 @@ impl BufferCore {
         slf
     }
 
-    #[pyo3(signature = (*_error))]
-    fn __exit__(slf: &Bound<'_, Self>, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
-        Self::close(slf)
+    #[pyo3(signature = (*error))]
+    fn __exit__(slf: &Bound<'_, Self>, error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
+        leave(error, Self::close(slf))
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> String {

@@ -6,18 +6,30 @@
 use forebay::PoolOptions;
 use forebay::bindings::with_stack;
 use forebay::report::{DropReport, Shortage, Stack};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::failure::{owners, shortage_figures};
 
-/// Adds the callbacks to `options`.
+/// Adds the callbacks to `options`. Fails if one of them cannot be called.
 pub(crate) fn add(
+    py: Python<'_>,
     mut options: PoolOptions,
     on_shortage: Option<Py<PyAny>>,
     on_pressure: Option<Py<PyAny>>,
     on_leak: Option<Py<PyAny>>,
-) -> PoolOptions {
+) -> PyResult<PoolOptions> {
+    let given =
+        [("on_shortage", &on_shortage), ("on_pressure", &on_pressure), ("on_leak", &on_leak)];
+    for (name, callback) in given {
+        if let Some(callback) = callback.as_ref().filter(|it| !it.bind(py).is_callable()) {
+            let kind = callback.bind(py).get_type().name()?;
+            return Err(PyTypeError::new_err(format!(
+                "{name} is called, and {kind} is no function"
+            )));
+        }
+    }
     if let Some(ask) = on_shortage {
         options = options.on_shortage(move |shortage| {
             call_python(&ask, |py| {
@@ -39,7 +51,7 @@ pub(crate) fn add(
             call_python(&tell, |py| tell.bind(py).call1((leak_report(py, report)?,)).map(|_| ()));
         });
     }
-    options
+    Ok(options)
 }
 
 /// The result of a Python function; `None` where it raised, or while the interpreter shuts down.

@@ -11,7 +11,7 @@ use forebay::report::Shortage;
 use forebay_sync::fork::Forked;
 use pyo3::PyErr;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -173,6 +173,15 @@ fn set_figures(error: &forebay::Error, exception: &Bound<'_, PyAny>) -> PyResult
         }
         _ => Ok(()),
     }
+}
+
+/// The end of a `with`. Where its body raised, that is what the program has to see, not that closing failed after it.
+pub(crate) fn leave(
+    raised: &Bound<'_, PyTuple>,
+    closed: Result<(), Failure>,
+) -> Result<(), Failure> {
+    let has_raised = raised.get_item(0).is_ok_and(|kind| !kind.is_none());
+    if has_raised { Ok(()) } else { closed }
 }
 
 /// The figures of a shortage by their names in Python.

@@ -23,7 +23,7 @@ use crate::callback;
 use crate::construct::{new_buffer, new_view};
 use crate::device::{PyDevice, device_argument, priority_argument};
 use crate::engine::{Choices, Direction, PyTransfer};
-use crate::failure::Failure;
+use crate::failure::{Failure, leave};
 use crate::gil::{DropDetached, without_gil};
 use crate::host_side::HostSide;
 use crate::live_blocks;
@@ -115,7 +115,7 @@ impl PyPool {
         let device = device.map_or_else(|| OpenDevice::named("host"), device_argument)?;
         let entries = settings::entries(conf, settings)?;
         let options = PoolOptions::with(settings::overlay(effective_settings()?, &entries)?);
-        let options = callback::add(options, on_shortage, on_pressure, on_leak);
+        let options = callback::add(py, options, on_shortage, on_pressure, on_leak)?;
         let recorder = record.then(|| Recorder::new(format!("a pool of {}", device.name())));
         let options = match &recorder {
             Some(recorder) => recorder.watch(options),
@@ -456,9 +456,9 @@ impl PyPool {
         slf
     }
 
-    #[pyo3(signature = (*_error))]
-    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
-        self.close(py)
+    #[pyo3(signature = (*error))]
+    fn __exit__(&self, py: Python<'_>, error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
+        leave(error, self.close(py))
     }
 
     fn __repr__(&self) -> String {
