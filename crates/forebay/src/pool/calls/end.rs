@@ -22,8 +22,9 @@ impl Drop for Shared {
         // Work may still use the memory. If waiting fails, the device is lost, and its work with it.
         let _ = retry_once(|| self.device.synchronize_device());
         self.backing().tear_down(self.context());
+        // The memory is back. With the parts go the callbacks, and what the program let them own.
         // SAFETY: this is the drop of the last reference, the parts are dropped nowhere else, and nothing below uses
         // them.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
+        turn::in_program(|| unsafe { ManuallyDrop::drop(&mut self.0) });
     }
 }

@@ -14,9 +14,10 @@
 //! locks. A free has none: the recordings and reports that stacks are for ask who owns memory. The origins of live blocks
 //! are then kept for as long as the blocks live: weights are older than any history is long.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use forebay_core::{Address, Bytes};
@@ -232,7 +233,7 @@ struct Events {
 
 /// From this many events that a new observer was not told yet, threads wait after each of theirs until it has caught up.
 const LONG_BACKLOG: usize = 4096;
-/// How long at most, each time: the observer may itself wait for the thread.
+/// How long at most, each time.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
 
 /// The events that a new observer has to be told after those of the blocks that were live when it came.
@@ -241,6 +242,9 @@ struct Backlog {
     events: Vec<PoolEvent>,
     /// Whether it ever was long: faster threads would fill it again and again.
     is_long: bool,
+    /// How much the observer was told when a thread waited for it in vain: it may itself wait for the thread, so nobody waits
+    /// again until it goes on.
+    stuck_at: Option<u64>,
 }
 
 /// An observer.
@@ -248,12 +252,15 @@ pub(in crate::pool) struct Attached {
     observer: Observer,
     /// `None` once it is told each event at once.
     backlog: Mutex<Option<Backlog>>,
+    /// How many events it was told before it had caught up.
+    told: AtomicU64,
     caught_up: Condvar,
 }
 
 impl Attached {
     fn new(observer: Observer, backlog: Option<Backlog>) -> Arc<Self> {
-        Arc::new(Self { observer, backlog: Mutex::new(backlog), caught_up: Condvar::new() })
+        let (told, caught_up) = (AtomicU64::new(0), Condvar::new());
+        Arc::new(Self { observer, backlog: Mutex::new(backlog), told, caught_up })
     }
 
     fn tell(&self, event: &PoolEvent, callbacks: &Callbacks) {
@@ -265,9 +272,21 @@ impl Attached {
         };
         backlog.events.push(*event);
         backlog.is_long |= backlog.events.len() > LONG_BACKLOG;
-        if backlog.is_long {
-            drop(self.caught_up.wait_timeout(guard, BACKLOG_PAUSE));
+        let told = self.told.load(Ordering::Relaxed);
+        if backlog.is_long && backlog.stuck_at != Some(told) {
+            let waited = self.caught_up.wait_timeout(guard, BACKLOG_PAUSE);
+            let (mut guard, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            let is_stuck = self.told.load(Ordering::Relaxed) == told;
+            if let Some(backlog) = guard.as_mut().filter(|_| is_stuck) {
+                backlog.stuck_at = Some(told);
+            }
         }
+    }
+
+    /// Tells it of an event before it has caught up.
+    fn tell_early(&self, event: &PoolEvent, callbacks: &Callbacks) {
+        callbacks.call(|| (self.observer)(event));
+        self.told.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The events since the last call; `None` if there are none, and it is told each at once from now on.
@@ -428,12 +447,10 @@ impl History {
             let stack = Stack::NONE;
             let event = RawEvent { action, address, generation: 0, requested, stream, tag, stack };
             let event = event.at(self.begun.elapsed(), this_thread());
-            self.callbacks.call(|| (attached.observer)(&event));
+            attached.tell_early(&event, &self.callbacks);
         }
         while let Some(events) = attached.next_events() {
-            for event in events {
-                self.callbacks.call(|| (attached.observer)(&event));
-            }
+            events.iter().for_each(|event| attached.tell_early(event, &self.callbacks));
         }
     }
 

@@ -309,3 +309,49 @@ fn a_callback_of_upkeep_and_the_last_drop_do_not_wait_for_each_other() {
     }
     super::upkeep::eventually("all memory is back", || machine.census().held.is_zero());
 }
+
+/// What a callback owns is dropped with the pool, perhaps by a thread in its turn, and may wait for the thread that drops
+/// the pool.
+#[test]
+fn what_a_callback_owns_and_the_last_drop_do_not_wait_for_each_other() {
+    use std::sync::mpsc::channel;
+    use std::thread::{self, ThreadId};
+
+    struct Owned(Arc<Mutex<()>>, ThreadId);
+    impl Drop for Owned {
+        fn drop(&mut self) {
+            // On the thread that has the lock it would be a mistake of the program's.
+            if thread::current().id() != self.1 {
+                drop(self.0.lock());
+            }
+        }
+    }
+
+    let (done, is_done) = channel();
+    thread::spawn(move || {
+        let (_machine, _, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
+        for _ in 0..1000 {
+            let lock = Arc::new(Mutex::new(()));
+            let owned = Owned(Arc::clone(&lock), thread::current().id());
+            let options = PoolOptions::new().on_shortage(move |_| {
+                let _owned = &owned;
+                false
+            });
+            let pool = options.build(&shared).unwrap();
+            let (ends, ending) = channel();
+            let user = pool.clone();
+            let thread = thread::spawn(move || {
+                drop(user.owned(Bytes::mib(1), StreamHandle::PER_THREAD));
+                drop(user);
+                ends.send(()).unwrap();
+            });
+            ending.recv().unwrap();
+            let held = lock.lock().unwrap();
+            drop(pool);
+            drop(held);
+            thread.join().unwrap();
+        }
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(100)).expect("a drop waits for ever");
+}
