@@ -144,7 +144,7 @@ fn a_refused_request_gets_what_a_destroyed_graph_left() {
     assert_eq!(forebay_torch_drop_unused(), 1);
 }
 
-/// Whoever empties the cache meanwhile: what a graph was captured from stays until the graph is destroyed.
+/// Emptying the cache releases no memory that a graph was captured from, until the graph is destroyed.
 #[test]
 fn a_graph_keeps_its_memory_while_the_cache_is_emptied() {
     let _alone = alone();

@@ -45,9 +45,14 @@ impl Outline {
         Bytes::new(self.largest_page)
     }
 
+    /// The bytes that could be backed wherever they are needed.
+    fn room(&self, limit: Bytes) -> u64 {
+        limit.get().saturating_sub(self.backed - self.movable)
+    }
+
     /// Whether `size` bytes in one piece could be had in a new segment, if the pages may add up to `limit` bytes.
     pub fn could_add(&self, size: Bytes, limit: Bytes) -> bool {
-        let room = limit.get().saturating_sub(self.backed - self.movable);
+        let room = self.room(limit);
         size.get().checked_next_multiple_of(self.granule).is_some_and(|whole| whole <= room)
     }
 
@@ -56,7 +61,7 @@ impl Outline {
     pub fn could_fit(&self, size: Bytes, limit: Bytes) -> bool {
         // Moving pages takes nothing from the device.
         let limit = if self.movable > 0 { limit.max(self.backed_bytes()) } else { limit };
-        let room = limit.get().saturating_sub(self.backed - self.movable);
+        let room = self.room(limit);
         let mut windows =
             openings(&self.ranges).filter_map(|opening| window(self.granule, opening, size.get()));
         self.could_add(size, limit) || windows.any(|window| window.missing <= room)
@@ -65,7 +70,7 @@ impl Outline {
 
 impl AddressSpace {
     /// The address space with `returned` free as well, no old mappings, and everything free for all streams. `returned` is
-    /// sorted by address. Unless pages `move`, those entirely free stay where they are.
+    /// sorted by address. Without `moves`, entirely free pages stay where they are.
     pub fn outline(&self, returned: &Ranges, moves: bool) -> Outline {
         let gap = |(start, end)| FreeRange { start, end, is_gap: true, price: MAP };
         let hole = |start, end| FreeRange { start, end, is_gap: false, price: 0 };

@@ -97,7 +97,7 @@ impl UserRef {
         // SAFETY: the count was 1, so no other user has the reference, and this is the drop of the last one. A user that
         // is made meanwhile brings a reference of its own.
         unsafe { ManuallyDrop::drop(&mut self.0) };
-        // In a forked child nobody has the turn.
+        // The threads that had turns do not exist in a forked child.
         if !is_inherited {
             wait_for_turns(pool);
         }

@@ -242,8 +242,8 @@ struct Backlog {
     events: Vec<PoolEvent>,
     /// Whether it ever was long: faster threads would fill it again and again.
     is_long: bool,
-    /// How much the observer was told when a thread waited for it in vain: it may itself wait for the thread, so nobody waits
-    /// again until it goes on.
+    /// The value of `told` when a thread last waited and the observer did not advance. Nobody waits again at that value: the
+    /// observer may be waiting for the thread.
     stuck_at: Option<u64>,
 }
 
