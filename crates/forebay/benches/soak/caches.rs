@@ -142,10 +142,13 @@ impl World {
             })
             .on_shortage(move |_| short.give_up())
             .on_pressure(move |_, _| {
-                // What a program might do there: it asks for memory and returns some.
-                let Some(pool) = locked(&pressed).take() else { return };
+                // What a program might do there: it asks for memory and returns some. The lock tells when its clone is
+                // gone; what it asks for may call it again.
+                let Ok(mut pressed) = pressed.try_lock() else { return };
+                let Some(pool) = pressed.take() else { return };
                 drop(pool.owned(Bytes::kib(64), forebay::StreamHandle::DEFAULT));
                 drop(pool.collect(Duration::ZERO));
+                drop(pool);
             });
         if random.chance(2, 3) {
             options = options.max_bytes(Bytes::mib(random.between(16, 48)));
@@ -174,8 +177,10 @@ fn one_pool(device: &Arc<SimDevice>, threads: u64, random: &mut Random) -> Resul
         }
         Ok::<_, String>(sum)
     })?;
+    // Waits for a callback that has this clone: a drop there is on the upkeep thread and cannot wait for it.
+    let pressed = locked(&world.pressed).take();
+    drop(pressed);
     drop(pool);
-    drop(locked(&world.pressed).take());
     // The handles of the cache hold the pool, and the last of them is its last drop.
     let rest = core::mem::take(&mut *locked(&world.cache));
     drop(rest);
