@@ -297,5 +297,5 @@ def test_a_with_does_not_hide_what_its_body_raises(pool):
 
 def test_a_callback_has_to_be_callable():
     for name in ("on_shortage", "on_pressure", "on_leak"):
-        with pytest.raises(TypeError, match=f"{name} is called, and int is no function"):
+        with pytest.raises(TypeError, match=f"{name} must be callable, not int"):
             forebay.Pool("host", **{name: 3})

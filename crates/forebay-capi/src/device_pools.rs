@@ -219,7 +219,7 @@ pub(crate) fn undo_configure() {
 }
 
 fn device_pool(index: usize) -> Result<&'static DevicePool, String> {
-    // Every request that misses the cache comes here, and so does every request in a forked child.
+    // Every request that misses the cache comes here. In a forked child the entry points refuse before, without allocating.
     fork::check().map_err(|failure| failure.to_string())?;
     let beyond = || format!("there is no GPU {index}: ordinals are 0 to {}", MAX_GPUS - 1);
     DEVICE_POOLS.get(index).ok_or_else(beyond)

@@ -25,9 +25,7 @@ pub(crate) fn add(
     for (name, callback) in given {
         if let Some(callback) = callback.as_ref().filter(|it| !it.bind(py).is_callable()) {
             let kind = callback.bind(py).get_type().name()?;
-            return Err(PyTypeError::new_err(format!(
-                "{name} is called, and {kind} is no function"
-            )));
+            return Err(PyTypeError::new_err(format!("{name} must be callable, not {kind}")));
         }
     }
     if let Some(ask) = on_shortage {

@@ -33,7 +33,7 @@ static TURNS: ForkSafeMutex<Turns> = ForkSafeMutex::new(Turns { pools: Vec::new(
 /// Notified when a turn ends, and when a thread in a turn enters or leaves code of the program.
 static CHANGED: Condvar = Condvar::new();
 
-/// How long a drop waits for one call of the program's code by the upkeep thread. Most take microseconds.
+/// How long a drop waits for one call of the program's code by a thread in its turn. Most take microseconds.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 thread_local! {
@@ -42,7 +42,8 @@ thread_local! {
 }
 
 /// A reference to a pool that the program has. When the last one is dropped, the memory is back at the device, unless a
-/// callback of the program keeps a thread in its turn for longer than [`PATIENCE`].
+/// callback of the program keeps a thread in its turn for longer than [`PATIENCE`], or the last drop is itself in a callback
+/// that a thread makes in its turn.
 ///
 /// All of them together have one reference of the `Arc`, so that making and dropping one is a count like the `Arc`'s own,
 /// and only the last drop asks for turns.
@@ -169,7 +170,8 @@ pub(in crate::pool) fn in_program<R>(code: impl FnOnce() -> R) -> R {
 
 /// After the program's last reference was dropped: waits for the threads in turns, which may have the last ones of all.
 fn wait_for_turns(pool: PoolId) {
-    // On the thread in its turn, a callback drops the pool: the turn ends after it.
+    // A callback drops the pool on a thread in its turn. If the turn is this pool's, it ends after the callback; if it is
+    // another's, waiting here could be for a thread that waits for this one.
     if HAS_TURN.get() {
         return;
     }

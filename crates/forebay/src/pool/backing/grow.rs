@@ -78,7 +78,7 @@ impl Backing {
     ) -> Result<bool> {
         let limit = pool.limit;
         // Pages move in the order of a stream, which takes an event.
-        growth.moves &= !self.stable && !self.captures.any();
+        growth.moves &= !self.is_stable() && !self.captures.any();
         let fresh = self.fresh.map(|pattern| (pattern, stream));
         let context =
             GrowthContext { heap: pool.heap, map: pool.map, growth: &growth, limit, fresh };

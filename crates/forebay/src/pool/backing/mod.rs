@@ -79,8 +79,11 @@ pub(in crate::pool) struct Backing {
     pub(in crate::pool) grown_to_avoid_flush: Bytes,
     /// The pattern that new pages are filled with.
     fresh: Option<Pattern>,
-    /// Whether pages are never moved, nor released before the pool is dropped.
-    pub(in crate::pool) stable: bool,
+    /// Whether pages are never moved, nor released before the pool is dropped, except while
+    /// [`releasable_until`](Self::releasable_until) says so.
+    stable: bool,
+    /// Stable memory may be released while this many captures have begun: the launches of all earlier graphs are over.
+    pub(in crate::pool) releasable_until: Option<u64>,
     /// The captures under way.
     pub(in crate::pool) captures: Captures,
     pub(in crate::pool) log: CallLog,
@@ -116,11 +119,17 @@ impl Backing {
             grown_to_avoid_flush: Bytes::ZERO,
             fresh,
             stable: kind.is_stable(),
+            releasable_until: None,
             captures: Captures::default(),
             log: log.clone(),
             device: Arc::clone(device),
         };
         Ok((backing, Heap::new(small_heap, large_heap, group)))
+    }
+
+    /// Whether pages must stay where they are, because graphs may use them.
+    fn is_stable(&self) -> bool {
+        self.stable && self.releasable_until != Some(self.captures.begun())
     }
 
     pub(in crate::pool) fn provider(&mut self, side: Side) -> (&mut PageProvider, &CallLog) {

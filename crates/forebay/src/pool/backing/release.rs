@@ -47,7 +47,7 @@ impl Backing {
     /// The pages that could be released, in the order in which they should be: from the highest address down, so that
     /// the remaining ones stay together.
     pub(in crate::pool) fn free_pages(&self, pool: PoolContext<'_>) -> Vec<FreePage> {
-        if self.stable || self.captures.any() {
+        if self.is_stable() || self.captures.any() {
             return Vec::new();
         }
         let heap = pool.heap();
@@ -71,7 +71,7 @@ impl Backing {
         keep: Bytes,
         most: usize,
     ) -> Bytes {
-        if self.stable || self.captures.any() {
+        if self.is_stable() || self.captures.any() {
             return Bytes::ZERO;
         }
         // Pages that wait for the same event are deferred together.

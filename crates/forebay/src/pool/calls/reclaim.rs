@@ -30,7 +30,7 @@ use crate::pool::heap::span_of;
 use crate::pool::heap::stream_slots::Serial;
 use crate::pool::shared::Shared;
 use crate::sync::map::Side;
-use crate::{Error, MemoryClass, Result};
+use crate::{Error, Result};
 
 /// How long a thread that releases many pages sleeps after each batch, which takes the driver 1.4 ms on one H200.
 const BETWEEN_BATCHES: Duration = Duration::from_micros(50);
@@ -103,14 +103,16 @@ impl Shared {
     }
 
     /// Releases all free memory of a pool whose memory is [stable](crate::MemoryClass::STABLE), once no graph uses it.
-    /// Waits for all work of the process: graphs may have been launched on streams that the device does not know.
+    /// Waits for all work of the process: graphs may have been launched on streams that the device does not know. From
+    /// the moment a capture begins, nothing more is released: its graph may be launched, and be gone, before this returns.
     pub(in crate::pool) fn trim_stable(&self) -> Result<Bytes> {
         self.birth.check()?;
+        let begun = self.captures.begun();
         let wait = || self.device.synchronize_process();
         self.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait)?;
-        self.backing().stable = false;
+        self.backing().releasable_until = Some(begun);
         let trimmed = self.trim(Bytes::ZERO);
-        self.backing().stable = self.options.class.contains(MemoryClass::STABLE);
+        self.backing().releasable_until = None;
         trimmed
     }
 

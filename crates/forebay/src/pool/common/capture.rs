@@ -6,20 +6,32 @@
 //! that needs an event is deferred.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The number of captures under way.
+/// The captures of a pool.
 #[derive(Clone, Debug, Default)]
-pub(in crate::pool) struct Captures(Arc<AtomicUsize>);
+pub(in crate::pool) struct Captures(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    under_way: AtomicUsize,
+    begun: AtomicU64,
+}
 
 impl Captures {
     /// Whether a capture is under way.
     pub(in crate::pool) fn any(&self) -> bool {
-        self.0.load(Ordering::SeqCst) > 0
+        self.0.under_way.load(Ordering::SeqCst) > 0
+    }
+
+    /// How many captures have begun.
+    pub(in crate::pool) fn begun(&self) -> u64 {
+        self.0.begun.load(Ordering::SeqCst)
     }
 
     pub(in crate::pool) fn begin(&self) -> Capture {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.0.begun.fetch_add(1, Ordering::SeqCst);
+        self.0.under_way.fetch_add(1, Ordering::SeqCst);
         Capture(self.clone())
     }
 }
@@ -31,6 +43,6 @@ pub struct Capture(Captures);
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.0.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }

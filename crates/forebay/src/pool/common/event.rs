@@ -233,7 +233,7 @@ struct Events {
 
 /// From this many events that a new observer was not told yet, threads wait after each of theirs until it has caught up.
 const LONG_BACKLOG: usize = 4096;
-/// How long at most, each time.
+/// An observer that does not advance for this long may be waiting for the thread that waits for it.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
 
 /// The events that a new observer has to be told after those of the blocks that were live when it came.
@@ -272,10 +272,17 @@ impl Attached {
         };
         backlog.events.push(*event);
         backlog.is_long |= backlog.events.len() > LONG_BACKLOG;
-        let told = self.told.load(Ordering::Relaxed);
-        if backlog.is_long && backlog.stuck_at != Some(told) {
+        if !backlog.is_long {
+            return;
+        }
+        // For as long as it advances: with many threads, one pause for each event would still be too many events.
+        loop {
+            let told = self.told.load(Ordering::Relaxed);
+            if guard.as_ref().is_none_or(|backlog| backlog.stuck_at == Some(told)) {
+                return;
+            }
             let waited = self.caught_up.wait_timeout(guard, BACKLOG_PAUSE);
-            let (mut guard, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            guard = waited.unwrap_or_else(PoisonError::into_inner).0;
             let is_stuck = self.told.load(Ordering::Relaxed) == told;
             if let Some(backlog) = guard.as_mut().filter(|_| is_stuck) {
                 backlog.stuck_at = Some(told);

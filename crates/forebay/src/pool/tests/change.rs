@@ -231,14 +231,20 @@ fn events_of_other_threads_come_after_the_live_blocks() {
     drop(kept);
 }
 
-/// Threads that are faster than an observer do not keep it from catching up.
+/// Threads that are faster than an observer do not keep it from catching up, be they two or many.
 #[test]
 fn an_observer_catches_up_with_faster_threads() {
+    for (threads, took) in [(2, Duration::from_micros(30)), (24, Duration::from_micros(200))] {
+        observe_beside(threads, took);
+    }
+}
+
+fn observe_beside(threads: usize, took: Duration) {
     let pool = pool();
     let kept: Vec<_> = (0..2000).map(|_| pool.owned(Bytes::new(512), DEFAULT).unwrap()).collect();
     let (is_over, are_late) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..threads {
             scope.spawn(|| {
                 while is_over.load(Ordering::Relaxed) == 0 {
                     drop(pool.owned(Bytes::new(4096), DEFAULT).unwrap());
@@ -256,13 +262,10 @@ fn an_observer_catches_up_with_faster_threads() {
                 }
             }
         });
-        let observation = pool.observe(|_| {
-            let begun = std::time::Instant::now();
-            while begun.elapsed() < Duration::from_micros(30) {}
-        });
+        let observation = pool.observe(move |_| std::thread::sleep(took));
         is_over.store(1, Ordering::Relaxed);
         drop(observation.unwrap());
     });
-    assert_eq!(are_late.load(Ordering::Relaxed), 0);
+    assert_eq!(are_late.load(Ordering::Relaxed), 0, "{threads} threads");
     drop(kept);
 }

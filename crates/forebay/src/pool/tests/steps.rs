@@ -241,3 +241,30 @@ fn a_block_that_is_freed_during_an_estimate_serves_the_request() {
     }
     nothing_was_found(&machine, &device, &pool);
 }
+
+/// A graph is captured, launched on a stream that the pool does not know, and destroyed while the memory of earlier ones is
+/// released: what its launch uses stays.
+#[test]
+fn a_graph_that_comes_and_goes_during_a_trim_keeps_its_memory() {
+    let (machine, device, shared) = open(SimMachine::builder().capacity(Bytes::gib(1)));
+    let options = PoolOptions::new().class(MemoryClass::STABLE).set(|set| set.magazines(false));
+    let pool = options.build(&shared).unwrap();
+    let [own, unknown] = [(); 2].map(|()| device.create_stream(Priority::Normal).unwrap());
+    let result = pool.allocate(Bytes::mib(1), own).unwrap();
+    let (hook_pool, hook_device, mut was_there) = (pool.clone(), device.clone(), false);
+    let hook = move |step| {
+        if step == Step::Settling && !core::mem::replace(&mut was_there, true) {
+            let capture = hook_pool.capture().unwrap();
+            let block = hook_pool.allocate(Bytes::mib(64), own).unwrap();
+            hook_pool.free_block(block, own).unwrap();
+            keep_busy(&hook_device, block, unknown);
+            drop(capture);
+        }
+    };
+    stepping(hook, || pool.trim_stable().unwrap());
+    assert!(pool.held() >= Bytes::mib(65), "{} held", pool.held());
+    nothing_was_found(&machine, &device, &pool);
+    pool.free_block(result, own).unwrap();
+    pool.trim_stable().unwrap();
+    assert_eq!(pool.held(), Bytes::ZERO);
+}

@@ -240,7 +240,7 @@ impl fmt::Display for Statistics {
         let elsewhere = [self.cached, in_holes, self.quarantined, self.retired];
         let pending = elsewhere.into_iter().fold(self.free, Bytes::saturating_sub);
         if !pending.is_zero() {
-            write!(f, ", {pending} until streams are done")?;
+            write!(f, ", {pending} pending or in canaries")?;
         }
         writeln!(f)?;
         writeln!(
