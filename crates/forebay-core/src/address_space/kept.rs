@@ -102,6 +102,11 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// Keeps a mapping again that was about to be removed.
+    pub(super) fn keep_again(&mut self, at: Offset, page: u64, size: Bytes) {
+        self.kept.insert(at, PlacedPage { size: size.get(), page, growth: self.growths });
+    }
+
     /// Records that the kept mapping at `at` was removed.
     pub fn clear_kept(&mut self, at: Offset) -> Result<(), AddressSpaceError> {
         self.kept.remove(at).map(drop).ok_or(AddressSpaceError::Absent { at })

@@ -31,8 +31,10 @@
 //! | `gaps` | reserved ranges, gaps, and pages side by side |
 //! | `kept` | old mappings to which a page may return |
 //! | `plan`, `window`, `donors` | how to make room |
+//! | `claim` | what a plan needs, out of everyone's reach while the driver works |
 //! | `outline` | what could be held if more were free |
 
+mod claim;
 mod donors;
 mod error;
 mod gaps;
@@ -53,6 +55,7 @@ use std::collections::BTreeMap;
 
 use crate::{Bytes, PageSize};
 
+pub use claim::{Claim, ClaimedGap, ClearedMapping, RemovedPage, SetAside};
 pub use error::AddressSpaceError;
 use gaps::Spans;
 use groups::StreamsRef;
@@ -424,9 +427,8 @@ impl AddressSpace {
     }
 
     /// Removes the page at `at`, which must be free; its addresses become an alias until
-    /// [`clear_alias`](Self::clear_alias). Returns the page, its size, and the streams in whose order all
-    /// of it was free, which is an empty set if its parts have no stream in common.
-    pub fn remove_page(&mut self, at: Offset) -> Result<(u64, Bytes, Streams), AddressSpaceError> {
+    /// [`clear_alias`](Self::clear_alias).
+    pub fn remove_page(&mut self, at: Offset) -> Result<RemovedPage, AddressSpaceError> {
         let placed = *self.pages.get(&at).ok_or(AddressSpaceError::Absent { at })?;
         let end = at + placed.size;
         let streams = self.holes.covering(at, end).ok_or(AddressSpaceError::InUse { at })?;
@@ -438,7 +440,7 @@ impl AddressSpace {
         self.recent = NO_RUNS;
         self.aliases.insert(at, placed.size);
         self.backed -= placed.size;
-        Ok((placed.page, Bytes::new(placed.size), streams))
+        Ok(RemovedPage { at, page: placed.page, size: Bytes::new(placed.size), streams })
     }
 
     /// Claims unused addresses for a page that is about to be mapped there. Like an alias, no plan uses

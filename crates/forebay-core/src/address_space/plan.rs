@@ -181,6 +181,8 @@ pub enum Step {
 pub struct Plan {
     /// The steps, in order.
     pub steps: Vec<Step>,
+    /// The addresses that the request may lie in once they are done. Empty if it fits a hole already.
+    pub window: (Offset, Offset),
 }
 
 /// Why there is no plan.
@@ -234,7 +236,7 @@ impl Plan {
         }
         let request = Request { size: size.get(), taker: &taker, growth, limit: limit.get() };
         if space.has_hole(&request) {
-            return Ok(Self { steps: Vec::new() });
+            return Ok(Self { steps: Vec::new(), window: (0, 0) });
         }
         let (ranges, donors) = (space.ranges(&taker), Donors::default());
         let below_peak = growth.moves && space.taken().saturating_add(size.get()) <= space.peak;
@@ -355,6 +357,7 @@ impl AddressSpace {
         let Request { size, taker, growth, limit } = *request;
         let granule = self.granule.bytes().get();
         let end = at.checked_add(size)?;
+        let window = (at, end);
         let first = ranges.partition_point(|it| it.end <= at);
         let inside = ranges.get(first..)?.iter().take_while(|it| it.start < end);
         let gaps = inside.filter(|it| it.is_gap).map(|gap| {
@@ -422,7 +425,7 @@ impl AddressSpace {
             let clears: Vec<Step> = in_the_way.map(clear).collect();
             steps.splice(cleared..cleared, clears);
         }
-        Some(Plan { steps })
+        Some(Plan { steps, window })
     }
 
     /// Where pages can return to that `taker` may use, by address. Looks at the kept mappings or at the free pages, whichever

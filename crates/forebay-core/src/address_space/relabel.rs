@@ -383,7 +383,7 @@ impl Holes {
     }
 
     /// Every hole that ends above `start`.
-    fn within(&self, start: u64) -> impl Iterator<Item = Hole> {
+    pub(super) fn within(&self, start: u64) -> impl Iterator<Item = Hole> {
         let cursor = self.all.locate(start);
         let below = self.all.below(cursor).filter(|below| below.end > start);
         below.into_iter().chain(self.all.each_from(cursor))

@@ -1,5 +1,6 @@
 //! The address space against a model that knows every cell by itself.
 
+mod claims;
 mod differential;
 mod events;
 mod model;
@@ -98,7 +99,10 @@ impl Pair {
     }
 
     fn remove_page(&mut self, at: u64) -> Option<(u64, Bytes, Streams)> {
-        let removed = self.both(|l| l.remove_page(at), |m| m.remove_page(at));
+        let remove = |l: &mut AddressSpace| {
+            l.remove_page(at).map(|RemovedPage { page, size, streams, .. }| (page, size, streams))
+        };
+        let removed = self.both(remove, |m| m.remove_page(at));
         self.pages_before.extend(removed.map(|(page, ..)| (at, page)));
         removed
     }
@@ -127,6 +131,8 @@ impl Pair {
             return false;
         };
         let missing = missing.unwrap();
+        self.claim_and_settle(&plan, size, taker);
+        self.claim_and_give_back(&plan, size, taker);
         let (mut moved, mut made, mut returned) = (0, 0, 0);
         for step in plan.steps {
             match step {

@@ -136,7 +136,7 @@ impl Twins {
     fn remove_page(&mut self) {
         let pages: Vec<u64> = self.list.pages.keys().copied().collect();
         let Some(index) = self.random.index(pages.len()) else { return };
-        let lifted = self.space.remove_page(pages[index]).map(|(page, _, streams)| (page, streams));
+        let lifted = self.space.remove_page(pages[index]).map(|it| (it.page, it.streams));
         assert_eq!(lifted.ok(), self.list.remove_page(pages[index]));
     }
 

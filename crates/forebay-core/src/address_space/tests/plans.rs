@@ -134,7 +134,7 @@ fn a_page_returns_for_nothing_to_where_it_is_mapped_still() {
     let moved = |from, to| Step::Move { from: from * GRANULE, to: to * GRANULE, size: page };
     assert_eq!(plan.steps, [moved(0, 4), moved(2, 5)]);
     for (from, to) in [(0, 4), (2, 5)] {
-        let (number, ..) = space.remove_page(from * GRANULE).unwrap();
+        let number = space.remove_page(from * GRANULE).unwrap().page;
         space.add_page(to * GRANULE, page, number, A).unwrap();
         space.keep_alias(from * GRANULE, number).unwrap();
     }

@@ -262,6 +262,11 @@ impl Deferred {
         self.ready.extend(self.waiting.drain().map(|(_, (task, _))| task));
     }
 
+    /// Whether any task waits for work.
+    pub(in crate::pool) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Whether any task needs a wait for the whole device.
     pub(in crate::pool) fn has_unknown(&self) -> bool {
         !self.unknown.is_empty()

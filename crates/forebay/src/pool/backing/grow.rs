@@ -1,29 +1,45 @@
 //! Growing: pages for a request that no hole serves, or ahead of it.
 
-use forebay_core::Bytes;
-use forebay_core::address_space::{Growth, Streams};
+use forebay_core::address_space::Growth;
+use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
 use crate::pool::backing::deferred::{Task, WorkEnd};
-use crate::pool::backing::page_provider::GrowthContext;
+use crate::pool::backing::page_provider::{GrowthContext, Made};
 use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::step::{self, Step};
+use crate::pool::heap::Piece;
 use crate::pool::heap::stream_slots::Serial;
 use crate::sync::map::Side;
 use crate::{Error, Result};
 
+/// A request that the pool grows for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pool) struct Wanted {
+    pub(in crate::pool) piece: Piece,
+    pub(in crate::pool) stream: StreamHandle,
+    /// Whether the room that was released for a request is for this one.
+    pub(in crate::pool) has_room: bool,
+}
+
 impl Backing {
-    /// Makes a hole of `size` for `stream`. Returns `false` if that is impossible.
+    /// Makes a hole for a request and cuts its piece out of it; `None` if that is impossible.
     pub(in crate::pool) fn grow(
         &mut self,
         pool: PoolContext<'_>,
-        side: Side,
-        size: Bytes,
-        stream: StreamHandle,
-    ) -> Result<bool> {
-        let growth = self.growth_for(pool, size);
+        wanted: Wanted,
+    ) -> Result<Option<Address>> {
+        let Wanted { piece, stream, has_room } = wanted;
+        let growth = self.growth_for(pool, piece.whole());
         step::reach(Step::Growing);
-        self.grow_by(pool, (side, size), stream, growth)
+        let made = self.grow_by(pool, (piece.side(), piece.whole()), stream, growth, |context| {
+            context.piece = Some(piece);
+            context.has_room = has_room;
+        });
+        Ok(match made? {
+            Made::Piece(address) => Some(address),
+            Made::Nothing | Made::Room => None,
+        })
     }
 
     /// Creates pages until the large side has a hole of `size` in the order of `stream`, if that still is the stream
@@ -44,17 +60,19 @@ impl Backing {
         }
         let mut growth = self.growth_for(pool, size);
         growth.moves = false;
-        self.grow_by(pool, (Side::Large, size), stream, growth)
+        let made = self.grow_by(pool, (Side::Large, size), stream, growth, |_| {})?;
+        Ok(matches!(made, Made::Room))
     }
 
-    /// Makes room for a stream, whose slot cannot be taken over meanwhile.
+    /// Grows for a stream, whose slot cannot be taken over meanwhile. `set` says what else is wanted.
     fn grow_by(
         &mut self,
         pool: PoolContext<'_>,
-        of: (Side, Bytes),
+        (side, size): (Side, Bytes),
         stream: StreamHandle,
-        growth: Growth,
-    ) -> Result<bool> {
+        mut growth: Growth,
+        set: impl FnOnce(&mut GrowthContext<'_>),
+    ) -> Result<Made> {
         let (taker, serial) = {
             let mut heap = pool.heap();
             let taker = heap.slot_for(stream);
@@ -63,35 +81,29 @@ impl Backing {
             heap.frozen = true;
             (taker, heap.slots.serial(taker))
         };
-        let made = self.grow_for(pool, of, stream, (taker, serial), growth);
-        pool.heap().frozen = false;
-        made
-    }
-
-    fn grow_for(
-        &mut self,
-        pool: PoolContext<'_>,
-        (side, size): (Side, Bytes),
-        stream: StreamHandle,
-        (taker, serial): (u32, Option<Serial>),
-        mut growth: Growth,
-    ) -> Result<bool> {
-        let limit = pool.limit;
         // Pages move in the order of a stream, which takes an event.
         growth.moves &= !self.is_stable() && !self.captures.any();
-        let fresh = self.fresh.map(|pattern| (pattern, stream));
-        let context =
-            GrowthContext { heap: pool.heap, map: pool.map, growth: &growth, limit, fresh };
+        let mut context = GrowthContext {
+            heap: pool.heap,
+            map: pool.map,
+            growth: &growth,
+            limit: pool.limit,
+            fresh: self.fresh.map(|pattern| (pattern, stream)),
+            size,
+            taker,
+            piece: None,
+            has_room: false,
+        };
+        set(&mut context);
         let mut aliases = Vec::new();
         let (provider, log) = self.provider(side);
-        let lane = Streams::only(taker);
-        let mut made = provider.grow(context, size, lane, &mut aliases, log);
+        let mut made = provider.grow(context, &mut aliases, log);
         if is_shortage(&made) {
             // The device has less than one page of the preferred size; it may have enough of the smallest.
             let mut smallest = growth;
             smallest.largest_page = Bytes::ZERO;
             let context = GrowthContext { growth: &smallest, ..context };
-            made = provider.grow(context, size, lane, &mut aliases, log);
+            made = provider.grow(context, &mut aliases, log);
         }
         if !aliases.is_empty() {
             // The taker has waited for every stream whose memory it took, so its work so far comes after every use
@@ -101,11 +113,12 @@ impl Backing {
             let tasks: Vec<Task> = aliases.into_iter().map(clear).collect();
             self.defer(pool, &tasks, [end]);
         }
-        if is_shortage(&made) { Ok(false) } else { made }
+        pool.heap().frozen = false;
+        if is_shortage(&made) { Ok(Made::Nothing) } else { made }
     }
 }
 
 /// Whether the device ran out of memory.
-fn is_shortage(made: &Result<bool>) -> bool {
+fn is_shortage(made: &Result<Made>) -> bool {
     matches!(made, Err(Error::Device(forebay_hal::Error::OutOfMemory { .. })))
 }

@@ -16,7 +16,7 @@
 //! Nothing here waits for the device on the host; `calls/reclaim.rs` does, without this lock.
 
 pub(in crate::pool) mod deferred;
-mod grow;
+pub(in crate::pool) mod grow;
 pub(in crate::pool) mod page_provider;
 mod plan;
 mod reach;

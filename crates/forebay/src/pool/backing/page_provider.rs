@@ -3,13 +3,16 @@
 
 use std::sync::{Arc, Mutex};
 
-use forebay_core::address_space::{AddressSpace, Boundaries, Growth, Offset, Plan, Step, Streams};
+use forebay_core::address_space::{
+    Boundaries, Claim, ClaimedGap, ClearedMapping, Growth, Offset, RemovedPage, Streams,
+};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::log::CallLog;
-use crate::pool::heap::{Heap, SideHeap, span_of};
+use crate::pool::common::step::{self, Step};
+use crate::pool::heap::{Heap, Piece, SideHeap, span_of};
 use crate::sync::map::{AddressMap, LEAF, Side};
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
@@ -41,24 +44,10 @@ pub(in crate::pool) struct PageMapping {
     pub(in crate::pool) size: Bytes,
 }
 
-/// A page that was taken out of the address space, to be moved or released.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::pool) struct RemovedPage {
-    pub(in crate::pool) at: Offset,
-    pub(in crate::pool) page: u64,
-    pub(in crate::pool) size: Bytes,
-    pub(in crate::pool) streams: Streams,
-}
-
-impl RemovedPage {
-    /// Where it is still mapped.
-    pub(in crate::pool) fn mapping(&self) -> PageMapping {
-        PageMapping { at: self.at, page: self.page, size: self.size }
-    }
-
-    /// Whether no work can use it, as far as is known without asking the device.
-    pub(in crate::pool) fn is_idle(&self) -> bool {
-        self.streams == Streams::ALL
+impl PageMapping {
+    /// Where a removed page is still mapped.
+    pub(in crate::pool) fn of(page: RemovedPage) -> Self {
+        Self { at: page.at, page: page.page, size: page.size }
     }
 }
 
@@ -73,32 +62,34 @@ enum DeviceRoom {
     TooLittle,
 }
 
-/// A growth for which memory of the device is reserved.
-pub(super) enum Planned {
-    Pages(Plan),
-    Segment(Bytes),
+/// What a growth has brought.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pool) enum Made {
+    /// Nothing: the limit, the addresses or the device do not allow it.
+    Nothing,
+    /// A hole, for a growth without a piece to cut.
+    Room,
+    /// The piece, cut before anyone else could see the room.
+    Piece(Address),
 }
 
-impl Planned {
-    /// What it takes from the device.
-    pub(super) fn created(&self) -> Bytes {
-        match self {
-            Self::Pages(plan) => plan.created(),
-            Self::Segment(size) => *size,
-        }
-    }
+/// A growth for which memory of the device is reserved.
+pub(super) enum Planned {
+    /// There is no way, or no need, to grow.
+    Done(Made),
+    /// Pages, with everything that they need out of reach of other requests.
+    Pages {
+        claim: Claim,
+        created: Bytes,
+    },
+    Segment(Bytes),
 }
 
 /// A page that is mapped where the plan wants it, and not in the address space yet.
 #[derive(Debug)]
 struct Staged {
-    at: Offset,
-    span: Span,
+    gap: ClaimedGap,
     page: PageHandle,
-    /// Where a moved page came from.
-    from: Option<RemovedPage>,
-    /// Whether it was mapped there before.
-    was_mapped: bool,
 }
 
 /// The device memory of one side.
@@ -249,184 +240,160 @@ impl PageProvider {
         Ok(log.make(Call::Fill, span.size(), fill)?)
     }
 
-    /// Makes a hole of `size` in the order of `taker`, which has waited for all others. Returns `false` if that is
-    /// impossible. Adds the old mappings of moved pages to `aliases`. The caller keeps the heap's slots
+    /// Makes a hole of the wanted size in the order of the taker, which has waited for all others, and cuts the piece
+    /// out of it. Adds the old mappings of moved pages to `aliases`. The caller keeps the heap's slots
     /// [frozen](Heap::frozen) meanwhile.
     ///
-    /// All or nothing: pages are created and mapped first, where no request can see them, and enter the address space
-    /// together. If a step fails, new pages are released and moved ones put back.
+    /// All or nothing: what the plan needs is claimed under the lock it was planned under. Pages are created and mapped
+    /// where no request can see them, and enter the address space together. If a step fails, new pages are released and
+    /// moved ones put back.
     pub(in crate::pool) fn grow(
         &mut self,
         context: GrowthContext<'_>,
-        size: Bytes,
-        taker: Streams,
         aliases: &mut Vec<PageMapping>,
         log: &CallLog,
-    ) -> Result<bool> {
-        let growth = self.plan_growth(context, size, taker, log)?;
-        let Some(planned) = growth else { return Ok(false) };
-        let mut reserved = planned.created();
-        let made = match planned {
-            Planned::Segment(wanted) => {
-                self.add_segment(context, wanted, size, taker, &mut reserved, log)
+    ) -> Result<Made> {
+        loop {
+            let (mut reserved, made) = match self.plan_growth(context, log)? {
+                Planned::Done(made) => return Ok(made),
+                Planned::Segment(wanted) => {
+                    let mut reserved = wanted;
+                    let made = self.add_segment(context, wanted, &mut reserved, log);
+                    (reserved, made.map(Some))
+                }
+                Planned::Pages { claim, created } => {
+                    let mut reserved = created;
+                    let made = self.make_pages(context, claim, aliases, &mut reserved, log);
+                    (reserved, made)
+                }
+            };
+            lock(context.heap).end_reservation(core::mem::take(&mut reserved));
+            if let Some(made) = made? {
+                return Ok(made);
             }
-            Planned::Pages(plan) => {
-                self.make_pages(context, &plan, size, taker, aliases, &mut reserved, log)
-            }
-        };
-        lock(context.heap).end_reservation(reserved);
-        made
+        }
     }
 
-    /// Carries out a plan. Takes from `reserved` what the pool holds afterwards.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one growth")]
+    /// Carries out a claimed plan. Takes from `reserved` what the pool holds afterwards. Returns `None` if a mapping in
+    /// the way could not be removed: the next plan avoids it.
     fn make_pages(
         &mut self,
         context: GrowthContext<'_>,
-        plan: &Plan,
-        size: Bytes,
-        taker: Streams,
+        mut claim: Claim,
         aliases: &mut Vec<PageMapping>,
         reserved: &mut Bytes,
         log: &CallLog,
-    ) -> Result<bool> {
-        match self.device_room(plan, size, log)? {
-            DeviceRoom::Enough => {}
-            DeviceRoom::ForSmallerPages => return Err(self.too_large_pages(plan).into()),
-            DeviceRoom::TooLittle => return Ok(false),
+    ) -> Result<Option<Made>> {
+        step::reach(Step::Claimed);
+        let room = self.device_room(&claim, *reserved, context.size, log);
+        if !matches!(room, Ok(DeviceRoom::Enough)) {
+            self.roll_back(context, Vec::new(), claim, log);
+            return match room? {
+                DeviceRoom::ForSmallerPages => Err(too_large_pages(*reserved).into()),
+                _ => Ok(Some(Made::Nothing)),
+            };
+        }
+        if !self.clear_the_way(&mut claim, log) {
+            self.roll_back(context, Vec::new(), claim, log);
+            return Ok(None);
         }
         let mut staged = Vec::new();
-        match self.stage(context, plan, taker, &mut staged, log) {
-            Ok(()) => self.commit(context, staged, taker, aliases, reserved, log),
+        match self.stage(context, &mut claim, &mut staged, log) {
+            Ok(()) => self.commit(context, staged, claim, aliases, reserved, log).map(Some),
             Err(error) => {
-                self.roll_back(context, staged, log);
+                self.roll_back(context, staged, claim, log);
                 Err(error)
             }
         }
     }
 
-    /// Checks that the device has memory for a plan, before the first of many pages is created.
-    fn device_room(&self, plan: &Plan, size: Bytes, log: &CallLog) -> Result<DeviceRoom> {
-        let pages = plan.steps.iter().filter(|step| matches!(step, Step::Create { .. })).count();
-        if pages < ASK_FIRST {
+    /// Checks that the device has memory for a plan that creates `created` bytes, before the first of many pages.
+    fn device_room(
+        &self,
+        claim: &Claim,
+        created: Bytes,
+        size: Bytes,
+        log: &CallLog,
+    ) -> Result<DeviceRoom> {
+        if claim.new_pages() < ASK_FIRST {
             return Ok(DeviceRoom::Enough);
         }
-        let wanted = plan.created();
         let info = log.call(Call::MemoryInfo, || self.device.memory_info())?;
         Ok(match info.free {
-            free if free >= wanted => DeviceRoom::Enough,
+            free if free >= created => DeviceRoom::Enough,
             // The last page may be larger than the rest of the request.
-            free if free >= size.min(wanted) => DeviceRoom::ForSmallerPages,
+            free if free >= size.min(created) => DeviceRoom::ForSmallerPages,
             _ => DeviceRoom::TooLittle,
         })
     }
 
-    /// The error that the device would return for a plan whose pages are too large for it.
-    fn too_large_pages(&self, plan: &Plan) -> forebay_hal::Error {
-        let (call, requested) = (Call::CreatePage, plan.created());
-        forebay_hal::Error::OutOfMemory { call, requested, free: Bytes::ZERO, total: Bytes::ZERO }
+    /// Removes the kept mappings that are in the way. Returns `false` if the device refused one: all of them stay in the
+    /// claim then, and become stranded with it.
+    fn clear_the_way(&self, claim: &mut Claim, log: &CallLog) -> bool {
+        claim.cleared.retain(|it| self.unmap(span_of(it.at, it.size), log).is_err());
+        claim.cleared.is_empty()
     }
 
-    /// Creates and maps the pages of a plan, outside the address space. Stops early without an error if the address
-    /// space has changed since it was planned: the pages so far help, and the next plan sees the new state.
+    /// Creates and maps the pages of a claim, outside the address space.
     fn stage(
         &mut self,
         context: GrowthContext<'_>,
-        plan: &Plan,
-        taker: Streams,
+        claim: &mut Claim,
         staged: &mut Vec<Staged>,
         log: &CallLog,
     ) -> Result<()> {
-        for &step in &plan.steps {
-            let (to, size, from, was_mapped) = match step {
-                Step::Create { at, size } => (at, size, None, false),
-                Step::Move { from, to, size } => (to, size, Some(from), false),
-                Step::Return { from, to, size } => (to, size, Some(from), true),
-                Step::Clear { at, .. } => {
-                    if self.clear_kept(context.heap, at, log).is_err() {
-                        return Ok(());
-                    }
-                    continue;
-                }
-                // Unknown kinds of steps are not carried out.
-                _ => return Ok(()),
-            };
-            let Some((span, from)) = self.claim_step(context, to, size, from, taker) else {
-                return Ok(());
-            };
-            if !context.map.make(span, self.side) {
-                self.unclaim_step(context, to, from);
-                return Err(Error::AddressRange { span });
+        let mut gaps = core::mem::take(&mut claim.gaps).into_iter();
+        let outcome = gaps.by_ref().try_for_each(|gap| {
+            let made = self.stage_page(context, gap, log);
+            match made {
+                Ok(page) => staged.push(Staged { gap, page }),
+                Err(_) => self.unclaim(context, gap),
             }
-            let page = match from {
-                Some(from) => PageHandle(from.page),
-                None => match self.create(size, log) {
-                    Ok(page) => page,
-                    Err(error) => {
-                        self.unclaim_step(context, to, from);
-                        return Err(error);
-                    }
-                },
-            };
-            let mapped =
-                if was_mapped { Ok(()) } else { self.map_with_access(to, span, page, log) };
-            if let Err(error) = mapped {
-                if from.is_none() {
-                    self.add_orphan(context.heap, page, size);
-                }
-                if !self.is_stranded(to) {
-                    self.unclaim_step(context, to, from);
-                } else if let Some(from) = from {
-                    put_back(&mut lock(context.heap).side_heap(self.side).space, from);
-                }
-                lock(context.heap).note_held();
-                // The first error is the one to report.
-                let _ = self.retry_refused(context.heap, log);
-                return Err(error);
-            }
-            staged.push(Staged { at: to, span, page, from, was_mapped });
-        }
-        Ok(())
+            made.map(drop)
+        });
+        claim.gaps = gaps.collect();
+        outcome
     }
 
-    /// Claims the gap at `to`, and takes the page at `from` out of the address space if one is to move there. Returns
-    /// `None` if the address space has changed since it was planned.
-    fn claim_step(
-        &self,
+    /// Creates a page, if none moves there, and maps it at a claimed gap.
+    fn stage_page(
+        &mut self,
         context: GrowthContext<'_>,
-        to: Offset,
-        size: Bytes,
-        from: Option<Offset>,
-        taker: Streams,
-    ) -> Option<(Span, Option<RemovedPage>)> {
-        let mut heap = lock(context.heap);
-        let side_heap = heap.side_heap(self.side);
-        let removed = match from {
-            None => None,
-            Some(at) => {
-                let (page, size, streams) = side_heap.space.remove_page(at).ok()?;
-                let removed = RemovedPage { at, page, size, streams };
-                if !streams.contains(taker) {
-                    put_back(&mut side_heap.space, removed);
-                    return None;
-                }
-                Some(removed)
-            }
-        };
-        if side_heap.space.claim_gap(to, size).is_err() {
-            removed.into_iter().for_each(|page| put_back(&mut side_heap.space, page));
-            return None;
+        gap: ClaimedGap,
+        log: &CallLog,
+    ) -> Result<PageHandle> {
+        let span = span_of(gap.at, gap.size);
+        if !context.map.make(span, self.side) {
+            return Err(Error::AddressRange { span });
         }
-        Some((span_of(to, size), removed))
+        let page = match gap.from {
+            Some(from) => PageHandle(from.page),
+            None => self.create(gap.size, log)?,
+        };
+        if !gap.is_mapped
+            && let Err(error) = self.map_with_access(gap.at, span, page, log)
+        {
+            if gap.from.is_none() {
+                self.add_orphan(context.heap, page, gap.size);
+            }
+            return Err(error);
+        }
+        Ok(page)
     }
 
-    /// Undoes [`claim_step`](Self::claim_step).
-    fn unclaim_step(&self, context: GrowthContext<'_>, to: Offset, from: Option<RemovedPage>) {
+    /// Gives a claimed gap back, and the page that was to move there. If a mapping is stranded there, the gap stays
+    /// claimed.
+    fn unclaim(&self, context: GrowthContext<'_>, gap: ClaimedGap) {
         let mut heap = lock(context.heap);
+        if let Some(from) = gap.from {
+            heap.outgoing = heap.outgoing.saturating_sub(from.size);
+        }
         let space = &mut heap.side_heap(self.side).space;
-        let cleared = space.clear_alias(to);
-        debug_assert!(cleared.is_ok(), "the claimed gap is gone: {cleared:?}");
-        from.into_iter().for_each(|page| put_back(space, page));
+        if !self.is_stranded(gap.at) {
+            space.unclaim_gap(gap);
+        } else if let Some(from) = gap.from {
+            space.put_page_back(from);
+        }
     }
 
     fn create(&self, size: Bytes, log: &CallLog) -> Result<PageHandle> {
@@ -435,94 +402,118 @@ impl PageProvider {
         Ok(log.make(Call::CreatePage, size, create)?)
     }
 
-    /// Undoes the staged steps: new pages are released, moved ones put back.
-    fn roll_back(&mut self, context: GrowthContext<'_>, staged: Vec<Staged>, log: &CallLog) {
-        for Staged { at, span, page, from, was_mapped } in staged {
-            if !was_mapped {
-                self.unmap_or_strand(at, span, page, log);
+    /// Undoes the staged steps, and gives back what is left of the claim: new pages are released, moved ones put back.
+    fn roll_back(
+        &mut self,
+        context: GrowthContext<'_>,
+        staged: Vec<Staged>,
+        mut claim: Claim,
+        log: &CallLog,
+    ) {
+        for Staged { gap, page } in staged {
+            if !gap.is_mapped {
+                self.unmap_or_strand(gap.at, span_of(gap.at, gap.size), page, log);
             }
-            if from.is_none() {
-                self.add_orphan(context.heap, page, span.size());
+            if gap.from.is_none() {
+                self.add_orphan(context.heap, page, gap.size);
             }
-            if !self.is_stranded(at) {
-                self.unclaim_step(context, at, from);
-            } else if let Some(from) = from {
-                put_back(&mut lock(context.heap).side_heap(self.side).space, from);
-            }
+            self.unclaim(context, gap);
         }
-        lock(context.heap).note_held();
+        core::mem::take(&mut claim.gaps).into_iter().for_each(|gap| self.unclaim(context, gap));
+        {
+            let mut heap = lock(context.heap);
+            let space = &mut heap.side_heap(self.side).space;
+            space.put_aside_back(&mut claim.aside);
+            for ClearedMapping { at, page, size } in claim.cleared {
+                let claimed = space.claim_gap(at, size);
+                debug_assert!(claimed.is_ok(), "a kept mapping lies in a gap: {claimed:?}");
+                self.stranded.push(PageMapping { at, page, size });
+            }
+            heap.note_held();
+        }
         // What the device refuses now is retried later.
         let _ = self.retry_refused(context.heap, log);
     }
 
-    /// Adds the staged pages to the address space, free in the order of `taker`. New memory could be free for all, but
-    /// then it would not merge with a neighbouring hole of the taker's.
+    /// Adds the staged pages to the address space, free in the order of the taker, and cuts the piece out of them. New
+    /// memory could be free for all, but then it would not merge with a neighbouring hole of the taker's.
     fn commit(
         &mut self,
         context: GrowthContext<'_>,
         mut staged: Vec<Staged>,
-        taker: Streams,
+        mut claim: Claim,
         aliases: &mut Vec<PageMapping>,
         reserved: &mut Bytes,
         log: &CallLog,
-    ) -> Result<bool> {
-        let mut outcome = Ok(true);
+    ) -> Result<Made> {
+        let mut outcome = Ok(());
         let filled = staged.iter().position(|one| {
-            let filled = match one.from {
-                Some(_) => Ok(()),
-                None => self.fill(one.span, context.fresh, log),
-            };
-            let failed = filled.is_err();
-            outcome = core::mem::replace(&mut outcome, Ok(true)).and(filled.map(|()| true));
-            failed
+            if one.gap.from.is_none() {
+                outcome = self.fill(span_of(one.gap.at, one.gap.size), context.fresh, log);
+            }
+            outcome.is_err()
         });
         // Filled pages are in use by the device and stay; nothing was enqueued for the rest.
         let rest = filled.map(|failed| staged.split_off(failed));
-        let mut staged = staged.into_iter();
+        let (mut staged, mut made) = (staged.into_iter(), Made::Nothing);
         let (mut moved, mut created) = (Bytes::ZERO, Bytes::ZERO);
-        // In batches, between which other requests go on: they may take some of it, as they may after the last.
-        while staged.len() > 0 {
+        // In batches, between which other requests go on. What the request needs of them is set aside until the last.
+        loop {
             let mut heap = lock(context.heap);
+            let (mut of_batch, mut arrived) = (Bytes::ZERO, Bytes::ZERO);
+            let is_last = staged.len() <= BATCH;
             let space = &mut heap.side_heap(self.side).space;
-            let created_before = created;
-            for Staged { at, span, page, from, was_mapped } in staged.by_ref().take(BATCH) {
-                let cleared = space.clear_alias(at);
-                let placed = space.add_page(at, span.size(), page.0, taker);
+            for Staged { gap, page } in staged.by_ref().take(BATCH) {
+                let cleared = space.clear_alias(gap.at);
+                let placed = space.add_page(gap.at, gap.size, page.0, context.lane());
                 debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
-                match from {
-                    // The driver maps nothing, so it does not count as a move.
-                    Some(_) if was_mapped => {}
-                    Some(_) => moved = moved.saturating_add(span.size()),
-                    None => created = created.saturating_add(span.size()),
+                if !is_last {
+                    let end = gap.at.saturating_add(gap.size.get()).min(claim.window.1);
+                    claim.aside.extend(space.set_aside(gap.at.max(claim.window.0), end));
                 }
-                aliases.extend(from.map(|from| from.mapping()));
+                match gap.from {
+                    // The driver maps nothing, so it does not count as a move.
+                    Some(_) if gap.is_mapped => {}
+                    Some(_) => moved = moved.saturating_add(gap.size),
+                    None => of_batch = of_batch.saturating_add(gap.size),
+                }
+                arrived = gap.from.map_or(arrived, |from| arrived.saturating_add(from.size));
+                aliases.extend(gap.from.map(PageMapping::of));
             }
-            if staged.len() == 0 {
+            created = created.saturating_add(of_batch);
+            if is_last {
+                space.put_aside_back(&mut claim.aside);
                 space.record_growth(moved, created, context.growth);
             }
-            let of_batch = created.saturating_sub(created_before);
+            heap.outgoing = heap.outgoing.saturating_sub(arrived);
             heap.share.unreserve(of_batch);
             *reserved = reserved.saturating_sub(of_batch);
             heap.note_held();
+            if is_last {
+                heap.arrivals += 1;
+                if rest.is_none() {
+                    made = context.cut(&mut heap);
+                }
+                break;
+            }
         }
         if let Some(rest) = rest {
-            self.roll_back(context, rest, log);
+            self.roll_back(context, rest, claim, log);
         }
-        outcome
+        outcome.map(|()| made)
     }
 
-    /// Adds a segment of `wanted` bytes, or of the least that serves `size` if the device has less.
+    /// Adds a segment of `wanted` bytes, or of the least that serves the request if the device has less, and cuts the
+    /// piece out of it.
     fn add_segment(
         &mut self,
         context: GrowthContext<'_>,
         wanted: Bytes,
-        size: Bytes,
-        taker: Streams,
         reserved: &mut Bytes,
         log: &CallLog,
-    ) -> Result<bool> {
+    ) -> Result<Made> {
         let granule = self.kind.segment_granule().alignment();
-        let least = size.checked_align_up(granule).unwrap_or(wanted).min(wanted);
+        let least = context.size.checked_align_up(granule).unwrap_or(wanted).min(wanted);
         let allocate =
             |bytes: Bytes| log.make(Call::Allocate, bytes, || self.device.allocate(bytes, granule));
         let (start, bytes) = match allocate(wanted) {
@@ -542,23 +533,24 @@ impl PageProvider {
             self.add_stray(context.heap, start, bytes);
             return Err(error);
         }
-        let placed = {
+        let (placed, made) = {
             let mut heap = lock(context.heap);
-            let placed =
-                heap.side_heap(self.side).space.add_page(start.get(), bytes, start.get(), taker);
+            let space = &mut heap.side_heap(self.side).space;
+            let placed = space.add_page(start.get(), bytes, start.get(), context.lane());
             heap.end_reservation(core::mem::take(reserved));
-            placed
+            heap.arrivals += 1;
+            let made = if placed.is_ok() { context.cut(&mut heap) } else { Made::Nothing };
+            (placed, made)
         };
         if placed.is_err() {
             debug_assert!(false, "the device returned a segment that overlaps another: {placed:?}");
             self.add_stray(context.heap, start, bytes);
-            return Ok(false);
         }
-        Ok(true)
+        Ok(made)
     }
 }
 
-/// The inputs of making room, beside the provider.
+/// A growth: what it is for, and what it needs beside the provider.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct GrowthContext<'a> {
     pub(in crate::pool) heap: &'a Mutex<Heap>,
@@ -568,11 +560,30 @@ pub(in crate::pool) struct GrowthContext<'a> {
     pub(in crate::pool) limit: Bytes,
     /// The pattern for new memory, and the stream to fill it on: the one it is made for.
     pub(in crate::pool) fresh: Option<(Pattern, StreamHandle)>,
+    /// How large the hole has to be.
+    pub(in crate::pool) size: Bytes,
+    /// The slot of the stream that it is for.
+    pub(in crate::pool) taker: u32,
+    /// What to cut out of it.
+    pub(in crate::pool) piece: Option<Piece>,
+    /// Whether the room that was released for a request is for this one.
+    pub(in crate::pool) has_room: bool,
 }
 
-/// Puts a removed page back where it was: it is still mapped there.
-pub(in crate::pool) fn put_back(space: &mut AddressSpace, page: RemovedPage) {
-    let cleared = space.clear_alias(page.at);
-    let placed = space.add_page(page.at, page.size, page.page, page.streams);
-    debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
+impl GrowthContext<'_> {
+    pub(super) fn lane(&self) -> Streams {
+        Streams::only(self.taker)
+    }
+
+    /// Cuts the piece out of the hole that is there now.
+    pub(super) fn cut(&self, heap: &mut Heap) -> Made {
+        let Some(piece) = self.piece else { return Made::Room };
+        heap.allocate(piece, self.taker).map_or(Made::Nothing, Made::Piece)
+    }
+}
+
+/// The error that the device would return for a plan whose pages are too large for it.
+fn too_large_pages(requested: Bytes) -> forebay_hal::Error {
+    let (call, none) = (Call::CreatePage, Bytes::ZERO);
+    forebay_hal::Error::OutOfMemory { call, requested, free: none, total: none }
 }

@@ -1,47 +1,58 @@
-//! Planning growth within the limit: what a plan takes from the device is reserved before any page is created, since
-//! other pools may share the limit.
+//! Planning growth within the limit, under one hold of the heap lock: what a plan takes from the device is reserved,
+//! since other pools may share the limit, and what it needs of the address space is claimed, since other requests use it.
 
 use forebay_core::Bytes;
-use forebay_core::address_space::{Plan, PlanError, Streams};
+use forebay_core::address_space::{Plan, PlanError};
 
 use crate::Result;
-use crate::pool::backing::page_provider::{GrowthContext, PageProvider, Planned};
+use crate::pool::backing::page_provider::{GrowthContext, Made, PageProvider, Planned};
 use crate::pool::common::log::CallLog;
 use crate::pool::heap::SideHeap;
 use crate::sync::tracked::lock;
 
-/// How often a growth is planned anew because another pool of the group took what was left.
-const MOST_PLANS: usize = 64;
-
 impl PageProvider {
-    /// Plans a growth, and reserves what it takes from the device. `None` if the limit or the addresses do not allow
-    /// it.
+    /// Plans a growth, reserves what it takes from the device, and claims what it needs of the address space.
     pub(super) fn plan_growth(
         &mut self,
         context: GrowthContext<'_>,
-        size: Bytes,
-        taker: Streams,
         log: &CallLog,
-    ) -> Result<Option<Planned>> {
+    ) -> Result<Planned> {
         let mut heap = lock(context.heap);
-        for _ in 0..MOST_PLANS {
-            let elsewhere = heap.held().saturating_add(heap.share.others());
+        loop {
+            let room = if context.has_room { heap.room } else { Bytes::ZERO };
+            let claimed = heap.share.claimed_by_all().saturating_sub(room);
             let side_heap = heap.side_heap(self.side);
-            let elsewhere = elsewhere.saturating_sub(side_heap.space.backed_bytes());
+            let elsewhere = claimed.saturating_sub(side_heap.space.backed_bytes());
             let limit = context.limit.saturating_sub(elsewhere);
-            let planned = if self.maps_pages {
-                self.plan_pages(context, side_heap, size, taker, limit, log)?.map(Planned::Pages)
-            } else {
-                let segment = Plan::segment(&side_heap.space, size, context.growth, limit);
-                segment.map(Planned::Segment)
-            };
-            let Some(planned) = planned else { return Ok(None) };
-            // Another pool of the group may have been faster; then less is left to plan with.
-            if heap.share.reserve(planned.created(), context.limit) {
-                return Ok(Some(planned));
+            if !self.maps_pages {
+                let segment = Plan::segment(&side_heap.space, context.size, context.growth, limit);
+                let Some(segment) = segment else { return Ok(Planned::Done(Made::Nothing)) };
+                if heap.reserve(segment, room, context.limit) {
+                    return Ok(Planned::Segment(segment));
+                }
+                continue;
             }
+            let Some(plan) = self.plan_pages(context, side_heap, limit, log)? else {
+                return Ok(Planned::Done(Made::Nothing));
+            };
+            if plan.steps.is_empty() {
+                return Ok(Planned::Done(context.cut(&mut heap)));
+            }
+            let created = plan.created();
+            // Another pool of the group may have been faster; then less is left to plan with.
+            if !heap.reserve(created, room, context.limit) {
+                continue;
+            }
+            let claim = heap.side_heap(self.side).space.claim(&plan, &context.lane());
+            let Ok(claim) = claim else {
+                debug_assert!(false, "planned for another address space: {claim:?}");
+                heap.end_reservation(created);
+                return Ok(Planned::Done(Made::Nothing));
+            };
+            // Pages on their way are held, wherever they are.
+            heap.outgoing = heap.outgoing.saturating_add(claim.moved());
+            return Ok(Planned::Pages { claim, created });
         }
-        Ok(None)
     }
 
     /// Plans pages, in more addresses if these are lacking.
@@ -49,11 +60,10 @@ impl PageProvider {
         &mut self,
         context: GrowthContext<'_>,
         side_heap: &mut SideHeap,
-        size: Bytes,
-        taker: Streams,
         limit: Bytes,
         log: &CallLog,
     ) -> Result<Option<Plan>> {
+        let (size, taker) = (context.size, context.lane());
         if context.growth.moves {
             side_heap.space.prepare_to_plan();
         }

@@ -14,13 +14,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use forebay_core::address_space::{Offset, Streams};
+use forebay_core::address_space::{Offset, RemovedPage, Streams};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PageHandle, VirtualMemory};
 
 use crate::Result;
 use crate::pool::backing::deferred::{FreeFor, Task, WorkEnd};
-use crate::pool::backing::page_provider::{PageMapping, PageProvider, RemovedPage, put_back};
+use crate::pool::backing::page_provider::{PageMapping, PageProvider};
 use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::log::CallLog;
 use crate::pool::heap::stream_slots::{StreamState, WaitTarget};
@@ -87,14 +87,15 @@ impl Backing {
                 if space.page(at).is_none_or(|(_, size)| size > spare) {
                     continue;
                 }
-                let Ok((page, size, streams)) = space.remove_page(at) else { continue };
-                let page = RemovedPage { at, page, size, streams };
+                let Ok(page) = space.remove_page(at) else { continue };
+                let mapping = PageMapping::of(page);
                 count += 1;
-                spare = spare.saturating_sub(size);
-                bytes = bytes.saturating_add(size);
-                heap.outgoing = heap.outgoing.saturating_add(size);
-                if page.is_idle() {
-                    self.deferred.push_ready(Task::ReleasePage(side, page.mapping(), None));
+                spare = spare.saturating_sub(page.size);
+                bytes = bytes.saturating_add(page.size);
+                heap.outgoing = heap.outgoing.saturating_add(page.size);
+                // No work can use it, as far as is known without asking the device.
+                if page.streams == Streams::ALL {
+                    self.deferred.push_ready(Task::ReleasePage(side, mapping, None));
                     continue;
                 }
                 // The page is free in the order of each of its streams: the end of one of them is enough.
@@ -111,10 +112,10 @@ impl Backing {
                 });
                 match end {
                     Some((number, end, serial)) => {
-                        let task = Task::ReleasePage(side, page.mapping(), serial);
+                        let task = Task::ReleasePage(side, mapping, serial);
                         by_owner.entry(number).or_insert((end, Vec::new())).1.push(task);
                     }
-                    None => unknown.push(Task::ReleasePage(side, page.mapping(), None)),
+                    None => unknown.push(Task::ReleasePage(side, mapping, None)),
                 }
             }
         }
@@ -203,9 +204,7 @@ impl PageProvider {
             }
         }
         if !gone.is_zero() {
-            let mut heap = lock(heap);
-            heap.outgoing = heap.outgoing.saturating_sub(gone);
-            heap.note_held();
+            lock(heap).released(gone);
         }
         outcome
     }
@@ -241,11 +240,14 @@ impl PageProvider {
         released: bool,
     ) {
         let mut heap = lock(heap);
-        if !released {
-            let space = &mut heap.side_heap(self.side).space;
-            let placed = space.add_page(page.at, page.size, page.page, Streams::ALL);
-            debug_assert!(placed.is_ok(), "the range of the segment is in use: {placed:?}");
+        if released {
+            heap.released(page.size);
+            return;
         }
+        let space = &mut heap.side_heap(self.side).space;
+        let placed = space.add_page(page.at, page.size, page.page, Streams::ALL);
+        debug_assert!(placed.is_ok(), "the range of the segment is in use: {placed:?}");
+        heap.arrivals += 1;
         heap.outgoing = heap.outgoing.saturating_sub(page.size);
         heap.note_held();
     }
@@ -307,8 +309,10 @@ impl PageProvider {
     /// Puts a page whose release was called off back into the address space, free in the order of `streams`.
     pub(in crate::pool) fn put_back(&self, heap: &mut Heap, page: PageMapping, streams: Streams) {
         let PageMapping { at, page, size } = page;
+        heap.arrivals += 1;
         heap.outgoing = heap.outgoing.saturating_sub(size);
-        put_back(&mut heap.side_heap(self.side).space, RemovedPage { at, page, size, streams });
+        let space = &mut heap.side_heap(self.side).space;
+        space.put_page_back(RemovedPage { at, page, size, streams });
     }
 
     /// Returns a removed page to the device, once all work that used it is done. If the device refuses, the page

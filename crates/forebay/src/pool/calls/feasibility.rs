@@ -15,7 +15,7 @@ use forebay_core::{Bytes, Span};
 
 use crate::MemoryClass;
 use crate::pool::common::step::{self, Step};
-use crate::pool::front::cached_block::FreedBlock;
+use crate::pool::heap::Piece;
 use crate::pool::shared::Shared;
 use crate::sync::map::Side;
 
@@ -33,9 +33,12 @@ struct Feasibility {
 
 impl Shared {
     /// Whether `size` bytes are out of reach with all that is free, all that may come back, and all that the limit and
-    /// the device still allow.
-    pub(in crate::pool) fn is_infeasible(&self, side: Side, size: Bytes) -> bool {
-        let Some(feasibility) = self.feasibility(side, size) else { return false };
+    /// the device still allow. What is in thread caches counts as free if `with_caches` is set.
+    pub(in crate::pool) fn is_infeasible(&self, piece: Piece, with_caches: bool) -> bool {
+        let size = piece.whole();
+        let Some(feasibility) = self.feasibility(piece.side(), size, with_caches) else {
+            return false;
+        };
         if !feasibility.can_serve(size, feasibility.limit) {
             return true;
         }
@@ -47,23 +50,22 @@ impl Shared {
     }
 
     /// The pool as it would be; `None` if it would have a hole of `size` bytes.
-    fn feasibility(&self, side: Side, size: Bytes) -> Option<Feasibility> {
+    ///
+    /// Thread caches are looked at twice, before and under the locks, and a block that was in one at either time counts.
+    /// So a request is refused only if the memory was too little all the time: a block may go from one cache, and
+    /// another come to a cache that was looked at already.
+    fn feasibility(&self, side: Side, size: Bytes, with_caches: bool) -> Option<Feasibility> {
         let mut returning: Vec<Span> = Vec::new();
-        // Before any lock is taken: a thread may be stopped inside its gate. Blocks that are allocated meanwhile are
-        // counted in vain, blocks that reach the heap are holes there, and blocks freed into a cache count as live:
-        // the caller estimates again.
-        self.thread_caches.read_filled(|caches| {
-            for cache in caches.all().filter(|cache| cache.magazine.held() > 0) {
-                let stream = cache.stream;
-                let out =
-                    |cached, units| returning.push(FreedBlock::of(cached, units, stream).span());
-                // Drains a copy: the blocks stay in the thread's cache.
-                cache.magazine.clone().drain(|_| true, out);
+        let mut look = || {
+            if with_caches {
+                self.thread_caches.read_filled(|caches| caches.add_spans(&mut returning));
             }
-        });
+        };
+        look();
         step::reach(Step::Estimating);
         let mut backing = self.backing();
         let heap = self.heap();
+        look();
         returning.extend(backing.deferred.returns().map(|block| block.span()));
         self.debug.add_withheld(&mut returning);
         let returned = |of: Side| {
@@ -71,6 +73,14 @@ impl Shared {
             let mut ranges: Vec<(Offset, Offset)> =
                 spans.map(|span| (span.start().get(), span.end().get())).collect();
             ranges.sort_unstable();
+            // A block that was seen twice may have been merged or split meanwhile.
+            ranges.dedup_by(|next, last| {
+                let overlaps = next.0 < last.1;
+                if overlaps {
+                    last.1 = last.1.max(next.1);
+                }
+                overlaps
+            });
             ranges
         };
         // Stable memory is neither moved nor released.

@@ -17,17 +17,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use forebay_core::address_space::Streams;
-use forebay_core::{Address, Bytes, Span};
+use forebay_core::{Address, Bytes, Rung, Span};
 use forebay_hal::{Call, Capabilities, Progress, StreamHandle};
 
 use crate::pool::backing::deferred::WorkEnd;
+use crate::pool::backing::grow::Wanted;
 use crate::pool::backing::page_provider::PageMapping;
 use crate::pool::backing::{Backing, is_gone};
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::step::{self, Step};
 use crate::pool::common::wait::{Deadline, WaitBudget, poll};
-use crate::pool::heap::span_of;
 use crate::pool::heap::stream_slots::Serial;
+use crate::pool::heap::{Piece, span_of};
 use crate::pool::shared::Shared;
 use crate::sync::map::Side;
 use crate::{Error, Result};
@@ -35,15 +36,17 @@ use crate::{Error, Result};
 /// How long a thread that releases many pages sleeps after each batch, which takes the driver 1.4 ms on one H200.
 const BETWEEN_BATCHES: Duration = Duration::from_micros(50);
 
-/// The result of reclaiming memory for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pool) enum Reclaimed {
-    /// There is room, unless another thread takes it first.
-    Room,
-    /// There is too little.
-    TooLittle,
-    /// There would be too little even if everything came back. Nothing was waited for or released.
-    Infeasible,
+/// What a request has not tried yet to get memory back.
+#[derive(Clone, Copy, Debug)]
+enum Effort {
+    /// Wait for the work that memory waits for.
+    Wait,
+    /// Release no more free memory than the request needs, plus one page.
+    ReleaseSome,
+    /// Release all free memory.
+    ReleaseAll,
+    /// Everything was tried. Other threads may have returned memory since.
+    Nothing,
 }
 
 /// The result of a wait for the work of a stream.
@@ -57,8 +60,8 @@ pub(in crate::pool) enum StreamWait {
     Unknown,
 }
 
-/// Held while a thread releases memory for its own request, or segments. What it took out of the address spaces is not
-/// returned to the device yet, so a request of another thread should neither take it back nor be refused for lack of it.
+/// Held while a thread has memory on its way to the heap or to the device, so that a request of another thread which needs
+/// it waits for it.
 pub(in crate::pool) struct Reclaiming<'a>(&'a Shared);
 
 impl<'a> Reclaiming<'a> {
@@ -71,6 +74,25 @@ impl<'a> Reclaiming<'a> {
 impl Drop for Reclaiming<'_> {
     fn drop(&mut self) {
         self.0.reclaiming.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Held by the one request that releases memory for itself. What is returned to the device meanwhile stays reserved for
+/// it, and no other request takes back what it took out.
+struct ReleaseTurn<'a>(Reclaiming<'a>);
+
+impl<'a> ReleaseTurn<'a> {
+    /// `None` while another request has the turn.
+    fn begin(shared: &'a Shared) -> Option<Self> {
+        let reclaiming = Reclaiming::begin(shared);
+        let is_first = shared.heap().begin_room();
+        is_first.then(|| Self(reclaiming))
+    }
+}
+
+impl Drop for ReleaseTurn<'_> {
+    fn drop(&mut self) {
+        self.0.0.heap().end_room();
     }
 }
 
@@ -354,11 +376,9 @@ impl Shared {
             for (start, size) in segments {
                 let freed = Span::new(start, size).map_or(Ok(()), free);
                 let mut backing = self.backing();
-                let mut heap = self.heap();
                 if freed.is_ok() {
                     released = released.saturating_add(size);
-                    heap.outgoing = heap.outgoing.saturating_sub(size);
-                    heap.note_held();
+                    self.heap().released(size);
                 } else {
                     backing.provider(side).0.strays.push((start, size));
                 }
@@ -369,56 +389,126 @@ impl Shared {
     }
 
     /// Waits for the device, so that memory used by finished work comes back, and releases free memory that cannot
-    /// serve the request where it is. The last thing tried before the program is asked to free memory.
+    /// serve the request where it is. The last thing tried before the program is asked to free memory. Returns the piece;
+    /// `None` if there would be too little even if everything came back, or too little came in time.
+    ///
+    /// The request has no claim on what other threads free and take meanwhile. It looks again only after one of them has
+    /// returned memory, or while work is pending that holds some: so it ends, at the latest when the deadline passes.
     pub(in crate::pool) fn reclaim(
         &self,
-        side: Side,
-        size: Bytes,
+        piece: Piece,
         stream: StreamHandle,
         deadline: Deadline,
-    ) -> Result<Reclaimed> {
-        if self.captures.any() || self.is_infeasible(side, size) {
-            return Ok(Reclaimed::Infeasible);
+    ) -> Result<Option<Address>> {
+        if self.captures.any() || self.is_infeasible(piece, true) {
+            return Ok(None);
         }
         if let Err(error) = self.empty_quarantine(deadline)
             && error.is_finding()
         {
             return Err(error);
         }
-        self.flush_all_caches(&mut self.backing());
-        let settled = self.settle(deadline);
-        if self.grow_after_wait(side, size, stream)? {
-            return Ok(Reclaimed::Room);
-        }
-        // First no more than the request needs plus one page, then everything.
-        let page = self.backing().growth.largest_page;
-        let most = self.held.get().saturating_sub(size).saturating_sub(page);
-        let mut released = Ok(true);
-        for keep in [most, Bytes::ZERO] {
-            let _reclaiming = Reclaiming::begin(self);
+        // The failures on the way are the reason if the memory does not come.
+        let (mut effort, mut turn, mut outcome) = (Effort::Wait, None, Ok(()));
+        loop {
+            let (found, arrivals) = self.take_all_there_is(piece, stream, turn.is_some())?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            if deadline.has_passed() || self.captures.any() {
+                return outcome.map(|()| None);
+            }
+            let keep = match effort {
+                Effort::Wait => {
+                    outcome = outcome.and(self.settle(deadline).map(drop));
+                    effort = Effort::ReleaseSome;
+                    continue;
+                }
+                Effort::ReleaseSome | Effort::ReleaseAll if turn.is_none() => {
+                    turn = ReleaseTurn::begin(self);
+                    if turn.is_none() {
+                        self.wait_for_reclaims(deadline);
+                    }
+                    continue;
+                }
+                Effort::ReleaseSome => {
+                    effort = Effort::ReleaseAll;
+                    let page = self.backing().growth.largest_page;
+                    self.held.get().saturating_sub(piece.whole()).saturating_sub(page)
+                }
+                Effort::ReleaseAll => {
+                    effort = Effort::Nothing;
+                    Bytes::ZERO
+                }
+                Effort::Nothing => {
+                    turn = None;
+                    if !self.may_come(piece, stream, arrivals, deadline) {
+                        return outcome.map(|()| None);
+                    }
+                    effort = Effort::Wait;
+                    continue;
+                }
+            };
             self.take_out_free(keep);
-            released = released.and(self.settle(deadline));
-            if self.grow_after_wait(side, size, stream)? {
-                return Ok(Reclaimed::Room);
+            outcome = outcome.and(self.settle(deadline).map(drop));
+        }
+    }
+
+    /// Cuts a piece out of all that is free now, in caches too, or grows for it. Returns the count of
+    /// [arrivals](crate::pool::heap::Heap::arrivals) from before it looked.
+    fn take_all_there_is(
+        &self,
+        piece: Piece,
+        stream: StreamHandle,
+        has_room: bool,
+    ) -> Result<(Option<Address>, u64)> {
+        step::reach(Step::Looking);
+        let mut backing = self.backing();
+        self.flush_all_caches(&mut backing);
+        let arrivals = self.heap().arrivals;
+        let (side, size) = (piece.side(), piece.whole());
+        backing.run_rung(self.context(), Rung::Others, (side, size), stream);
+        let found = {
+            let mut heap = self.heap();
+            let slot = heap.slot_for(stream);
+            heap.allocate(piece, slot)
+        };
+        if found.is_some() {
+            return Ok((found, arrivals));
+        }
+        Ok((backing.grow(self.context(), Wanted { piece, stream, has_room })?, arrivals))
+    }
+
+    /// Whether memory has come for a request since it last looked, when the count of arrivals was `before`, or is held by
+    /// work that is pending.
+    fn may_come(
+        &self,
+        piece: Piece,
+        stream: StreamHandle,
+        before: u64,
+        deadline: Deadline,
+    ) -> bool {
+        if self.is_infeasible(piece, true) {
+            return false;
+        }
+        // First what other threads have under way, then what they have done: it may end in between.
+        if self.wait_for_reclaims(deadline) {
+            return true;
+        }
+        {
+            let backing = self.backing();
+            let mut heap = self.heap();
+            let taker = Streams::only(heap.slot_for(stream));
+            // What is free in the order of streams that this one could not be made to wait for comes by a wait on the host.
+            let is_pending = backing.deferred.is_waiting()
+                || heap.has_unknown()
+                || !heap.owners(piece.side(), taker).is_empty();
+            if heap.arrivals != before || is_pending {
+                return true;
             }
         }
-        // The earlier failures are the reason for the lack of room.
-        settled.and(released).map(|_| Reclaimed::TooLittle)
-    }
-
-    fn grow_after_wait(&self, side: Side, size: Bytes, stream: StreamHandle) -> Result<bool> {
-        let mut backing = self.backing();
-        backing.run_rung(self.context(), forebay_core::Rung::Others, (side, size), stream);
-        if self.has_hole(side, size, stream) {
-            return Ok(true);
-        }
-        backing.grow(self.context(), side, size, stream)
-    }
-
-    fn has_hole(&self, side: Side, size: Bytes, stream: StreamHandle) -> bool {
-        let mut heap = self.heap();
-        let taker = Streams::only(heap.slot_for(stream));
-        heap.side_heap(side).space.can_take(size, taker)
+        // Or they have freed what it needs into their caches.
+        self.is_infeasible(piece, false)
     }
 
     /// Takes back what calls that release memory have taken out and not returned yet, unless it is another request that

@@ -6,41 +6,23 @@
 //!   deferred   run deferred tasks that are due
 //!   nearest    wait, on the device, for the stream that has the best hole
 //!   others     wait, on the device, for every stream that has one; with poison both come after grow
-//!   grow       create pages, or move free ones
+//!   grow       create pages, or move free ones, and cut the piece before another request sees them
 //!   idle       wait on the host, without a lock; release pages that cannot serve the request; grow
 //!   callback   ask the program to free memory, without a lock
 //!   refuse
 //! ```
 
-use core::time::Duration;
-
 use forebay_core::{Address, Avoided, Bytes, CallbackBudget, Ladder, Rung};
 use forebay_hal::{Call, StreamHandle};
 
 use crate::pool::backing::Backing;
-use crate::pool::calls::reclaim::Reclaimed;
+use crate::pool::backing::grow::Wanted;
 use crate::pool::common::wait::WaitBudget;
 use crate::pool::heap::{Heap, Piece};
 use crate::pool::shared::Shared;
 use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
 use crate::sync::tracked::Guard;
 use crate::{Request, Result};
-
-/// The most times the pool grows for one request while others take the new memory.
-const MOST_GROWTHS: u32 = 64;
-
-/// The most times a request reclaims again after it got too little, if other threads use the pool.
-const MOST_RETRIES: u32 = 24;
-
-/// After this many of them it sleeps before each: the thread that has what is missing may be waiting for a processor.
-const RETRIES_AT_ONCE: u32 = 4;
-
-/// The most times a request is estimated again after it was found infeasible, if other threads use the pool. A block
-/// that one of them frees during the estimate counts as live there.
-const MOST_ESTIMATES: u32 = 3;
-
-/// The most times a request that is about to be refused restarts because other threads were releasing memory.
-const MOST_RESTARTS: u32 = 3;
 
 /// Thread caches are not flushed while they hold less than this fraction of the bytes held.
 const FLUSH_THRESHOLD_DIVISOR: u64 = 1024;
@@ -65,33 +47,6 @@ struct Attempt {
     request: Request,
     ladder: Ladder,
     callbacks: CallbackBudget,
-    /// How often the pool made room for it.
-    growths: u32,
-    restarts: u32,
-    /// How often reclaiming returned too little.
-    retries: u32,
-    /// How often it was found infeasible.
-    estimates: u32,
-}
-
-impl Attempt {
-    /// Stays on the rung that made room: if the room is gone by now, other threads took it, and the rung may find more.
-    fn retry_same_rung(&mut self) {
-        self.growths += 1;
-        if self.growths >= MOST_GROWTHS {
-            self.ladder.advance();
-        }
-    }
-
-    /// Sleeps before a late retry: 20 us at first, 640 us at most, 10 ms in all.
-    fn nap(&self, others_use_the_pool: bool) {
-        if others_use_the_pool
-            && self.retries < MOST_RETRIES
-            && let Some(late) = self.retries.checked_sub(RETRIES_AT_ONCE)
-        {
-            std::thread::sleep(Duration::from_micros(20 << late.min(5)));
-        }
-    }
 }
 
 impl Shared {
@@ -144,42 +99,40 @@ impl Shared {
                 return Ok((found, Source::Hole));
             }
         }
-        let (ladder, held) = (Ladder::new(avoided), self.held.get());
-        let callbacks = CallbackBudget::default();
-        let (growths, restarts, retries, estimates) = (0, 0, 0, 0);
-        let mut attempt =
-            Attempt { piece, request, ladder, callbacks, growths, restarts, retries, estimates };
+        let held = self.held.get();
+        let (ladder, callbacks) = (Ladder::new(avoided), CallbackBudget::default());
+        let mut attempt = Attempt { piece, request, ladder, callbacks };
         loop {
-            let rung = attempt.ladder.rung();
-            backing = self.try_rung(backing, &mut attempt, wait)?;
-            let found = from_hole(&mut self.heap());
-            match found {
-                Some(found) if matches!(rung, Rung::Grow | Rung::Idle) => {
-                    drop(backing);
-                    self.read_pressure();
-                    // A callback may have forked.
-                    self.birth.check()?;
-                    if side == Side::Large && self.held.get() > held {
-                        self.ask_to_grow_ahead(stream);
-                    }
-                    return Ok((found, Source::Driver));
+            let made;
+            (backing, made) = self.try_rung(backing, &mut attempt, wait)?;
+            if let Some(found) = made {
+                drop(backing);
+                self.read_pressure();
+                // A callback may have forked.
+                self.birth.check()?;
+                if side == Side::Large && self.held.get() > held {
+                    self.ask_to_grow_ahead(stream);
                 }
-                Some(found) => return Ok((found, Source::Hole)),
-                None => {}
+                return Ok((found, Source::Driver));
+            }
+            if let Some(found) = from_hole(&mut self.heap()) {
+                return Ok((found, Source::Hole));
             }
         }
     }
 
-    /// Runs the current rung and moves the ladder. The caller then looks in the heap.
+    /// Runs the current rung and moves the ladder. Returns the piece if the rung made room for it; otherwise the caller
+    /// looks in the heap.
     fn try_rung<'a>(
         &'a self,
         mut backing: Guard<'a, Backing>,
         attempt: &mut Attempt,
         wait: &mut WaitBudget,
-    ) -> Result<Guard<'a, Backing>> {
-        let (side, size) = (attempt.piece.side(), attempt.piece.whole());
-        let (request, stream) = (attempt.request, attempt.request.stream);
+    ) -> Result<(Guard<'a, Backing>, Option<Address>)> {
+        let (piece, request) = (attempt.piece, attempt.request);
+        let (side, size, stream) = (piece.side(), piece.whole(), request.stream);
         let avoided = attempt.ladder.avoided();
+        let mut made = None;
         match attempt.ladder.rung() {
             Rung::FlushCaches => {
                 if !avoided.flush && side == Side::Large {
@@ -208,15 +161,15 @@ impl Shared {
                     self.flush_own_small(size);
                 }
                 let before = self.held.get();
-                let made = backing.grow(self.context(), side, size, stream);
+                let grown = backing.grow(self.context(), Wanted { piece, stream, has_room: false });
                 if avoided.flush {
                     let more = self.held.get().saturating_sub(before);
                     backing.grown_to_avoid_flush =
                         backing.grown_to_avoid_flush.saturating_add(more);
                 }
-                match made {
-                    Ok(true) => attempt.retry_same_rung(),
-                    Ok(false) => attempt.ladder.advance(),
+                match grown {
+                    Ok(Some(found)) => made = Some(found),
+                    Ok(None) => attempt.ladder.advance(),
                     // With no rung skipped there may be enough. If not, the next attempt reports it.
                     Err(_) if avoided != Avoided::default() => attempt.ladder.restart(),
                     Err(error) => return Err(error),
@@ -226,29 +179,9 @@ impl Shared {
                 // No lock is held: the work that is waited for may itself wait for a thread that needs one.
                 drop(backing);
                 let deadline = self.deadline(wait);
-                let reclaimed = self.reclaim(side, size, stream, deadline)?;
-                if reclaimed == Reclaimed::TooLittle {
-                    attempt.nap(self.thread_caches.is_shared());
-                }
+                made = self.reclaim(piece, stream, deadline)?;
                 backing = self.backing();
-                match reclaimed {
-                    Reclaimed::Room => attempt.retry_same_rung(),
-                    Reclaimed::TooLittle if deadline.has_passed() => attempt.ladder.advance(),
-                    // Other threads took the memory, or blocks they freed meanwhile are in their caches again.
-                    Reclaimed::TooLittle
-                        if self.thread_caches.is_shared() && attempt.retries < MOST_RETRIES =>
-                    {
-                        attempt.retries += 1;
-                    }
-                    Reclaimed::Infeasible
-                        if self.thread_caches.is_shared()
-                            && attempt.estimates < MOST_ESTIMATES
-                            && !self.captures.any() =>
-                    {
-                        attempt.estimates += 1;
-                    }
-                    Reclaimed::TooLittle | Reclaimed::Infeasible => attempt.ladder.advance(),
-                }
+                attempt.ladder.advance();
             }
             Rung::Callback => {
                 // No lock is held: the callback may free and allocate.
@@ -261,19 +194,10 @@ impl Shared {
             }
             _ => {
                 drop(backing);
-                // Memory that another thread is releasing is in no address space now, and may be just what is missing.
-                // The number of restarts is bounded, because two requests that are both to be refused would otherwise
-                // wait for each other in turn.
-                let deadline = self.deadline(wait);
-                if attempt.restarts >= MOST_RESTARTS || !self.wait_for_reclaims(deadline) {
-                    return Err(self.shortage(request, size).into());
-                }
-                attempt.restarts += 1;
-                attempt.ladder.restart();
-                backing = self.backing();
+                return Err(self.shortage(request, size).into());
             }
         }
-        Ok(backing)
+        Ok((backing, made))
     }
 
     /// Refuses a stream that the device does not know, when the pool first sees it.

@@ -190,6 +190,16 @@ impl GroupShare {
         self.claimed = claimed;
     }
 
+    /// Bytes that all pools of the group hold or have reserved, this one too.
+    pub(in crate::pool) fn claimed_by_all(&self) -> Bytes {
+        Bytes::new(self.group.claimed.load(Ordering::Relaxed))
+    }
+
+    /// Keeps `bytes` reserved that the pool holds no longer. The caller publishes what is held next.
+    pub(in crate::pool) fn keep_reserved(&mut self, bytes: Bytes) {
+        self.reserved = self.reserved.saturating_add(bytes);
+    }
+
     /// Bytes that the other pools of the group hold or have reserved.
     pub(in crate::pool) fn others(&self) -> Bytes {
         let claimed = self.group.claimed.load(Ordering::Relaxed);

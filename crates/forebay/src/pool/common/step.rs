@@ -16,6 +16,10 @@ pub(in crate::pool) enum Step {
     Estimating,
     /// The pool is about to wait for the device.
     Settling,
+    /// A growth has claimed what it needs, and the driver has not begun. The backing is locked.
+    Claimed,
+    /// A request that reclaims memory is about to look for it.
+    Looking,
     /// The last event of a stream is about to be recorded, under the pool's locks.
     Ending,
 }

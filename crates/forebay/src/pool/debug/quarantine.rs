@@ -52,6 +52,8 @@ impl Quarantined {
 pub(in crate::pool) struct Quarantine {
     blocks: VecDeque<Quarantined>,
     bytes: u64,
+    /// Blocks on their way to the heap: a request may count on them.
+    leaving: Vec<Span>,
     /// The number of additions so far.
     added: u64,
 }
@@ -65,9 +67,17 @@ impl Quarantine {
         Bytes::new(self.bytes)
     }
 
-    /// The addresses of all blocks.
+    /// The addresses of all blocks, and of those on their way to the heap.
     pub(in crate::pool) fn spans(&self) -> impl Iterator<Item = Span> {
-        self.blocks.iter().map(|block| block.memory.span())
+        self.blocks.iter().map(|block| block.memory.span()).chain(self.leaving.iter().copied())
+    }
+
+    /// Ends the way of a block to the heap: it is there, retired, or [back](Self::put_back).
+    pub(in crate::pool) fn has_left(&mut self, block: &Quarantined) {
+        let span = block.memory.span();
+        if let Some(at) = self.leaving.iter().position(|&other| other == span) {
+            self.leaving.swap_remove(at);
+        }
     }
 
     /// The number of additions so far.
@@ -88,10 +98,11 @@ impl Quarantine {
         self.blocks.push_front(block);
     }
 
-    /// Takes the oldest block while there are more than `most` bytes.
+    /// Takes the oldest block while there are more than `most` bytes, until it [has left](Self::has_left).
     pub(in crate::pool) fn pop_beyond(&mut self, most: u64) -> Option<Quarantined> {
         let oldest = if self.bytes > most { self.blocks.pop_front() } else { None }?;
         self.bytes -= oldest.memory.size.get();
+        self.leaving.push(oldest.memory.span());
         Some(oldest)
     }
 
@@ -100,8 +111,20 @@ impl Quarantine {
         self.blocks.iter().map(|block| block.order).collect()
     }
 
+    /// Takes the blocks that were freed on a stream, of the first `before` additions, until each
+    /// [has left](Self::has_left).
+    pub(in crate::pool) fn release_of(
+        &mut self,
+        order: Serial,
+        before: u64,
+    ) -> VecDeque<Quarantined> {
+        let taken = self.take_of(order, before);
+        self.leaving.extend(taken.iter().map(|block| block.memory.span()));
+        taken
+    }
+
     /// Takes the blocks that were freed on a stream, of the first `before` additions.
-    pub(in crate::pool) fn take_of(&mut self, order: Serial, before: u64) -> VecDeque<Quarantined> {
+    fn take_of(&mut self, order: Serial, before: u64) -> VecDeque<Quarantined> {
         let all = core::mem::take(&mut self.blocks);
         let (taken, others): (VecDeque<_>, VecDeque<_>) =
             all.into_iter().partition(|block| block.is_of(order, before));

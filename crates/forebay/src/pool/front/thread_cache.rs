@@ -10,7 +10,7 @@
 use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::HashMap;
 
-use forebay_core::{Bytes, Magazine, Tally};
+use forebay_core::{Bytes, Magazine, Span, Tally};
 use forebay_hal::StreamHandle;
 
 use crate::pool::common::event::ThreadEvents;
@@ -528,6 +528,16 @@ impl ThreadCaches {
         }
         let books = self.books.get_or_insert_default();
         held.wrapping_sub(core::mem::replace(&mut books.counted, held))
+    }
+
+    /// Adds the addresses of all blocks.
+    pub(in crate::pool) fn add_spans(&mut self, spans: &mut Vec<Span>) {
+        for cache in self.all().filter(|cache| cache.magazine.held() > 0) {
+            let stream = cache.stream;
+            let out = |cached, units| spans.push(FreedBlock::of(cached, units, stream).span());
+            // Drains a copy: the blocks stay in the cache.
+            cache.magazine.clone().drain(|_| true, out);
+        }
     }
 
     /// Takes all blocks out of the magazines.

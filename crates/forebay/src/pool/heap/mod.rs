@@ -8,6 +8,7 @@
 //! ```
 
 pub(in crate::pool) mod all_counts;
+mod piece;
 pub(in crate::pool) mod scope_peaks;
 pub(in crate::pool) mod seen_streams;
 pub(in crate::pool) mod stream_slots;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::address_space::{AddressSpace, Boundaries, Offset, Streams};
-use forebay_core::{Address, Alignment, Bytes, PageSize, Span};
+use forebay_core::{Address, Bytes, PageSize, Span};
 use forebay_hal::{NamedStream, StreamHandle};
 
 use crate::pool::common::group::{BySide, Group, GroupShare};
@@ -28,6 +29,7 @@ use crate::pool::common::log::LoggedEvent;
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::front::thread_cache::{Counts, ThreadCache};
 use crate::pool::heap::all_counts::AllCounts;
+pub(in crate::pool) use crate::pool::heap::piece::Piece;
 use crate::pool::heap::scope_peaks::ScopePeaks;
 use crate::pool::heap::stream_slots::{Serial, StreamSlots, StreamState, SyncTicket, WaitTarget};
 use crate::pool::heap::uses::{EndedStreams, Uses};
@@ -55,7 +57,7 @@ impl SideHeap {
     fn trim_to(&mut self, found: Address, piece: Piece, taker: u32) -> Address {
         let start = found.checked_align_up(piece.alignment).unwrap_or(found);
         let before = start.offset_from(found).unwrap_or_default();
-        let after = piece.whole.saturating_sub(before).saturating_sub(piece.size);
+        let after = piece.whole().saturating_sub(before).saturating_sub(piece.size);
         for (address, part) in [(Some(found), before), (start.checked_add(piece.size), after)] {
             if let Some(address) = address.filter(|_| !part.is_zero()) {
                 let freed = self.free(address, part, taker);
@@ -78,33 +80,6 @@ pub(in crate::pool) fn span_of(at: Offset, size: Bytes) -> Span {
     Span::new(Address::new(at), size).unwrap_or_default()
 }
 
-/// The part of a hole that a request needs.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::pool) struct Piece {
-    size: Bytes,
-    alignment: Alignment,
-    whole: Bytes,
-}
-
-impl Piece {
-    /// `size` bytes at a multiple of `alignment`; `None` if their sum with the slack overflows.
-    pub(in crate::pool) fn new(size: Bytes, alignment: Alignment) -> Option<Self> {
-        let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
-        Some(Self { size, alignment, whole: size.checked_add(slack)? })
-    }
-
-    /// The address space it is taken from.
-    pub(in crate::pool) fn side(&self) -> Side {
-        Side::of(self.size)
-    }
-
-    /// The size of a hole in which the piece fits wherever the hole begins. The rest before and after the piece stays
-    /// free.
-    pub(in crate::pool) fn whole(&self) -> Bytes {
-        self.whole
-    }
-}
-
 /// The free memory of a pool, and its counters.
 #[derive(Debug)]
 pub(in crate::pool) struct Heap {
@@ -123,11 +98,17 @@ pub(in crate::pool) struct Heap {
     pub(in crate::pool) ended: EndedStreams,
     /// Bytes of pages that are out of the address spaces and not yet returned to the device.
     pub(in crate::pool) outgoing: Bytes,
+    /// Whether memory that is returned to the device stays reserved, because a request reclaims it for itself.
+    keeps_room: bool,
+    /// Bytes reserved for that request.
+    pub(in crate::pool) room: Bytes,
     /// Counts of calls that went past the thread caches, of removed caches, and of the others up to the last census, by
     /// stream.
     pub(in crate::pool) counts: AllCounts,
     /// Units of 512 B in all magazines, as of the last census; wraps.
     pub(in crate::pool) cached: u64,
+    /// How often free memory came: a request that found too little looks again if some has come since.
+    pub(in crate::pool) arrivals: u64,
     /// Allocations from a hole, and allocations that needed the driver.
     pub(in crate::pool) heap_hits: u64,
     pub(in crate::pool) misses: u64,
@@ -159,8 +140,11 @@ impl Heap {
             uses: HashMap::new(),
             ended: EndedStreams::default(),
             outgoing: Bytes::ZERO,
+            keeps_room: false,
+            room: Bytes::ZERO,
             counts: AllCounts::default(),
             cached: 0,
+            arrivals: 0,
             heap_hits: 0,
             misses: 0,
             waits: 0,
@@ -233,6 +217,42 @@ impl Heap {
         self.held_gauge.set(held);
         self.peak_held = self.peak_held.max(held);
         self.share.set_held(self.held_by_side());
+    }
+
+    /// Counts `size` bytes as returned to the device. They stay reserved while a request reclaims memory for itself.
+    pub(in crate::pool) fn released(&mut self, size: Bytes) {
+        self.outgoing = self.outgoing.saturating_sub(size);
+        if self.keeps_room {
+            self.room = self.room.saturating_add(size);
+            self.share.keep_reserved(size);
+        }
+        self.note_held();
+    }
+
+    /// From now on, memory that is returned to the device stays reserved for one request. Returns `false` if another has
+    /// that already.
+    #[must_use]
+    pub(in crate::pool) fn begin_room(&mut self) -> bool {
+        !core::mem::replace(&mut self.keeps_room, true)
+    }
+
+    /// Ends the above, and the reservation of what is left.
+    pub(in crate::pool) fn end_room(&mut self) {
+        self.keeps_room = false;
+        let left = core::mem::take(&mut self.room);
+        self.end_reservation(left);
+    }
+
+    /// Reserves `size` bytes for memory that the pool is about to take from the device, up to `room` of them from what is
+    /// reserved already. Returns `false` if the group would exceed `limit` by it.
+    #[must_use]
+    pub(in crate::pool) fn reserve(&mut self, size: Bytes, room: Bytes, limit: Bytes) -> bool {
+        let room = room.min(size);
+        let reserved = self.share.reserve(size.saturating_sub(room), limit);
+        if reserved {
+            self.room = self.room.saturating_sub(room);
+        }
+        reserved
     }
 
     /// Ends a reservation for memory that did not come, or is held already.
@@ -384,6 +404,7 @@ impl Heap {
     pub(in crate::pool) fn free(&mut self, address: Address, size: Bytes, slot: u32) {
         let freed = self.side_heap(Side::of(size)).free(address, size, slot);
         debug_assert!(freed, "{size} at {address} was freed and not allocated");
+        self.arrivals += 1;
         self.share.set_out(self.out_by_side());
     }
 
@@ -412,6 +433,7 @@ impl Heap {
         let FreedBlock { address, size, .. } = block;
         let freed = self.side_heap(Side::of(size)).space.free(address.get(), size, Streams::ALL);
         debug_assert!(freed.is_ok(), "{size} at {address} was freed and not allocated");
+        self.arrivals += 1;
         self.share.set_out(self.out_by_side());
     }
 

@@ -19,6 +19,7 @@ mod pressure;
 mod process;
 mod refusals;
 mod refused;
+mod reserved;
 mod restore;
 mod reuse;
 mod rim;

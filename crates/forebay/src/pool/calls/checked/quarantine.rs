@@ -53,7 +53,6 @@ impl Shared {
         if lock(&self.debug.quarantine).bytes().get() <= most {
             return Ok(());
         }
-        // Blocks on their way out of the quarantine are not visible to other requests.
         let _leaving = Reclaiming::begin(self);
         let (mut wait, mut outcome) = (WaitBudget::default(), Ok(()));
         self.recheck_streams(&mut wait);
@@ -62,12 +61,15 @@ impl Shared {
                 return outcome;
             };
             let waited = self.wait_before_release(oldest.order, self.deadline(&mut wait));
-            match waited.and_then(|waited| self.release_quarantined(oldest, waited)) {
+            let exit = waited.and_then(|waited| self.release_quarantined(oldest, waited));
+            let mut quarantine = lock(&self.debug.quarantine);
+            quarantine.has_left(&oldest);
+            match exit {
                 Ok(QuarantineExit::Clean) => {}
                 Ok(QuarantineExit::Written(finding)) => outcome = outcome.and(Err(finding)),
                 // A device error with another block is no error of this call.
                 Ok(QuarantineExit::Stays) | Err(_) => {
-                    lock(&self.debug.quarantine).put_back(oldest);
+                    quarantine.put_back(oldest);
                     return outcome;
                 }
             }
@@ -179,11 +181,12 @@ impl Shared {
                     continue;
                 }
             };
-            // Blocks on their way out of the quarantine are not visible to other requests.
             let _leaving = Reclaiming::begin(self);
-            let leaving = lock(&self.debug.quarantine).take_of(order, before);
+            let leaving = lock(&self.debug.quarantine).release_of(order, before);
             for block in leaving {
-                match self.release_quarantined(block, waited) {
+                let exit = self.release_quarantined(block, waited);
+                lock(&self.debug.quarantine).has_left(&block);
+                match exit {
                     Ok(QuarantineExit::Clean) => {}
                     // The rest is released all the same. The first finding is returned, before any device error, and
                     // all findings are recorded.
