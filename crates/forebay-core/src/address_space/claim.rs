@@ -87,10 +87,7 @@ impl AddressSpace {
         let mut claim = Claim { window: plan.window, ..Claim::default() };
         for &step in &plan.steps {
             if let Err(error) = self.claim_step(step, taker, &mut claim) {
-                self.unclaim(&mut claim);
-                for ClearedMapping { at, page, size } in claim.cleared {
-                    self.keep_again(at, page, size);
-                }
+                self.give_back(claim);
                 return Err(error);
             }
         }
@@ -129,6 +126,14 @@ impl AddressSpace {
         claimed
     }
 
+    /// Gives back a claim that nothing was done with.
+    pub fn give_back(&mut self, mut claim: Claim) {
+        self.unclaim(&mut claim);
+        for ClearedMapping { at, page, size } in claim.cleared {
+            self.keep_again(at, page, size);
+        }
+    }
+
     /// Gives back what is left of a claim: the gaps are gaps again, the pages and holes are where they were. What was
     /// [cleared](Claim::cleared) stays cleared.
     pub fn unclaim(&mut self, claim: &mut Claim) {
@@ -153,7 +158,7 @@ impl AddressSpace {
         debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
     }
 
-    /// Takes the holes in `start..end` out of the address space. Their bytes count as taken.
+    /// Takes the holes in `start..end` out of the address space. Their bytes count as neither free nor taken.
     pub fn set_aside(&mut self, start: Offset, end: Offset) -> SetAside {
         let inside = self.holes.within(start).take_while(|hole| hole.start < end);
         let parts: Vec<(Offset, Offset, Streams)> = inside
@@ -161,6 +166,7 @@ impl AddressSpace {
             .collect();
         for &(start, end, _) in &parts {
             self.holes.remove_range(start, end);
+            self.aside += end - start;
         }
         self.holes.adapt(&self.runs);
         SetAside(parts)
@@ -169,6 +175,7 @@ impl AddressSpace {
     /// Puts holes back that were [set aside](Self::set_aside).
     pub fn put_aside_back(&mut self, aside: &mut SetAside) {
         for (start, end, streams) in aside.0.drain(..) {
+            self.aside -= end - start;
             let freed = self.free(start, Bytes::new(end - start), streams);
             debug_assert!(freed.is_ok(), "what was set aside is free already: {freed:?}");
         }
@@ -176,7 +183,7 @@ impl AddressSpace {
 }
 
 impl SetAside {
-    /// Adds more holes, all above those that are there.
+    /// Adds more holes.
     pub fn extend(&mut self, more: Self) {
         for (start, end, streams) in more.0 {
             match self.0.last_mut() {

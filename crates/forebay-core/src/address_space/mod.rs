@@ -139,6 +139,8 @@ pub struct AddressSpace {
     runs: Spans,
     recent: Recent,
     backed: u64,
+    /// Bytes of holes that were set aside for requests.
+    aside: u64,
     /// The most bytes ever taken at once.
     peak: u64,
     /// Bytes of pages that were moved, less a few times those of pages that were created since.
@@ -165,6 +167,7 @@ impl AddressSpace {
             runs: Spans::default(),
             recent: NO_RUNS,
             backed: 0,
+            aside: 0,
             peak: 0,
             moved: 0,
             growths: 0,
@@ -280,8 +283,8 @@ impl AddressSpace {
 
     #[inline]
     fn taken(&self) -> u64 {
-        // Every hole is backed.
-        self.backed - self.holes.bytes()
+        // Every hole is backed, and so is what was one.
+        self.backed - self.holes.bytes() - self.aside
     }
 
     /// Frees `size` bytes from `at`, in the order of `streams`.

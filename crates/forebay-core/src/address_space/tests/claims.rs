@@ -5,7 +5,7 @@ use super::*;
 impl Pair {
     /// Claims what a plan needs: no request gets it, and given back it is all where it was.
     pub(super) fn claim_and_give_back(&mut self, plan: &Plan, size: u64, taker: Streams) {
-        let mut claim = self.space.claim(plan, &taker).unwrap();
+        let claim = self.space.claim(plan, &taker).unwrap();
         if !plan.steps.is_empty() {
             assert!(!self.space.can_take(Bytes::new(size), taker), "the request fits already");
             let (start, end) = plan.window;
@@ -14,8 +14,7 @@ impl Pair {
                 assert_eq!(self.space.clone().claim_gap(gap.at, gap.size).ok(), None);
             }
         }
-        self.space.unclaim(&mut claim);
-        claim.cleared.iter().for_each(|it| self.space.keep_again(it.at, it.page, it.size));
+        self.space.give_back(claim);
         self.check();
     }
 

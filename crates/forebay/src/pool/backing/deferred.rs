@@ -262,9 +262,9 @@ impl Deferred {
         self.ready.extend(self.waiting.drain().map(|(_, (task, _))| task));
     }
 
-    /// Whether any task waits for work.
-    pub(in crate::pool) fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    /// Whether there are no tasks.
+    pub(in crate::pool) fn is_empty(&self) -> bool {
+        self.tasks().next().is_none()
     }
 
     /// Whether any task needs a wait for the whole device.

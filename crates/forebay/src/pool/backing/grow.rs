@@ -114,7 +114,8 @@ impl Backing {
             self.defer(pool, &tasks, [end]);
         }
         pool.heap().frozen = false;
-        if is_shortage(&made) { Ok(Made::Nothing) } else { made }
+        self.device_is_short = is_shortage(&made);
+        if self.device_is_short { Ok(Made::Nothing) } else { made }
     }
 }
 

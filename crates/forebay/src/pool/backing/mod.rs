@@ -75,6 +75,8 @@ pub(in crate::pool) struct Backing {
     pub(in crate::pool) growth: Growth,
     /// The device's free bytes when it was last asked, and the bytes held then.
     asked: Option<(Bytes, Bytes)>,
+    /// Whether the last growth failed for want of memory of the device.
+    pub(in crate::pool) device_is_short: bool,
     /// The bytes by which the pool has grown, ever, instead of flushing the thread caches.
     pub(in crate::pool) grown_to_avoid_flush: Bytes,
     /// The pattern that new pages are filled with.
@@ -116,6 +118,7 @@ impl Backing {
             wait_event,
             growth,
             asked: None,
+            device_is_short: false,
             grown_to_avoid_flush: Bytes::ZERO,
             fresh,
             stable: kind.is_stable(),

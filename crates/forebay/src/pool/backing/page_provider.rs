@@ -267,7 +267,7 @@ impl PageProvider {
                     (reserved, made)
                 }
             };
-            lock(context.heap).end_reservation(core::mem::take(&mut reserved));
+            context.end_reservation(core::mem::take(&mut reserved));
             if let Some(made) = made? {
                 return Ok(made);
             }
@@ -287,7 +287,11 @@ impl PageProvider {
         step::reach(Step::Claimed);
         let room = self.device_room(&claim, *reserved, context.size, log);
         if !matches!(room, Ok(DeviceRoom::Enough)) {
-            self.roll_back(context, Vec::new(), claim, log);
+            {
+                let mut heap = lock(context.heap);
+                heap.outgoing = heap.outgoing.saturating_sub(claim.moved());
+                heap.side_heap(self.side).space.give_back(claim);
+            }
             return match room? {
                 DeviceRoom::ForSmallerPages => Err(too_large_pages(*reserved).into()),
                 _ => Ok(Some(Made::Nothing)),
@@ -327,8 +331,8 @@ impl PageProvider {
         })
     }
 
-    /// Removes the kept mappings that are in the way. Returns `false` if the device refused one: all of them stay in the
-    /// claim then, and become stranded with it.
+    /// Removes the kept mappings that are in the way. Returns `false` if the device refused one: those it refused stay in
+    /// the claim, and become stranded with it.
     fn clear_the_way(&self, claim: &mut Claim, log: &CallLog) -> bool {
         claim.cleared.retain(|it| self.unmap(span_of(it.at, it.size), log).is_err());
         claim.cleared.is_empty()
@@ -573,6 +577,16 @@ pub(in crate::pool) struct GrowthContext<'a> {
 impl GrowthContext<'_> {
     pub(super) fn lane(&self) -> Streams {
         Streams::only(self.taker)
+    }
+
+    /// Ends a reservation for memory that did not come. A request that has room keeps it for its next attempt.
+    fn end_reservation(&self, size: Bytes) {
+        let mut heap = lock(self.heap);
+        if self.has_room {
+            heap.room = heap.room.saturating_add(size);
+        } else {
+            heap.end_reservation(size);
+        }
     }
 
     /// Cuts the piece out of the hole that is there now.

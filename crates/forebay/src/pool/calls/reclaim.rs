@@ -31,6 +31,7 @@ use crate::pool::heap::stream_slots::Serial;
 use crate::pool::heap::{Piece, span_of};
 use crate::pool::shared::Shared;
 use crate::sync::map::Side;
+use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
 /// How long a thread that releases many pages sleeps after each batch, which takes the driver 1.4 ms on one H200.
@@ -47,6 +48,17 @@ enum Effort {
     ReleaseAll,
     /// Everything was tried. Other threads may have returned memory since.
     Nothing,
+}
+
+/// What a request that reclaims memory has found.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    found: Option<Address>,
+    /// The count of [arrivals](crate::pool::heap::Heap::arrivals) from before it looked, and of blocks in quarantine.
+    arrivals: u64,
+    quarantined: u64,
+    /// Whether the device had too little memory to grow.
+    device_is_short: bool,
 }
 
 /// The result of a wait for the work of a stream.
@@ -403,107 +415,112 @@ impl Shared {
         if self.captures.any() || self.is_infeasible(piece, true) {
             return Ok(None);
         }
-        if let Err(error) = self.empty_quarantine(deadline)
-            && error.is_finding()
-        {
-            return Err(error);
-        }
+        let (mut effort, mut turn) = (Effort::Wait, None);
         // The failures on the way are the reason if the memory does not come.
-        let (mut effort, mut turn, mut outcome) = (Effort::Wait, None, Ok(()));
+        let (mut outcome, mut has_settled) = (Ok(()), true);
         loop {
-            let (found, arrivals) = self.take_all_there_is(piece, stream, turn.is_some())?;
-            if found.is_some() {
-                return Ok(found);
+            let look = self.take_all_there_is(piece, stream, turn.is_some())?;
+            if look.found.is_some() {
+                return Ok(look.found);
             }
-            if deadline.has_passed() || self.captures.any() {
+            if self.captures.any() {
                 return outcome.map(|()| None);
             }
-            let keep = match effort {
+            match effort {
                 Effort::Wait => {
-                    outcome = outcome.and(self.settle(deadline).map(drop));
+                    if let Err(error) = self.empty_quarantine(deadline)
+                        && error.is_finding()
+                    {
+                        return Err(error);
+                    }
                     effort = Effort::ReleaseSome;
-                    continue;
                 }
                 Effort::ReleaseSome | Effort::ReleaseAll if turn.is_none() => {
                     turn = ReleaseTurn::begin(self);
                     if turn.is_none() {
                         self.wait_for_reclaims(deadline);
+                        effort = if deadline.has_passed() { Effort::Nothing } else { effort };
                     }
                     continue;
                 }
                 Effort::ReleaseSome => {
-                    effort = Effort::ReleaseAll;
                     let page = self.backing().growth.largest_page;
-                    self.held.get().saturating_sub(piece.whole()).saturating_sub(page)
+                    let keep = self.held.get().saturating_sub(piece.whole()).saturating_sub(page);
+                    self.take_out_free(keep);
+                    effort = Effort::ReleaseAll;
                 }
                 Effort::ReleaseAll => {
+                    self.take_out_free(Bytes::ZERO);
                     effort = Effort::Nothing;
-                    Bytes::ZERO
                 }
                 Effort::Nothing => {
                     turn = None;
-                    if !self.may_come(piece, stream, arrivals, deadline) {
+                    let is_over = outcome.is_err() || deadline.has_passed();
+                    if is_over || !self.may_come(piece, stream, look, has_settled, deadline) {
                         return outcome.map(|()| None);
                     }
                     effort = Effort::Wait;
+                    self.let_others_in();
                     continue;
                 }
-            };
-            self.take_out_free(keep);
-            outcome = outcome.and(self.settle(deadline).map(drop));
+            }
+            let settled = self.settle(deadline);
+            has_settled = matches!(settled, Ok(true));
+            outcome = outcome.and(settled.map(drop));
         }
     }
 
-    /// Cuts a piece out of all that is free now, in caches too, or grows for it. Returns the count of
-    /// [arrivals](crate::pool::heap::Heap::arrivals) from before it looked.
+    /// Cuts a piece out of all that is free now, in caches too, or grows for it.
     fn take_all_there_is(
         &self,
         piece: Piece,
         stream: StreamHandle,
         has_room: bool,
-    ) -> Result<(Option<Address>, u64)> {
+    ) -> Result<Look> {
         step::reach(Step::Looking);
+        let quarantined = lock(&self.debug.quarantine).added();
         let mut backing = self.backing();
         self.flush_all_caches(&mut backing);
         let arrivals = self.heap().arrivals;
         let (side, size) = (piece.side(), piece.whole());
         backing.run_rung(self.context(), Rung::Others, (side, size), stream);
-        let found = {
+        let mut found = {
             let mut heap = self.heap();
             let slot = heap.slot_for(stream);
             heap.allocate(piece, slot)
         };
-        if found.is_some() {
-            return Ok((found, arrivals));
+        if found.is_none() {
+            found = backing.grow(self.context(), Wanted { piece, stream, has_room })?;
         }
-        Ok((backing.grow(self.context(), Wanted { piece, stream, has_room })?, arrivals))
+        Ok(Look { found, arrivals, quarantined, device_is_short: backing.device_is_short })
     }
 
-    /// Whether memory has come for a request since it last looked, when the count of arrivals was `before`, or is held by
-    /// work that is pending.
+    /// Whether memory has come for a request since it last looked, or is held by work that is pending. Pending work is no
+    /// reason to look again if the last wait for it did not end.
     fn may_come(
         &self,
         piece: Piece,
         stream: StreamHandle,
-        before: u64,
+        look: Look,
+        has_settled: bool,
         deadline: Deadline,
     ) -> bool {
-        if self.is_infeasible(piece, true) {
+        // The device has less than it says, and no other memory of the pool would help.
+        if look.device_is_short || self.is_infeasible(piece, true) {
             return false;
         }
-        // First what other threads have under way, then what they have done: it may end in between.
-        if self.wait_for_reclaims(deadline) {
-            return true;
-        }
+        // First what other threads have under way, then what they have done.
+        self.wait_for_reclaims(deadline);
+        let has_quarantined = lock(&self.debug.quarantine).added() != look.quarantined;
         {
             let backing = self.backing();
             let mut heap = self.heap();
             let taker = Streams::only(heap.slot_for(stream));
-            // What is free in the order of streams that this one could not be made to wait for comes by a wait on the host.
-            let is_pending = backing.deferred.is_waiting()
+            let is_pending = !backing.deferred.is_empty()
+                || !backing.outgoing.is_empty()
                 || heap.has_unknown()
-                || !heap.owners(piece.side(), taker).is_empty();
-            if heap.arrivals != before || is_pending {
+                || heap.has_unreachable(piece.side(), taker);
+            if heap.arrivals != look.arrivals || has_quarantined || is_pending && has_settled {
                 return true;
             }
         }

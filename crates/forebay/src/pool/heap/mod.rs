@@ -107,7 +107,8 @@ pub(in crate::pool) struct Heap {
     pub(in crate::pool) counts: AllCounts,
     /// Units of 512 B in all magazines, as of the last census; wraps.
     pub(in crate::pool) cached: u64,
-    /// How often free memory came: a request that found too little looks again if some has come since.
+    /// How often memory came, as a hole or as room to grow: a request that found too little looks again if some has come
+    /// since.
     pub(in crate::pool) arrivals: u64,
     /// Allocations from a hole, and allocations that needed the driver.
     pub(in crate::pool) heap_hits: u64,
@@ -222,6 +223,7 @@ impl Heap {
     /// Counts `size` bytes as returned to the device. They stay reserved while a request reclaims memory for itself.
     pub(in crate::pool) fn released(&mut self, size: Bytes) {
         self.outgoing = self.outgoing.saturating_sub(size);
+        self.arrivals += 1;
         if self.keeps_room {
             self.room = self.room.saturating_add(size);
             self.share.keep_reserved(size);
@@ -575,6 +577,12 @@ impl Heap {
         let [small, large] =
             [&self.small, &self.large].map(|side_heap| side_heap.space.other_owners(Streams::ALL));
         small.or(large)
+    }
+
+    /// Whether holes of a side are free in the order of streams that `taker` cannot be made to wait for on the device.
+    pub(in crate::pool) fn has_unreachable(&mut self, side: Side, taker: Streams) -> bool {
+        let owners = self.owners(side, taker);
+        owners.numbers().any(|owner| matches!(self.slots.wait_target(owner), WaitTarget::Unknown))
     }
 
     /// Streams that own holes on a side which `taker` may not use.

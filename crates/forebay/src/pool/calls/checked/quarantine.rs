@@ -185,7 +185,9 @@ impl Shared {
             let leaving = lock(&self.debug.quarantine).release_of(order, before);
             for block in leaving {
                 let exit = self.release_quarantined(block, waited);
-                lock(&self.debug.quarantine).has_left(&block);
+                if matches!(exit, Ok(QuarantineExit::Clean | QuarantineExit::Written(_))) {
+                    lock(&self.debug.quarantine).has_left(&block);
+                }
                 match exit {
                     Ok(QuarantineExit::Clean) => {}
                     // The rest is released all the same. The first finding is returned, before any device error, and
@@ -203,9 +205,12 @@ impl Shared {
                 }
             }
         }
+        let mut quarantine = lock(&self.debug.quarantine);
         for block in stay.into_iter().rev() {
-            lock(&self.debug.quarantine).put_back(block);
+            quarantine.has_left(&block);
+            quarantine.put_back(block);
         }
+        drop(quarantine);
         outcome
     }
 }
