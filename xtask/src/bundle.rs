@@ -31,7 +31,7 @@ use crate::workplace::Workplace;
 /// The most a bundle may take: what can be sent to a machine without ado.
 const MOST: u64 = 60 << 20;
 
-/// How long building may take, optimised and linked as a whole, on two cores.
+/// How long building may be silent, optimised and linked as a whole, on two cores.
 const BUILD: Duration = Duration::from_secs(2400);
 
 /// How long git may take to say where it is.

@@ -31,11 +31,44 @@ fn ended_time(child: &Child) -> Option<Duration> {
     if matches!(asked, Some(None)) {
         return None;
     }
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    Some(time_of(child.id()).unwrap_or_default())
+}
+
+/// The processor time of a process, and of those it has waited for.
+#[cfg(target_os = "linux")]
+fn time_of(process: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    ticks(&stat).map(duration)
+}
+
+#[cfg(target_os = "linux")]
+fn duration(ticks: u64) -> Duration {
     let per_second = rustix::param::clock_ticks_per_second();
-    Some(ticks(&stat).map_or(Duration::ZERO, |ticks| {
-        Duration::from_millis(ticks.saturating_mul(1000) / per_second.max(1))
-    }))
+    Duration::from_millis(ticks.saturating_mul(1000) / per_second.max(1))
+}
+
+/// The processor time of a process and its descendants; `None` where the system does not tell.
+#[cfg(target_os = "linux")]
+pub(crate) fn time_of_tree(root: u32) -> Option<Duration> {
+    let entries = std::fs::read_dir("/proc").ok()?.flatten();
+    let stats = entries.filter_map(|entry| {
+        let process: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        Some((process, parent, ticks(&stat)?))
+    });
+    let stats: Vec<(u32, u32, u64)> = stats.collect();
+    let (mut tree, mut sum) = (vec![root], 0_u64);
+    while let Some(process) = tree.pop() {
+        tree.extend(stats.iter().filter(|stat| stat.1 == process).map(|stat| stat.0));
+        sum += stats.iter().filter(|stat| stat.0 == process).map(|stat| stat.2).sum::<u64>();
+    }
+    Some(duration(sum))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn time_of_tree(_root: u32) -> Option<Duration> {
+    None
 }
 
 /// The sum of utime, stime, cutime and cstime in a line of `/proc/PID/stat`: the fields 14 to 17, of which

@@ -22,7 +22,7 @@ use clap::Args;
 use crate::screen::{BAD, QUIET, Screen, styled};
 use crate::workplace::Workplace;
 
-/// How long building may take, optimised as one, on two cores.
+/// How long building may be silent, optimised as one, on two cores.
 const BUILD: Duration = Duration::from_secs(2400);
 
 /// What static linking needs besides: the system's own, on Linux.

@@ -28,7 +28,7 @@ const PAIRS: &str = "20000000";
 const ROUNDS: u32 = 5;
 const MOST_ROUNDS: u32 = 80;
 
-/// How long building the library may take, as one, on two busy cores; and the probe; and a run of it.
+/// How long building the library may be silent, as one, on two busy cores; and the probe; and a run of it.
 const BUILD: Duration = Duration::from_secs(1200);
 const COMPILE: Duration = Duration::from_secs(60);
 const RUN: Duration = Duration::from_secs(120);

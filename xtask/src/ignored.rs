@@ -14,7 +14,7 @@ use crate::setup::Runner;
 use crate::step::Skip;
 use crate::workplace::Workplace;
 
-/// How long the list may take: everything is built already.
+/// How long the list may be silent: everything is built already.
 const LIST: Duration = Duration::from_secs(120);
 
 /// How long a binary may take to say that it will not run a test.

@@ -19,7 +19,7 @@ pub(crate) const MOST: u64 = 150;
 const FEW: u64 = 1000;
 const MORE: u64 = 200_000;
 
-/// How long building the probe may take, and running it once.
+/// How long building the probe may be silent, and running it once.
 const BUILD: Duration = Duration::from_secs(900);
 const RUN: Duration = Duration::from_secs(120);
 

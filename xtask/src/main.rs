@@ -5,7 +5,7 @@
 //!   test ── the plan: which steps, in which order, what each means
 //!    ├── setup    what a step needs that a fresh machine may lack
 //!    ├── python   the same for the Python package: an interpreter and its environments
-//!    ├── run      one command with a deadline, its output kept
+//!    ├── run      one command, its output kept; ended if it hangs
 //!    │    └── cpu      the processor time it took
 //!    ├── count    the runners' own words, turned into numbers
 //!    ├── ignored  why a test that was not started was not

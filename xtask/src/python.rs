@@ -13,13 +13,13 @@ use crate::run::Task;
 use crate::setup::{Runner, install_package};
 use crate::workplace::Workplace;
 
-/// How long asking an interpreter something may take.
+/// How long asking an interpreter something may be silent.
 const LOOK: Duration = Duration::from_secs(20);
 
-/// How long making an environment may take.
+/// How long making an environment may be silent.
 const MAKE: Duration = Duration::from_secs(120);
 
-/// How long fetching packages may take: some 30 MiB.
+/// How long fetching packages may be silent: some 30 MiB.
 const FETCH: Duration = Duration::from_secs(240);
 
 /// The oldest version the package is for.
@@ -103,11 +103,11 @@ impl Environment {
     pub(crate) fn python<'a>(
         &self,
         words: impl IntoIterator<Item = &'a str>,
-        deadline: Duration,
+        patience: Duration,
         place: &Workplace,
     ) -> Task {
         let python = self.folder.join("bin").join("python");
-        place.program(&python.display().to_string(), words, deadline)
+        place.program(&python.display().to_string(), words, patience)
     }
 
     /// Fetches the packages of a file of requirements, of which those that are there are left; else why not.

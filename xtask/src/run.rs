@@ -1,4 +1,5 @@
-//! One command with a deadline: no input, its output kept, nothing of it left running.
+//! One command: no input, its output kept, nothing of it left running. It goes on for as long as it makes progress,
+//! however slow the machine; one that hangs is ended.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -25,23 +26,24 @@ pub(crate) struct Task {
     arguments: Vec<OsString>,
     variables: Vec<(OsString, OsString)>,
     directory: PathBuf,
-    deadline: Duration,
+    patience: Duration,
 }
 
 impl Task {
-    /// `program` with `arguments` in `directory`, ended by force after `deadline`.
+    /// `program` with `arguments` in `directory`. It is ended by force if it prints nothing for `patience`, and has used that
+    /// much processor time since or none at all.
     pub(crate) fn new<A: AsRef<OsStr>>(
         program: impl AsRef<OsStr>,
         arguments: impl IntoIterator<Item = A>,
         directory: &Path,
-        deadline: Duration,
+        patience: Duration,
     ) -> Self {
         Self {
             program: program.as_ref().to_owned(),
             arguments: arguments.into_iter().map(|one| one.as_ref().to_owned()).collect(),
             variables: Vec::new(),
             directory: directory.to_owned(),
-            deadline,
+            patience,
         }
     }
 
@@ -108,12 +110,14 @@ impl Task {
         watch: &mut dyn FnMut(Duration, &str),
     ) -> (Ending, Duration) {
         let started = Instant::now();
+        let mut progress = Progress::new(child.id(), self.patience);
         let mut ended: Option<(Ending, Instant)> = None;
         let mut cpu = Duration::ZERO;
         loop {
             let drained = match pipe.recv_timeout(TICK) {
                 Ok(bytes) => {
                     output.extend_from_slice(&bytes);
+                    progress.printed();
                     false
                 }
                 Err(RecvTimeoutError::Timeout) => false,
@@ -132,9 +136,9 @@ impl Task {
                             let success = status.success();
                             Some(if success { Ending::Success } else { Ending::Failure(status) })
                         }
-                        Ok(None) if started.elapsed() > self.deadline => {
+                        Ok(None) if progress.has_ended() => {
                             kill_with_descendants(&mut child);
-                            Some(Ending::Overrun(self.deadline))
+                            Some(Ending::Hung(self.patience))
                         }
                         Ok(None) => None,
                         Err(error) => Some(Ending::NotStarted(error)),
@@ -164,6 +168,52 @@ impl fmt::Display for Task {
     }
 }
 
+/// Whether a command goes on: by what it prints, and by the processor time of all its processes. On a machine with other
+/// work to do a silent command may need long for little, but it gets some time.
+struct Progress {
+    process: u32,
+    patience: Duration,
+    /// When it last printed, and the processor time until about then; `None` until the next look.
+    printed: (Instant, Option<Duration>),
+    /// The processor time at the last look that found more, and when that was.
+    worked: (Duration, Instant),
+    looked: Instant,
+}
+
+impl Progress {
+    /// How often the processes are looked at.
+    const LOOK: Duration = Duration::from_millis(500);
+
+    fn new(process: u32, patience: Duration) -> Self {
+        let now = Instant::now();
+        let worked = (Duration::ZERO, now);
+        Self { process, patience, printed: (now, Some(Duration::ZERO)), worked, looked: now }
+    }
+
+    fn printed(&mut self) {
+        self.printed = (Instant::now(), None);
+    }
+
+    /// Whether it has made none for long enough.
+    fn has_ended(&mut self) -> bool {
+        if self.looked.elapsed() < Self::LOOK {
+            return false;
+        }
+        self.looked = Instant::now();
+        let Some(work) = cpu::time_of_tree(self.process) else {
+            // Where the system does not tell, what is printed has to.
+            return self.printed.0.elapsed() > self.patience;
+        };
+        if work != self.worked.0 {
+            self.worked = (work, self.looked);
+        }
+        let before = *self.printed.1.get_or_insert(work);
+        let is_silent = self.printed.0.elapsed() > self.patience;
+        let had_its_time = work.saturating_sub(before) > self.patience;
+        is_silent && (had_its_time || self.worked.1.elapsed() > self.patience)
+    }
+}
+
 /// How a command ended.
 #[derive(Debug)]
 pub(crate) enum Ending {
@@ -171,8 +221,8 @@ pub(crate) enum Ending {
     Success,
     /// It exited with another code, or by a signal.
     Failure(ExitStatus),
-    /// It ran past its deadline and was ended.
-    Overrun(Duration),
+    /// It made no progress for this long and was ended.
+    Hung(Duration),
     /// It could not be started: most often, it is not installed.
     NotStarted(io::Error),
 }
@@ -182,8 +232,8 @@ impl fmt::Display for Ending {
         match self {
             Self::Success => f.write_str("succeeded"),
             Self::Failure(status) => write!(f, "ended with {status}"),
-            Self::Overrun(limit) => {
-                write!(f, "was ended: it ran longer than the {} s it is given", limit.as_secs())
+            Self::Hung(patience) => {
+                write!(f, "was ended: it made no progress for {} s", patience.as_secs())
             }
             Self::NotStarted(error) => write!(f, "could not be started: {error}"),
         }
@@ -279,16 +329,43 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_deadline_ends_the_command_and_what_it_started() {
+    fn a_command_that_hangs_is_ended_with_what_it_started() {
         // The grandchild is its own session, as the tests of some runners are.
         let script = "setsid sleep 600 & echo $!; wait";
         let started = Instant::now();
         let ran = shell(script, Duration::from_millis(500));
-        assert!(matches!(ran.ending, Ending::Overrun(_)), "{:?}", ran.ending);
+        assert!(matches!(ran.ending, Ending::Hung(_)), "{:?}", ran.ending);
         assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", ran.output.trim()));
         // Gone, or dead and not yet collected by the process that inherited it.
         assert!(stat.as_ref().map_or(true, |stat| stat.contains(") Z ")), "{stat:?}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_command_that_works_in_vain_is_ended() {
+        let ran = shell("while :; do :; done", Duration::from_millis(500));
+        assert!(matches!(ran.ending, Ending::Hung(_)), "{:?}", ran.ending);
+        assert!(ran.reason().contains("made no progress"), "{}", ran.reason());
+    }
+
+    #[test]
+    fn a_command_that_goes_on_is_not_ended() {
+        let patience = Duration::from_secs(2);
+        let started = Instant::now();
+        let ran = shell("for i in 1 2 3 4 5 6 7 8; do sleep 0.5; echo $i; done", patience);
+        assert!(ran.succeeded(), "{:?}", ran.ending);
+        assert!(started.elapsed() > patience);
+    }
+
+    /// A stand-in for a busy machine: it prints nothing, and gets a little time now and then.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_silent_command_that_gets_little_time_is_not_ended() {
+        let work = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done";
+        let script = format!("for n in 1 2 3 4 5 6; do {work}; sleep 0.5; done; echo done");
+        let ran = shell(&script, Duration::from_millis(1500));
+        assert!(ran.succeeded(), "{:?}", ran.ending);
     }
 
     #[test]

@@ -8,13 +8,13 @@ use std::time::Duration;
 use crate::run::{Ran, Task};
 use crate::workplace::Workplace;
 
-/// How long looking for a tool may take. rustup's stand-ins answer in a few milliseconds.
+/// How long looking for a tool may be silent. rustup's stand-ins answer in a few milliseconds.
 const LOOK: Duration = Duration::from_secs(20);
 
-/// How long fetching a component may take: a few MiB.
+/// How long fetching a component may be silent: a few MiB.
 const FETCH_COMPONENT: Duration = Duration::from_secs(60);
 
-/// How long fetching a whole toolchain may take: about 100 MiB.
+/// How long fetching a whole toolchain may be silent: about 100 MiB.
 const FETCH_TOOLCHAIN: Duration = Duration::from_secs(180);
 
 /// How commands are run: on the screen, or by a test that makes up what they say.
@@ -102,7 +102,7 @@ pub(crate) fn ensure_miri(place: &Workplace, run: &mut Runner<'_>) -> Result<(),
     Err(format!("Miri is not installed, and \"rustup {}\" {}", words.join(" "), fetched.reason()))
 }
 
-/// How long installing a package of the system may take.
+/// How long installing a package of the system may be silent.
 const FETCH_PACKAGE: Duration = Duration::from_secs(180);
 
 /// Sees that valgrind is there, installing it where that is allowed; else the reason.

@@ -12,11 +12,10 @@ use crate::run::{Task, last_line};
 use crate::screen::{BAD, Screen, styled};
 use crate::workplace::{TESTED, Workplace};
 
-/// How long building it may take, at full speed and on two cores.
+/// How long building it may be silent, at full speed and on two cores.
 const BUILD: Duration = Duration::from_secs(1200);
 
-/// How long an operation may take. Some ten times what it takes on average on a slow machine: the deadline
-/// is there for a pool that hangs.
+/// And for each operation, some ten times what it takes on average on a slow machine.
 const EACH: Duration = Duration::from_micros(30);
 
 /// Which rounds there are.
@@ -109,8 +108,8 @@ impl Soak {
             format!("record={}", path.display())
         }));
         let operations = u32::try_from(self.operations).unwrap_or(u32::MAX);
-        let deadline = BUILD.saturating_add(EACH.saturating_mul(operations));
-        place.cargo(words.iter().map(String::as_str), deadline)
+        let patience = BUILD.saturating_add(EACH.saturating_mul(operations));
+        place.cargo(words.iter().map(String::as_str), patience)
     }
 
     /// Runs it under the eyes of whoever looks at the screen. Whether nothing was violated.

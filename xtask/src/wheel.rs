@@ -22,14 +22,14 @@ use crate::workplace::Workplace;
 /// What builds the adapters and packs them.
 const SCRIPT: &str = "xtask/wheel/adapters.py";
 
-/// How long building the package may take, optimised, on two cores.
+/// How long building the package may be silent, optimised, on two cores.
 const BUILD: Duration = Duration::from_secs(2400);
 
-/// How long fetching the headers and compiling the adapters may take: some 40 MB, and eight compilations. More where a
+/// How long fetching the headers and compiling the adapters may be silent: some 40 MB, and eight compilations. More where a
 /// server refuses range requests: each PyTorch is up to 0.9 GB then.
 const ADAPTERS: Duration = Duration::from_secs(3600);
 
-/// How long packing may take.
+/// How long packing may be silent.
 const PACK: Duration = Duration::from_secs(120);
 
 /// Where it goes.

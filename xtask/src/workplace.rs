@@ -61,9 +61,9 @@ impl Workplace {
     pub(crate) fn cargo<'a>(
         &self,
         arguments: impl IntoIterator<Item = &'a str>,
-        deadline: Duration,
+        patience: Duration,
     ) -> Task {
-        Task::new(&self.cargo, arguments, &self.root, deadline)
+        Task::new(&self.cargo, arguments, &self.root, patience)
     }
 
     /// A call of a program of the system, which may not be there.
@@ -71,17 +71,17 @@ impl Workplace {
         &self,
         name: &str,
         arguments: impl IntoIterator<Item = &'a str>,
-        deadline: Duration,
+        patience: Duration,
     ) -> Task {
-        Task::new(name, arguments, &self.root, deadline)
+        Task::new(name, arguments, &self.root, patience)
     }
 
     /// A call of rustup, which may not be there.
     pub(crate) fn rustup<'a>(
         &self,
         arguments: impl IntoIterator<Item = &'a str>,
-        deadline: Duration,
+        patience: Duration,
     ) -> Task {
-        Task::new("rustup", arguments, &self.root, deadline)
+        Task::new("rustup", arguments, &self.root, patience)
     }
 }

@@ -8,10 +8,10 @@ use crate::setup::has_subcommand;
 use crate::step::Outcome;
 use crate::workplace::Workplace;
 
-/// How long cargo-deny may take; it may fetch crates of other systems, to read their licences.
+/// How long cargo-deny may be silent; it may fetch crates of other systems, to read their licences.
 const LICENCES: Duration = Duration::from_secs(300);
 
-/// How long fetching the database of advisories and comparing may take.
+/// How long fetching the database of advisories and comparing may be silent.
 const ADVISORIES: Duration = Duration::from_secs(120);
 
 const NO_DENY: &str = "cargo-deny is not installed, and building it takes longer than all other steps together; \

@@ -15,7 +15,7 @@ use crate::workplace::Workplace;
 /// The most percent of the processors' time that others may take while something is timed.
 const MOST_STOLEN: u64 = 5;
 
-/// How long building with the model checker and running it may take.
+/// How long building with the model checker and running it may be silent.
 const LOOM: Duration = Duration::from_secs(900);
 
 /// What the threads of the pool share, in every order that the memory model allows. One check.

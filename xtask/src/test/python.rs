@@ -8,13 +8,13 @@ use crate::python::{Environment, folder, interpreter, wheel_in};
 use crate::step::Outcome;
 use crate::workplace::{TESTED, Workplace};
 
-/// How long building the wheel and the fake driver may take, on two cores.
+/// How long building the wheel and the fake driver may be silent, on two cores.
 const BUILD: Duration = Duration::from_secs(900);
 
-/// How long installing the wheel and trying it may take.
+/// How long installing the wheel and trying it may be silent.
 const TRY: Duration = Duration::from_secs(120);
 
-/// How long the tests may take.
+/// How long the tests may be silent.
 const TESTS: Duration = Duration::from_secs(600);
 
 /// A program that uses what was installed, before anything else is installed beside it.

@@ -15,10 +15,10 @@ use crate::shape::faults;
 use crate::step::Outcome;
 use crate::workplace::Workplace;
 
-/// How long a command may take that builds nothing.
+/// How long a command may be silent that builds nothing.
 const SHORT: Duration = Duration::from_secs(120);
 
-/// How long a command may take that builds the workspace and all it depends on, on two cores.
+/// How long a command may be silent that builds the workspace and all it depends on, on two cores.
 const BUILD: Duration = Duration::from_secs(1200);
 
 /// Every file as rustfmt writes it.

@@ -11,10 +11,10 @@ use crate::soak::{self, Build, Soak};
 use crate::step::{Outcome, Skip, Tally};
 use crate::workplace::{TESTED, Workplace};
 
-/// How long building and running all tests may take, on two cores.
+/// How long building and running all tests may be silent, on two cores.
 const ALL_TESTS: Duration = Duration::from_secs(1800);
 
-/// How long Miri may take, building its standard library included.
+/// How long Miri may be silent, building its standard library included.
 const MIRI: Duration = Duration::from_secs(900);
 
 /// How many cases a random test tries in the inner loop.
