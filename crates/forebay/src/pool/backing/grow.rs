@@ -5,7 +5,7 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
 use crate::pool::backing::deferred::{Task, WorkEnd};
-use crate::pool::backing::page_provider::{GrowthContext, Made};
+use crate::pool::backing::growth::{GrowthContext, Made};
 use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::step::{self, Step};
 use crate::pool::heap::Piece;

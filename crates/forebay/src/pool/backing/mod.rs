@@ -17,6 +17,7 @@
 
 pub(in crate::pool) mod deferred;
 pub(in crate::pool) mod grow;
+mod growth;
 pub(in crate::pool) mod page_provider;
 mod plan;
 mod reach;

@@ -1,19 +1,20 @@
 //! The page provider: carries out a growth plan of one address space with the driver. The heap lock is held to record
 //! results and while addresses are reserved, but not while the driver creates, maps or releases memory.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use forebay_core::address_space::{
-    Boundaries, Claim, ClaimedGap, ClearedMapping, Growth, Offset, RemovedPage, Streams,
+    Boundaries, Claim, ClaimedGap, ClearedMapping, Offset, RemovedPage,
 };
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
+use crate::pool::backing::growth::{GrowthContext, Made};
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::log::CallLog;
 use crate::pool::common::step::{self, Step};
-use crate::pool::heap::{Heap, Piece, SideHeap, span_of};
-use crate::sync::map::{AddressMap, LEAF, Side};
+use crate::pool::heap::{SideHeap, span_of};
+use crate::sync::map::{LEAF, Side};
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
@@ -60,17 +61,6 @@ enum DeviceRoom {
     ForSmallerPages,
     /// It has too little.
     TooLittle,
-}
-
-/// What a growth has brought.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::pool) enum Made {
-    /// Nothing: the limit, the addresses or the device do not allow it.
-    Nothing,
-    /// A hole, for a growth without a piece to cut.
-    Room,
-    /// The piece, cut before anyone else could see the room.
-    Piece(Address),
 }
 
 /// A growth for which memory of the device is reserved.
@@ -242,7 +232,7 @@ impl PageProvider {
 
     /// Makes a hole of the wanted size in the order of the taker, which has waited for all others, and cuts the piece
     /// out of it. Adds the old mappings of moved pages to `aliases`. The caller keeps the heap's slots
-    /// [frozen](Heap::frozen) meanwhile.
+    /// [frozen](crate::pool::heap::Heap::frozen) meanwhile.
     ///
     /// All or nothing: what the plan needs is claimed under the lock it was planned under. Pages are created and mapped
     /// where no request can see them, and enter the address space together. If a step fails, new pages are released and
@@ -551,48 +541,6 @@ impl PageProvider {
             self.add_stray(context.heap, start, bytes);
         }
         Ok(made)
-    }
-}
-
-/// A growth: what it is for, and what it needs beside the provider.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::pool) struct GrowthContext<'a> {
-    pub(in crate::pool) heap: &'a Mutex<Heap>,
-    pub(in crate::pool) map: &'a AddressMap,
-    pub(in crate::pool) growth: &'a Growth,
-    /// The most that both sides together may hold.
-    pub(in crate::pool) limit: Bytes,
-    /// The pattern for new memory, and the stream to fill it on: the one it is made for.
-    pub(in crate::pool) fresh: Option<(Pattern, StreamHandle)>,
-    /// How large the hole has to be.
-    pub(in crate::pool) size: Bytes,
-    /// The slot of the stream that it is for.
-    pub(in crate::pool) taker: u32,
-    /// What to cut out of it.
-    pub(in crate::pool) piece: Option<Piece>,
-    /// Whether the room that was released for a request is for this one.
-    pub(in crate::pool) has_room: bool,
-}
-
-impl GrowthContext<'_> {
-    pub(super) fn lane(&self) -> Streams {
-        Streams::only(self.taker)
-    }
-
-    /// Ends a reservation for memory that did not come. A request that has room keeps it for its next attempt.
-    fn end_reservation(&self, size: Bytes) {
-        let mut heap = lock(self.heap);
-        if self.has_room {
-            heap.room = heap.room.saturating_add(size);
-        } else {
-            heap.end_reservation(size);
-        }
-    }
-
-    /// Cuts the piece out of the hole that is there now.
-    pub(super) fn cut(&self, heap: &mut Heap) -> Made {
-        let Some(piece) = self.piece else { return Made::Room };
-        heap.allocate(piece, self.taker).map_or(Made::Nothing, Made::Piece)
     }
 }
 

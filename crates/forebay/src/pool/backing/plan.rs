@@ -5,7 +5,8 @@ use forebay_core::Bytes;
 use forebay_core::address_space::{Plan, PlanError};
 
 use crate::Result;
-use crate::pool::backing::page_provider::{GrowthContext, Made, PageProvider, Planned};
+use crate::pool::backing::growth::{GrowthContext, Made};
+use crate::pool::backing::page_provider::{PageProvider, Planned};
 use crate::pool::common::log::CallLog;
 use crate::pool::heap::SideHeap;
 use crate::sync::tracked::lock;
