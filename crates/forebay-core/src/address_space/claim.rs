@@ -37,9 +37,17 @@ pub struct ClaimedGap {
     pub is_mapped: bool,
 }
 
-/// A kept mapping that is in the way of a plan. Nobody uses it.
+impl RemovedPage {
+    /// Where it is still mapped.
+    pub fn mapping(&self) -> PageMapping {
+        PageMapping { at: self.at, page: self.page, size: self.size }
+    }
+}
+
+/// Where a page is mapped that is no longer in the address space there: the old mapping of a moved page, kept or not, or a
+/// page that is to be returned to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClearedMapping {
+pub struct PageMapping {
     /// Where it is.
     pub at: Offset,
     /// The page that is mapped there.
@@ -59,8 +67,8 @@ pub struct SetAside(Vec<(Offset, Offset, Streams)>);
 pub struct Claim {
     /// The gaps that pages are about to fill.
     pub gaps: Vec<ClaimedGap>,
-    /// Mappings that have to be removed before.
-    pub cleared: Vec<ClearedMapping>,
+    /// Kept mappings in the way, which the driver has to remove first. No work uses them.
+    pub cleared: Vec<PageMapping>,
     /// The holes of the window.
     pub aside: SetAside,
     /// The addresses that the request may lie in once all of it is settled.
@@ -109,7 +117,7 @@ impl AddressSpace {
             Step::Clear { at, .. } => {
                 let (page, size) = self.kept_at(at).ok_or(AddressSpaceError::Absent { at })?;
                 self.clear_kept(at)?;
-                claim.cleared.push(ClearedMapping { at, page, size });
+                claim.cleared.push(PageMapping { at, page, size });
                 return Ok(());
             }
         };
@@ -128,19 +136,11 @@ impl AddressSpace {
 
     /// Gives back a claim that nothing was done with.
     pub fn give_back(&mut self, mut claim: Claim) {
-        self.unclaim(&mut claim);
-        for ClearedMapping { at, page, size } in claim.cleared {
-            self.keep_again(at, page, size);
-        }
-    }
-
-    /// Gives back what is left of a claim: the gaps are gaps again, the pages and holes are where they were. What was
-    /// [cleared](Claim::cleared) stays cleared.
-    pub fn unclaim(&mut self, claim: &mut Claim) {
         self.put_aside_back(&mut claim.aside);
-        for gap in claim.gaps.drain(..).rev() {
+        for gap in claim.gaps.into_iter().rev() {
             self.unclaim_gap(gap);
         }
+        claim.cleared.into_iter().for_each(|mapping| self.keep_again(mapping));
     }
 
     /// Gives back one gap of a claim.

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{AddressSpace, AddressSpaceError, Boundaries, Offset, PlacedPage};
+use super::{AddressSpace, AddressSpaceError, Boundaries, Offset, PageMapping, PlacedPage};
 use crate::Bytes;
 
 /// The kept mappings of an address space. They overlap neither each other nor pages, and no alias but the claim of a page
@@ -103,7 +103,7 @@ impl AddressSpace {
     }
 
     /// Keeps a mapping again that was about to be removed.
-    pub(super) fn keep_again(&mut self, at: Offset, page: u64, size: Bytes) {
+    pub(super) fn keep_again(&mut self, PageMapping { at, page, size }: PageMapping) {
         self.kept.insert(at, PlacedPage { size: size.get(), page, growth: self.growths });
     }
 

@@ -55,7 +55,7 @@ use std::collections::BTreeMap;
 
 use crate::{Bytes, PageSize};
 
-pub use claim::{Claim, ClaimedGap, ClearedMapping, RemovedPage, SetAside};
+pub use claim::{Claim, ClaimedGap, PageMapping, RemovedPage, SetAside};
 pub use error::AddressSpaceError;
 use gaps::Spans;
 use groups::StreamsRef;

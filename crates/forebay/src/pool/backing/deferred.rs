@@ -17,11 +17,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use forebay_core::Bytes;
-use forebay_core::address_space::Offset;
+use forebay_core::address_space::{Offset, PageMapping};
 use forebay_hal::{Device, StreamHandle};
 
 use crate::Result;
-use crate::pool::backing::page_provider::PageMapping;
 use crate::pool::common::log::{CallLog, LoggedEvent};
 use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::stream_slots::Serial;

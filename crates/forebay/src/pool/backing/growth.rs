@@ -42,7 +42,8 @@ pub(in crate::pool) struct GrowthContext<'a> {
 }
 
 impl GrowthContext<'_> {
-    pub(super) fn lane(&self) -> Streams {
+    /// The stream that it is for, as a set.
+    pub(super) fn stream(&self) -> Streams {
         Streams::only(self.taker)
     }
 

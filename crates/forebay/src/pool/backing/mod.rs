@@ -25,12 +25,12 @@ mod release;
 
 use std::sync::{Arc, Mutex};
 
-use forebay_core::address_space::{Growth, Streams};
+use forebay_core::address_space::{Growth, PageMapping, Streams};
 use forebay_core::{Bytes, Rung};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
 use crate::pool::backing::deferred::{Deferred, MOST_SLOW, Task, WorkEnd};
-use crate::pool::backing::page_provider::{PageMapping, PageProvider};
+use crate::pool::backing::page_provider::PageProvider;
 pub(in crate::pool) use crate::pool::backing::release::FreePage;
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::capture::Captures;

@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use forebay_core::address_space::{
-    Boundaries, Claim, ClaimedGap, ClearedMapping, Offset, RemovedPage,
-};
+use forebay_core::address_space::{Boundaries, Claim, ClaimedGap, Offset, PageMapping};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
@@ -35,22 +33,6 @@ const ASK_FIRST: usize = 4;
 
 /// How many pages enter the address space under one lock of the heap: some 2 ms.
 const BATCH: usize = 1024;
-
-/// Where a page is mapped that is no longer in the address space there: the old mapping of a moved page, or a page that
-/// is to be returned to the device. It stays until no work uses it.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::pool) struct PageMapping {
-    pub(in crate::pool) at: Offset,
-    pub(in crate::pool) page: u64,
-    pub(in crate::pool) size: Bytes,
-}
-
-impl PageMapping {
-    /// Where a removed page is still mapped.
-    pub(in crate::pool) fn of(page: RemovedPage) -> Self {
-        Self { at: page.at, page: page.page, size: page.size }
-    }
-}
 
 /// Whether the device has the memory that a plan needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -418,10 +400,10 @@ impl PageProvider {
             let mut heap = lock(context.heap);
             let space = &mut heap.side_heap(self.side).space;
             space.put_aside_back(&mut claim.aside);
-            for ClearedMapping { at, page, size } in claim.cleared {
-                let claimed = space.claim_gap(at, size);
+            for mapping in claim.cleared {
+                let claimed = space.claim_gap(mapping.at, mapping.size);
                 debug_assert!(claimed.is_ok(), "a kept mapping lies in a gap: {claimed:?}");
-                self.stranded.push(PageMapping { at, page, size });
+                self.stranded.push(mapping);
             }
             heap.note_held();
         }
@@ -459,7 +441,7 @@ impl PageProvider {
             let space = &mut heap.side_heap(self.side).space;
             for Staged { gap, page } in staged.by_ref().take(BATCH) {
                 let cleared = space.clear_alias(gap.at);
-                let placed = space.add_page(gap.at, gap.size, page.0, context.lane());
+                let placed = space.add_page(gap.at, gap.size, page.0, context.stream());
                 debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
                 if !is_last {
                     let end = gap.at.saturating_add(gap.size.get()).min(claim.window.1);
@@ -472,7 +454,7 @@ impl PageProvider {
                     None => of_batch = of_batch.saturating_add(gap.size),
                 }
                 arrived = gap.from.map_or(arrived, |from| arrived.saturating_add(from.size));
-                aliases.extend(gap.from.map(PageMapping::of));
+                aliases.extend(gap.from.map(|from| from.mapping()));
             }
             created = created.saturating_add(of_batch);
             if is_last {
@@ -530,7 +512,7 @@ impl PageProvider {
         let (placed, made) = {
             let mut heap = lock(context.heap);
             let space = &mut heap.side_heap(self.side).space;
-            let placed = space.add_page(start.get(), bytes, start.get(), context.lane());
+            let placed = space.add_page(start.get(), bytes, start.get(), context.stream());
             heap.end_reservation(core::mem::take(reserved));
             heap.arrivals += 1;
             let made = if placed.is_ok() { context.cut(&mut heap) } else { Made::Nothing };

@@ -44,7 +44,7 @@ impl PageProvider {
             if !heap.reserve(created, room, context.limit) {
                 continue;
             }
-            let claim = heap.side_heap(self.side).space.claim(&plan, &context.lane());
+            let claim = heap.side_heap(self.side).space.claim(&plan, &context.stream());
             let Ok(claim) = claim else {
                 debug_assert!(false, "planned for another address space: {claim:?}");
                 heap.end_reservation(created);
@@ -64,7 +64,7 @@ impl PageProvider {
         limit: Bytes,
         log: &CallLog,
     ) -> Result<Option<Plan>> {
-        let (size, taker) = (context.size, context.lane());
+        let (size, taker) = (context.size, context.stream());
         if context.growth.moves {
             side_heap.space.prepare_to_plan();
         }

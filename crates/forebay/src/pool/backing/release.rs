@@ -14,13 +14,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use forebay_core::address_space::{Offset, RemovedPage, Streams};
+use forebay_core::address_space::{Offset, PageMapping, RemovedPage, Streams};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PageHandle, VirtualMemory};
 
 use crate::Result;
 use crate::pool::backing::deferred::{FreeFor, Task, WorkEnd};
-use crate::pool::backing::page_provider::{PageMapping, PageProvider};
+use crate::pool::backing::page_provider::PageProvider;
 use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::log::CallLog;
 use crate::pool::heap::stream_slots::{StreamState, WaitTarget};
@@ -88,7 +88,7 @@ impl Backing {
                     continue;
                 }
                 let Ok(page) = space.remove_page(at) else { continue };
-                let mapping = PageMapping::of(page);
+                let mapping = page.mapping();
                 count += 1;
                 spare = spare.saturating_sub(page.size);
                 bytes = bytes.saturating_add(page.size);

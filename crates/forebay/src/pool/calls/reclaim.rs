@@ -16,13 +16,12 @@ use core::time::Duration;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
-use forebay_core::address_space::Streams;
+use forebay_core::address_space::{PageMapping, Streams};
 use forebay_core::{Address, Bytes, Rung, Span};
 use forebay_hal::{Call, Capabilities, Progress, StreamHandle};
 
 use crate::pool::backing::deferred::WorkEnd;
 use crate::pool::backing::grow::Wanted;
-use crate::pool::backing::page_provider::PageMapping;
 use crate::pool::backing::{Backing, is_gone};
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::step::{self, Step};

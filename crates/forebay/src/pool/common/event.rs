@@ -242,7 +242,7 @@ struct Backlog {
     events: Vec<PoolEvent>,
     /// Whether it ever was long: faster threads would fill it again and again.
     is_long: bool,
-    /// The value of `told` when a thread last waited and the observer did not advance. Nobody waits again at that value: the
+    /// The value of `told` when a thread last waited and the observer did not advance. No thread waits again at that value: the
     /// observer may be waiting for the thread.
     stuck_at: Option<u64>,
 }

@@ -1,9 +1,9 @@
 //! The quarantine: freed blocks that are kept out of use for a while, first in, first out. Guarded by the quarantine
 //! lock.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use forebay_core::{Bytes, Span};
+use forebay_core::{Address, Bytes, Span};
 
 use super::probe::Mismatch;
 use crate::pool::front::cached_block::FreedBlock;
@@ -53,7 +53,7 @@ pub(in crate::pool) struct Quarantine {
     blocks: VecDeque<Quarantined>,
     bytes: u64,
     /// Blocks on their way to the heap: a request may count on them.
-    leaving: Vec<Span>,
+    leaving: BTreeMap<Address, Span>,
     /// The number of additions so far.
     added: u64,
 }
@@ -69,15 +69,12 @@ impl Quarantine {
 
     /// The addresses of all blocks, and of those on their way to the heap.
     pub(in crate::pool) fn spans(&self) -> impl Iterator<Item = Span> {
-        self.blocks.iter().map(|block| block.memory.span()).chain(self.leaving.iter().copied())
+        self.blocks.iter().map(|block| block.memory.span()).chain(self.leaving.values().copied())
     }
 
     /// Ends the way of a block to the heap: it is there, retired, or [back](Self::put_back).
     pub(in crate::pool) fn has_left(&mut self, block: &Quarantined) {
-        let span = block.memory.span();
-        if let Some(at) = self.leaving.iter().position(|&other| other == span) {
-            self.leaving.swap_remove(at);
-        }
+        self.leaving.remove(&block.memory.address);
     }
 
     /// The number of additions so far.
@@ -102,7 +99,7 @@ impl Quarantine {
     pub(in crate::pool) fn pop_beyond(&mut self, most: u64) -> Option<Quarantined> {
         let oldest = if self.bytes > most { self.blocks.pop_front() } else { None }?;
         self.bytes -= oldest.memory.size.get();
-        self.leaving.push(oldest.memory.span());
+        self.leaving.insert(oldest.memory.address, oldest.memory.span());
         Some(oldest)
     }
 
@@ -119,7 +116,8 @@ impl Quarantine {
         before: u64,
     ) -> VecDeque<Quarantined> {
         let taken = self.take_of(order, before);
-        self.leaving.extend(taken.iter().map(|block| block.memory.span()));
+        let spans = taken.iter().map(|block| (block.memory.address, block.memory.span()));
+        self.leaving.extend(spans);
         taken
     }
 
