@@ -19,11 +19,11 @@ mod address;
 pub mod address_space;
 mod arena;
 mod bytes;
+mod callback_budget;
 mod coherence;
 mod count;
 mod decay;
 mod id;
-mod ladder;
 mod magazine;
 pub mod pressure;
 mod quantity_error;
@@ -36,11 +36,11 @@ pub use arena::{
     Bump, BumpBlock, BumpChunkSize, BumpFull, BumpGrowth, BumpMark, BumpStale, BumpUsage,
 };
 pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, Pages, RoundedUp, TIB};
+pub use callback_budget::CallbackBudget;
 pub use coherence::{BufferState, Coherence, Contents, Replica, Update, UpdateKind};
 pub use count::counted;
 pub use decay::Decay;
 pub use id::{DeviceOrdinal, Serial, StreamId};
-pub use ladder::{Avoided, CallbackBudget, Ladder, Rung};
 pub use magazine::{Magazine, Tally};
 pub use quantity_error::QuantityError;
 pub use random::Random;

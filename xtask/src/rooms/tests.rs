@@ -17,13 +17,13 @@ fn rooms(sources: &[(&str, &str)]) -> Rooms {
 
 #[test]
 fn a_planted_import_from_above_is_found() {
-    let heap = "use crate::pool::front::thread_cache::Counts;";
-    let kept = rooms(&[("pool::heap", heap), ("pool::front::thread_cache", "")]);
+    let heap = "use crate::pool::common::counts::Counts;";
+    let kept = rooms(&[("pool::heap", heap), ("pool::common::counts", "")]);
     assert_eq!(kept.disorders(), []);
     for planted in [
         "use crate::pool::shared::Shared;",
         "use super::shared::Shared;",
-        "use super::{front::thread_cache::Counts, shared::Shared};",
+        "use super::{common::counts::Counts, shared::Shared};",
         "fn f() { crate::pool::shared::go() }",
         "fn f(s: &super::shared::Shared) {}",
         "mod inner { use super::super::shared::Shared; }",
@@ -34,11 +34,8 @@ fn a_planted_import_from_above_is_found() {
         "#[cfg(not(test))] impl crate::pool::shared::Trait for X {}",
         "#[cfg(any(test, unix))] const X: u8 = crate::pool::shared::X;",
     ] {
-        let broken = rooms(&[
-            ("pool::heap", planted),
-            ("pool::shared", ""),
-            ("pool::front::thread_cache", ""),
-        ]);
+        let broken =
+            rooms(&[("pool::heap", planted), ("pool::shared", ""), ("pool::common::counts", "")]);
         let upward = Disorder::Upward { user: "pool::heap".into(), used: "pool::shared".into() };
         assert_eq!(broken.disorders(), [upward], "{planted}");
     }

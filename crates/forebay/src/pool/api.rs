@@ -8,6 +8,7 @@ use forebay_core::pressure::Level;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{Device, StreamHandle, ToDevice};
 
+use crate::pool::Pool;
 use crate::pool::calls::block_pages::PagePart;
 use crate::pool::calls::observe::Observation;
 use crate::pool::common::capture::Capture;
@@ -18,7 +19,6 @@ use crate::pool::views::memory_map::{self, MemoryMap};
 use crate::pool::views::scope::Scope;
 use crate::pool::views::snapshot::{self, Snapshot};
 use crate::pool::views::statistics::{self, Statistics};
-use crate::pool::{Pool, allocate_slowly, allocate_slowly_for};
 use crate::report::PoolEvent;
 use crate::sync::tracked::lock;
 use crate::{Block, Error, MemoryClass, PoolId, Request, Result, Settings, Tag};
@@ -72,10 +72,7 @@ impl Pool {
     /// ```
     #[inline(always)]
     pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        match self.shared.allocate_cached::<true>(size, stream, Tag::NONE) {
-            Some(block) => Ok(block),
-            None => allocate_slowly(&self.shared, size, stream),
-        }
+        self.shared.allocate::<true>(size, stream, Tag::NONE)
     }
 
     /// As [`allocate`](Self::allocate), under `tag` unless the thread has entered a tag already. For libraries that
@@ -92,10 +89,7 @@ impl Pool {
     /// ```
     #[inline(always)]
     pub fn allocate_for(&self, size: Bytes, stream: StreamHandle, tag: Tag) -> Result<Block> {
-        match self.shared.allocate_cached::<true>(size, stream, tag) {
-            Some(block) => Ok(block),
-            None => allocate_slowly_for(&self.shared, size, stream, tag),
-        }
+        self.shared.allocate::<true>(size, stream, tag)
     }
 
     /// Allocates a block with an alignment or memory class of its own.
@@ -118,7 +112,7 @@ impl Pool {
         if request.alignment <= Alignment::BLOCK {
             return self.allocate(request.size, request.stream);
         }
-        self.shared.allocate(Request { stream: request.stream.resolved(), ..request })
+        self.shared.allocate_below(request, self.shared.sizes.round(request.size))
     }
 
     /// The live block that begins at `address`.
@@ -162,7 +156,7 @@ impl Pool {
     /// ```
     #[inline(always)]
     pub fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.free_as::<true>(address, stream, ClaimedAs::Any)
+        self.shared.free::<true>(address, stream, ClaimedAs::Any)
     }
 
     /// As [`free`](Self::free), and refuses a block of another size: `size` is the requested or the rounded one.
@@ -178,7 +172,7 @@ impl Pool {
     /// ```
     #[inline(always)]
     pub fn free_sized(&self, address: Address, size: Bytes, stream: StreamHandle) -> Result<()> {
-        self.free_as::<true>(address, stream, ClaimedAs::Sized(size))
+        self.shared.free::<true>(address, stream, ClaimedAs::Sized(size))
     }
 
     /// As [`free`](Self::free), and refuses a block of another pool, or one whose address was allocated again since.
@@ -202,7 +196,7 @@ impl Pool {
         if owner != self.shared.id {
             return Err(Error::WrongPool { address, pool: self.shared.id, owner });
         }
-        self.free_as::<true>(address, stream, ClaimedAs::Exact(generation))
+        self.shared.free::<true>(address, stream, ClaimedAs::Exact(generation))
     }
 }
 

@@ -36,7 +36,9 @@ use forebay_hal::{Device, NamedStream, StreamHandle};
 use self::front::claimed_as::ClaimedAs;
 use self::shared::Shared;
 use self::turn::UserRef;
-use crate::{Allocate, Block, PoolId, RecordedUse, Request, Result, Tag};
+#[cfg(feature = "uncounted")]
+use crate::Tag;
+use crate::{Allocate, Block, Error, PoolId, RecordedUse, Request, Result};
 
 pub use calls::block_pages::PagePart;
 pub use calls::observe::Observation;
@@ -72,19 +74,6 @@ pub struct Pool {
 impl Pool {
     fn with_shared(shared: Arc<Shared>) -> Self {
         Self { shared: UserRef::new(shared) }
-    }
-
-    #[inline(always)]
-    fn free_as<const COUNTED: bool>(
-        &self,
-        address: Address,
-        stream: StreamHandle,
-        claimed: ClaimedAs,
-    ) -> Result<()> {
-        if self.shared.free_cached::<COUNTED>(address, stream, claimed) {
-            return Ok(());
-        }
-        free_slowly(&self.shared, address, stream, claimed)
     }
 }
 
@@ -132,7 +121,7 @@ impl Pool {
     /// Flushes the large block that this thread has cached for a stream, which counts in the peaks of the pool's group.
     pub fn flush_large(&self, stream: StreamHandle) {
         if !self.shared.is_inherited() {
-            self.shared.flush_own_large(stream);
+            self.shared.flush_own_large(stream.resolved());
         }
     }
 
@@ -162,7 +151,7 @@ impl Pool {
     #[inline(always)]
     pub fn free_hit(&self, address: Address, size: Option<Bytes>, stream: StreamHandle) -> bool {
         let claimed = size.map_or(ClaimedAs::Any, ClaimedAs::Sized);
-        self.shared.free_small(address, stream, claimed)
+        self.shared.front.keep::<true, false>(address, stream, claimed)
     }
 }
 
@@ -182,7 +171,7 @@ impl Pool {
     /// * The caller owns the block, or acts for its owner.
     #[inline(always)]
     pub(crate) unsafe fn free_owned_hit(&self, address: Address, stream: StreamHandle) -> bool {
-        self.shared.free_small(address, stream, ClaimedAs::Owned)
+        self.shared.front.keep::<true, false>(address, stream, ClaimedAs::Owned)
     }
 
     /// Frees the block at `address`, which may have an owner.
@@ -196,14 +185,7 @@ impl Pool {
         address: Address,
         stream: StreamHandle,
     ) -> Result<()> {
-        if self.shared.free_cached::<true>(address, stream, ClaimedAs::Owned) {
-            return Ok(());
-        }
-        if let Some(block) = self.block_at(address) {
-            self.shared.disown(block);
-        }
-        // Of two threads that free it at once, one is refused here.
-        self.free(address, stream)
+        self.shared.free::<true>(address, stream, ClaimedAs::Owned)
     }
 }
 
@@ -213,15 +195,12 @@ impl Pool {
 impl Pool {
     #[inline(always)]
     pub fn allocate_uncounted(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        match self.shared.allocate_cached::<false>(size, stream, Tag::NONE) {
-            Some(block) => Ok(block),
-            None => allocate_slowly(&self.shared, size, stream),
-        }
+        self.shared.allocate::<false>(size, stream, Tag::NONE)
     }
 
     #[inline(always)]
     pub fn free_uncounted(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.free_as::<false>(address, stream, ClaimedAs::Any)
+        self.shared.free::<false>(address, stream, ClaimedAs::Any)
     }
 }
 
@@ -259,7 +238,7 @@ unsafe impl Allocate for Pool {
         if !self.shared.is_inherited()
             && request.alignment() <= Alignment::BLOCK
             && self.class().contains(request.class())
-            && let Some(block) = self.shared.allocate_cached_owned(request.size(), request.stream())
+            && let Some(block) = self.shared.take_owned(request.size(), request.stream())
         {
             return Ok(block);
         }
@@ -271,12 +250,10 @@ unsafe impl Allocate for Pool {
     #[inline]
     unsafe fn free_owned(&self, block: Block, stream: StreamHandle) -> Result<()> {
         let Block { address, pool: owner, generation, .. } = block;
-        let claimed = ClaimedAs::ExactOwned(generation);
-        if owner == self.shared.id && self.shared.free_cached::<true>(address, stream, claimed) {
-            return Ok(());
+        if owner != self.shared.id {
+            return Err(Error::WrongPool { address, pool: self.shared.id, owner });
         }
-        self.shared.disown(block);
-        Self::free_block(self, block, stream)
+        self.shared.free::<true>(address, stream, ClaimedAs::ExactOwned(generation))
     }
 
     fn device(&self) -> &Arc<dyn Device> {
@@ -309,71 +286,4 @@ impl fmt::Debug for Pool {
         let heap = self.shared.heap();
         write!(f, "Pool({}, {} out, {} held)", self.id(), heap.out(), heap.held())
     }
-}
-
-/// What the fast path does not serve. Plain arguments instead of a `Request`: they are in registers already.
-#[cold]
-#[inline(never)]
-fn allocate_slowly(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
-    match shared.allocate_recorded(size, stream) {
-        Some(block) => Ok(block),
-        None => allocate_past_caches(shared, size, stream),
-    }
-}
-
-/// The heap path, then the slow path. Apart from the above, which saves no registers for it.
-#[inline(never)]
-fn allocate_past_caches(shared: &Shared, size: Bytes, stream: StreamHandle) -> Result<Block> {
-    shared.birth.check()?;
-    let stream = stream.resolved();
-    match shared.allocate_from_heap(size, stream) {
-        Some(block) => Ok(block),
-        None => shared.allocate(Request::new(size, stream)),
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn allocate_slowly_for(
-    shared: &Shared,
-    size: Bytes,
-    stream: StreamHandle,
-    tag: Tag,
-) -> Result<Block> {
-    let _tag = tag.enter_unless_tagged();
-    allocate_slowly(shared, size, stream)
-}
-
-#[cold]
-#[inline(never)]
-fn free_slowly(
-    shared: &Shared,
-    address: Address,
-    stream: StreamHandle,
-    claimed: ClaimedAs,
-) -> Result<()> {
-    if shared.free_recorded(address, stream, claimed) {
-        return Ok(());
-    }
-    free_past_caches(shared, address, stream, claimed)
-}
-
-#[inline(never)]
-fn free_past_caches(
-    shared: &Shared,
-    address: Address,
-    stream: StreamHandle,
-    claimed: ClaimedAs,
-) -> Result<()> {
-    shared.birth.check()?;
-    // Thread caches are keyed by the resolved handle: every thread uses the same name for its own default stream.
-    let meant = stream.resolved();
-    if meant != stream && shared.free_cached::<true>(address, meant, claimed) {
-        return Ok(());
-    }
-    let stream = meant;
-    if shared.free_to_heap(address, stream, claimed) {
-        return Ok(());
-    }
-    shared.free(address, stream, &|known| claimed.check(known, address))
 }

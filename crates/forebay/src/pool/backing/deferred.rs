@@ -21,8 +21,8 @@ use forebay_core::address_space::{Offset, PageMapping};
 use forebay_hal::{Device, StreamHandle};
 
 use crate::Result;
+use crate::pool::common::free_block::FreedBlock;
 use crate::pool::common::log::{CallLog, LoggedEvent};
-use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::stream_slots::Serial;
 use crate::sync::map::Side;
 

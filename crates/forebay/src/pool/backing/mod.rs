@@ -25,8 +25,8 @@ mod release;
 
 use std::sync::{Arc, Mutex};
 
+use forebay_core::Bytes;
 use forebay_core::address_space::{Growth, PageMapping, Streams};
-use forebay_core::{Bytes, Rung};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
 use crate::pool::backing::deferred::{Deferred, MOST_SLOW, Task, WorkEnd};
@@ -40,7 +40,7 @@ use crate::pool::common::step::{self, Step};
 use crate::pool::heap::stream_slots::{Serial, StreamState, WaitTarget};
 use crate::pool::heap::thread_ends::is_ending;
 use crate::pool::heap::uses::Uses;
-use crate::pool::heap::{Heap, span_of};
+use crate::pool::heap::{Heap, Piece, span_of};
 use crate::retry::retry_once;
 use crate::sync::map::{AddressMap, Side};
 use crate::sync::tracked::{Guard, lock};
@@ -143,44 +143,35 @@ impl Backing {
         }
     }
 
-    /// Runs a rung of the ladder that comes before `Grow`, for a request of `size` on `stream`.
-    ///
-    /// A failure that concerns others (a destroyed stream, deferred work of an earlier request) leaves their memory
-    /// where it is and is no error of this request, which is served from elsewhere or refused.
-    pub(in crate::pool) fn run_rung(
+    /// Makes `stream` wait, on the device, for the stream that has the best hole for a piece.
+    pub(in crate::pool) fn wait_for_nearest(
         &mut self,
         pool: PoolContext<'_>,
-        rung: Rung,
-        (side, size): (Side, Bytes),
+        piece: Piece,
         stream: StreamHandle,
     ) {
         if self.captures.any() {
             return;
         }
-        match rung {
-            Rung::Deferred => drop(self.run_deferred(pool)),
-            Rung::Nearest => self.wait_for_nearest(pool, side, size, stream),
-            Rung::Others => self.wait_for_others(pool, side, stream),
-            _ => {}
-        }
-    }
-
-    fn wait_for_nearest(
-        &mut self,
-        pool: PoolContext<'_>,
-        side: Side,
-        size: Bytes,
-        stream: StreamHandle,
-    ) {
         let mut heap = pool.heap();
         let taker = heap.slot_for(stream);
-        let better = heap.side_heap(side).space.better_owner(size, Streams::only(taker));
+        let space = &mut heap.side_heap(piece.side()).space;
+        let better = space.better_owner(piece.whole(), Streams::only(taker));
         // The hole is free in the order of each of them: waiting for one is enough.
         let owners: Vec<u32> = better.into_iter().flat_map(Streams::numbers).collect();
         let _ = owners.into_iter().any(|owner| self.wait_for(&mut heap, owner, taker, stream));
     }
 
-    fn wait_for_others(&mut self, pool: PoolContext<'_>, side: Side, stream: StreamHandle) {
+    /// Makes `stream` wait, on the device, for every stream that has holes on a side.
+    pub(in crate::pool) fn wait_for_others(
+        &mut self,
+        pool: PoolContext<'_>,
+        side: Side,
+        stream: StreamHandle,
+    ) {
+        if self.captures.any() {
+            return;
+        }
         let others = {
             let mut heap = pool.heap();
             let taker = heap.slot_for(stream);

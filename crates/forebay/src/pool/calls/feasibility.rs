@@ -58,7 +58,7 @@ impl Shared {
         let mut returning: Vec<Span> = Vec::new();
         let mut look = || {
             if with_caches {
-                self.thread_caches.read_filled(|caches| caches.add_spans(&mut returning));
+                self.front.add_spans(&mut returning);
             }
         };
         look();

@@ -2,12 +2,11 @@
 
 use core::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use forebay_core::Bytes;
 
 use crate::pool::common::event::{Attached, Observer};
-use crate::pool::shared::SLOW_PATH;
+use crate::pool::front::Hits;
 use crate::pool::turn::UserRef;
 use crate::pool::views::snapshot::still_live;
 use crate::{Result, Tag};
@@ -22,12 +21,10 @@ pub struct Observation {
 impl Observation {
     pub(in crate::pool) fn new(shared: &UserRef, observer: Observer) -> Result<Self> {
         shared.birth.check()?;
-        // Under the settings lock, like every other change of the fast epoch.
+        // Under the settings lock, like every other change of what may be a hit.
         let settings = shared.settings();
-        shared.fast_epoch.store(SLOW_PATH, Ordering::Relaxed);
-        shared.record_epoch.store(SLOW_PATH, Ordering::Relaxed);
-        // Waits for threads that are on the fast path.
-        shared.thread_caches.each(|_| ());
+        shared.front.set_hits(Hits::None);
+        shared.front.wait_for_hits();
         let (attached, live) = shared.history.attach(observer, || {
             still_live(&shared.map, &shared.map.live_blocks())
                 .map(|(address, known)| (address, Bytes::new(known.requested()), Tag::of(known)))
@@ -47,7 +44,7 @@ impl Drop for Observation {
         }
         let settings = self.shared.settings();
         self.shared.history.detach(&self.attached);
-        self.shared.update_fast_epoch(&settings);
+        self.shared.set_hits(&settings);
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use forebay_core::address_space::{PageMapping, Streams};
-use forebay_core::{Address, Bytes, Rung, Span};
+use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, Capabilities, Progress, StreamHandle};
 
 use crate::pool::backing::deferred::WorkEnd;
@@ -191,7 +191,7 @@ impl Shared {
     /// Sleeps between two batches of driver calls, if other threads use the pool: a thread that waits for the lock
     /// would not get it from one that takes it again at once.
     pub(in crate::pool) fn let_others_in(&self) {
-        if self.thread_caches.is_shared() {
+        if self.front.is_shared() {
             std::thread::sleep(BETWEEN_BATCHES);
         }
     }
@@ -481,8 +481,7 @@ impl Shared {
         let mut backing = self.backing();
         self.flush_all_caches(&mut backing);
         let arrivals = self.heap().arrivals;
-        let (side, size) = (piece.side(), piece.whole());
-        backing.run_rung(self.context(), Rung::Others, (side, size), stream);
+        backing.wait_for_others(self.context(), piece.side(), stream);
         let mut found = {
             let mut heap = self.heap();
             let slot = heap.slot_for(stream);

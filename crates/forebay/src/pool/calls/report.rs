@@ -4,7 +4,8 @@ use forebay_core::address_space::AddressSpace;
 use forebay_core::{Bytes, CallbackBudget};
 
 use crate::pool::common::callback_guard::{Callback, CallbackGuard};
-use crate::pool::front::thread_cache::Counts;
+use crate::pool::common::counts::Counts;
+use crate::pool::common::sizes::Sizes;
 use crate::pool::shared::Shared;
 use crate::report::{DropReport, LeakedBlock, Shortage};
 use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
@@ -65,9 +66,12 @@ impl Shared {
 
     /// The largest size whose request needs no more than `room`, if one like `request` needs `needed`.
     fn request_within(&self, room: Bytes, request: Request, needed: Bytes) -> Bytes {
-        let rounded = self.round(request.size).unwrap_or(request.size);
+        let rounded = self.sizes.round(request.size).max(request.size);
         let room = room.saturating_sub(needed.saturating_sub(rounded));
-        let fits = |size: &Bytes| self.round(*size).is_some_and(|rounded| rounded <= room);
+        let fits = |size: &Bytes| {
+            let rounded = self.sizes.round(*size);
+            Sizes::is_possible(*size, rounded) && rounded <= room
+        };
         // Size classes are multiples of an eighth of a power of two, or powers of two.
         let power = room.get().checked_ilog2().map_or(0, |bit| 1_u64 << bit);
         let classes = [room.get() & !511, room.get() / (power / 8).max(1) * (power / 8), power];

@@ -6,17 +6,16 @@
 //!   kept     [ a ]      [ d  ]       [ e ]   d and e are allocated where they were
 //! ```
 
-use std::sync::atomic::Ordering;
-
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{Call, StreamHandle};
 
+use crate::pool::common::counts::Source;
 use crate::pool::common::event::RawEvent;
+use crate::pool::common::free_block::FreedBlock;
 use crate::pool::debug;
-use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::Heap;
 use crate::pool::heap::thread_ends::is_ending;
-use crate::pool::shared::{SLOW_PATH, Shared};
+use crate::pool::shared::Shared;
 use crate::pool::views::snapshot::still_live;
 use crate::report::{EventAction, Stack};
 use crate::sync::map::{BlockState, LARGEST, Side, Slot, UNIT_SHIFT, is_wide, tagged};
@@ -180,7 +179,7 @@ impl Shared {
         drop(heap);
         for one in removed.iter().filter(|one| one.known.used_elsewhere()) {
             self.return_used(one.block);
-            self.count(one.block.stream, |counts| {
+            self.front.count(one.block.stream, |counts| {
                 counts.count_free(one.known.units(), one.known.requested(), one.known.tag());
             });
         }
@@ -196,15 +195,14 @@ impl Shared {
         // The map has a slot for every address in the address spaces.
         if let Some(slot) = self.map.slot(address).filter(|_| taken) {
             slot.mark_live(address, size, tagged(requested, tag.number()));
-            heap.heap_hits += 1;
-            let units = size.get() >> UNIT_SHIFT;
-            heap.counts_of(stream).count_allocation(units, requested.get(), tag.number());
+            let (source, units) = (Source::Hole, size.get() >> UNIT_SHIFT);
+            heap.counts_of(stream).count_allocation(source, units, requested.get(), tag.number());
         }
     }
 
     /// Records the events, if events are recorded.
     fn note_restored(&self, removed: &[Removed<'_>], missing: &[&KeptBlock]) {
-        if self.fast_epoch.load(Ordering::Relaxed) != SLOW_PATH {
+        if self.front.is_plain() {
             return;
         }
         for one in removed {

@@ -1,7 +1,5 @@
 //! Changing the settings of a living pool, and beginning captures, which some settings exclude.
 
-use std::sync::atomic::Ordering;
-
 use crate::config::Key;
 use crate::pool::calls::{registry, upkeep};
 use crate::pool::common::capture::Capture;
@@ -23,10 +21,10 @@ impl Shared {
             return Err(Error::CaptureRefused { setting });
         }
         *settings = changed;
-        self.update_fast_epoch(&settings);
+        self.set_hits(&settings);
         self.history.set(&settings);
         if key == Key::History.name() && settings.history() == 0 {
-            self.thread_caches.each(|caches| caches.events = None);
+            self.front.drop_events();
         }
         registry::set_upkeep(self.id, settings.upkeep());
         if settings.upkeep() {
@@ -42,7 +40,7 @@ impl Shared {
             let settings = self.settings().clone();
             let units = magazine_units(&settings);
             self.backing().growth = growth_of(&settings, self.options.growth);
-            if self.magazine.swap(units, Ordering::Relaxed) != units {
+            if self.front.set_full(units) {
                 self.update_magazine_bounds();
             }
             self.bound_quarantine(settings.quarantine());

@@ -18,9 +18,7 @@ impl Shared {
     /// Whether the pool knows a stream by its handle: by a slot, or by a thread cache.
     pub(in crate::pool) fn knows_stream(&self, stream: StreamHandle) -> bool {
         let stream = stream.resolved();
-        let mut known = self.heap().slots.knows(stream);
-        self.thread_caches.each(|caches| known |= caches.has(stream));
-        known
+        self.heap().slots.knows(stream) || self.front.knows(stream)
     }
 
     /// Forgets a stream that will be destroyed. An error has changed nothing but where free memory is.
@@ -63,16 +61,12 @@ impl Shared {
     ) -> Result<()> {
         {
             let mut backing = self.backing();
-            let mut returns = self.fill_unclean(&mut backing);
+            let returns = self.fill_unclean(&mut backing);
             // The heap lock is held from before the magazines are emptied until the last event is recorded: a free on
             // the stream comes before both or after both. It is taken before the gates are shut, here and wherever both
             // are: an owner waits for the heap only outside its gate.
             let mut heap = self.heap();
-            self.thread_caches.each(|caches| {
-                while let Some(cache) = caches.remove(stream) {
-                    heap.absorb_cache(*cache, &mut returns);
-                }
-            });
+            self.front.forget_stream(&mut heap, stream);
             heap.free_all(returns);
             let serial = heap.slots.get(stream).and_then(|number| heap.slots.serial(number));
             let parted = backing.end_stream(&mut heap, stream, is_same);

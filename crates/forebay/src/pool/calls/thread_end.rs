@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use forebay_core::StreamId;
+use forebay_core::{Bytes, StreamId};
 use forebay_hal::{Call, StreamHandle};
 
 use crate::pool::common::log::LoggedEvent;
-use crate::pool::common::wait::Deadline;
-use crate::pool::heap::thread_ends::is_ending;
+use crate::pool::common::wait::{Deadline, WaitBudget};
+use crate::pool::front::claimed_as::ClaimedAs;
 use crate::pool::shared::Shared;
-use crate::{Request, Result};
+use crate::{Block, Request, Result};
 
 impl Shared {
     /// Has the pool notified when this thread ends, if `stream` is the thread's own. The first time it asks the driver
@@ -37,9 +37,27 @@ impl Shared {
         let _ = self.record_end(stream, true, &is_same);
     }
 
-    /// Waits, on the host, for all work enqueued so far on the [stand-in](stand_in) stream. Returns `false` if the
-    /// deadline passed or a capture is under way.
-    pub(in crate::pool) fn wait_for_stand_in(&self, deadline: Deadline) -> Result<bool> {
+    /// Serves a request on the own stream of an ending thread by the stand-in stream, and waits for that on the host: the
+    /// driver may make a new stream for every call of such a thread, so no wait on the device orders them.
+    #[cold]
+    pub(in crate::pool) fn allocate_at_thread_end(
+        &self,
+        request: Request,
+        size: Bytes,
+    ) -> Result<Block> {
+        let block = self.allocate_below(Request { stream: STAND_IN, ..request }, size)?;
+        let deadline = self.deadline(&mut WaitBudget::default());
+        if matches!(self.wait_for_stand_in(deadline), Ok(true)) {
+            return Ok(block);
+        }
+        let claimed = ClaimedAs::Exact(block.generation);
+        let _ = self.free_below(block.address, STAND_IN, claimed);
+        Err(self.shortage(request, size).into())
+    }
+
+    /// Waits, on the host, for all work enqueued so far on the stand-in stream. Returns `false` if the deadline passed or
+    /// a capture is under way.
+    fn wait_for_stand_in(&self, deadline: Deadline) -> Result<bool> {
         let event = {
             // Locked, so that no capture begins while the event is recorded.
             let _backing = self.backing();
@@ -54,11 +72,3 @@ impl Shared {
 
 /// The stream that stands in for the own stream of a thread that has dropped its list.
 const STAND_IN: StreamHandle = StreamHandle::DEFAULT;
-
-/// Moves a request on the own stream of an ending thread to the stand-in stream; `None` for every other request.
-///
-/// The driver may make a new stream for every call of such a thread, so no wait on the device orders them. The caller
-/// waits for the stand-in stream on the host before it returns the memory.
-pub(in crate::pool) fn stand_in(request: Request) -> Option<Request> {
-    is_ending(request.stream).then_some(Request { stream: STAND_IN, ..request })
-}

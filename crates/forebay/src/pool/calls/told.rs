@@ -8,7 +8,7 @@ use forebay_core::Bytes;
 
 use crate::pool::shared::Shared;
 use crate::pool::turn;
-use crate::{Block, Error, Request, Result};
+use crate::{Error, Request, Result};
 
 /// What a slow call began with.
 pub(in crate::pool) struct Begun {
@@ -29,37 +29,43 @@ impl Shared {
         }
     }
 
-    /// After a request that took the slow path.
-    pub(in crate::pool) fn tell_request(
+    /// Does `work` for a request that no hole served, and tells of it.
+    pub(in crate::pool) fn told<R>(
         &self,
-        begun: &Begun,
         request: Request,
-        got: &mut Result<Block>,
-    ) {
-        if let Err(Error::OutOfMemory(shortage)) = got {
+        work: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let begun = self.begin_told();
+        let mut got = work();
+        if let Err(Error::OutOfMemory(shortage)) = &mut got {
             shortage.report = self.report_refusal(request, shortage);
         }
+        self.tell_listeners_of_request(&begun, request, got.as_ref().err());
+        got
+    }
+
+    fn tell_listeners_of_request(&self, begun: &Begun, request: Request, error: Option<&Error>) {
         #[cfg(feature = "tracing")]
         {
             let (pool, requested) = (self.id.0, request.size.get());
             let (held, took) = (self.held.get(), begun.at.elapsed());
-            match got {
-                Err(error) => {
+            match error {
+                Some(error) => {
                     tracing::warn!(target: "forebay", pool, requested, ?took, %error, "refused");
                 }
-                Ok(_) if held != begun.held => {
+                None if held != begun.held => {
                     let (from, to) = (begun.held.get(), held.get());
                     tracing::debug!(target: "forebay", pool, requested, from, to, ?took, "held memory changed");
                 }
-                Ok(_) => {
+                None => {
                     tracing::trace!(target: "forebay", pool, requested, ?took, "slow request");
                 }
             }
         }
         #[cfg(feature = "metrics")]
-        if got.is_err() || self.held.get() != begun.held {
+        if error.is_some() || self.held.get() != begun.held {
             let pool = self.id.0.to_string();
-            if got.is_err() {
+            if error.is_some() {
                 metrics::counter!("forebay_pool_refusals_total", "pool" => pool).increment(1);
             } else {
                 let took = begun.at.elapsed().as_secs_f64();
@@ -67,7 +73,7 @@ impl Shared {
             }
             self.export_held();
         }
-        let _ = (begun, request);
+        let _ = (begun, request, error);
     }
 
     /// After memory was released on request or by age.

@@ -52,7 +52,7 @@ impl Shared {
                     // A small bound from now on: memory cached by one thread is lost to the others.
                     self.set_under_pressure(true);
                     let mut backing = self.backing();
-                    self.flush_caches(&mut backing);
+                    self.flush_caches(&mut backing, false);
                     if response == Response::ReleaseIdle {
                         let free = backing.free_pages(self.context()).into_iter();
                         let free =
@@ -129,9 +129,9 @@ impl Shared {
 
     /// Applies the bound from the settings to all magazines, or the lower one under pressure.
     pub(in crate::pool) fn update_magazine_bounds(&self) {
-        let full = self.magazine_units();
+        let full = self.front.full();
         let under_pressure = self.upkeep().under_pressure;
-        self.bound_magazines(if under_pressure { full.min(CLEANED_UNITS) } else { full });
+        self.front.set_bound(if under_pressure { full.min(CLEANED_UNITS) } else { full });
     }
 
     /// Releases memory that was not needed in the last `age`, as far as calls of this have watched it. Does not wait
@@ -149,7 +149,7 @@ impl Shared {
         self.recheck_streams(&mut WaitBudget::default());
         let mut backing = self.backing();
         // Flushed first: cached blocks are not needed, and must not count as in use.
-        self.flush_caches(&mut backing);
+        self.flush_caches(&mut backing, false);
         let needed = {
             let mut upkeep = self.upkeep();
             let now = upkeep.begun.elapsed();
@@ -233,7 +233,7 @@ impl Shared {
         self.recheck_streams(&mut WaitBudget::default());
         {
             let mut backing = self.backing();
-            self.flush_caches(&mut backing);
+            self.flush_caches(&mut backing, false);
             backing.free_holes_of_idle_streams(self.context());
         }
         self.process_deferred()

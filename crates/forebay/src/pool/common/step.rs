@@ -8,6 +8,8 @@ use std::cell::RefCell;
 pub(in crate::pool) enum Step {
     /// The pool is about to grow, and has fixed the stream slot to grow for.
     Growing,
+    /// A block that is to be freed was looked at, and not claimed yet.
+    Claiming,
     /// A freed block was found to have been used on other streams.
     JoiningUsers,
     /// A block has left the quarantine and is not in the heap yet.

@@ -5,7 +5,7 @@ use forebay_hal::{Pattern, StreamHandle};
 
 use super::canary::{CANARY, CanaryRecord, overrun, pattern_of};
 use super::{DebugChecks, FREED};
-use crate::pool::front::cached_block::FreedBlock;
+use crate::pool::common::free_block::FreedBlock;
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use forebay_core::{Address, Bytes, Span};
 
 use super::probe::Mismatch;
-use crate::pool::front::cached_block::FreedBlock;
+use crate::pool::common::free_block::FreedBlock;
 use crate::pool::heap::stream_slots::Serial;
 use crate::report::RecentFree;
 use crate::{Error, Result};

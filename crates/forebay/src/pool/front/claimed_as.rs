@@ -65,6 +65,11 @@ impl ClaimedAs {
             || matches!(self, Self::Sized(size) if known.size() == size)
     }
 
+    /// Whether the caller is the owner of the block.
+    pub(in crate::pool) fn is_owner(self) -> bool {
+        matches!(self, Self::Owned | Self::ExactOwned(_))
+    }
+
     /// Fails if the claim does not agree with the block at `address`.
     pub(in crate::pool) fn check(self, known: BlockState, address: Address) -> Result<()> {
         match self {

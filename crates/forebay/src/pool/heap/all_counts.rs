@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay_hal::StreamHandle;
 
-use crate::pool::front::thread_cache::Counts;
+use crate::pool::common::counts::Counts;
 
 /// The most streams with counts of their own: the counts of a stream take some kilobytes.
 const MOST_COUNTED: usize = 256;

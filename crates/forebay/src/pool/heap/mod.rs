@@ -11,6 +11,7 @@ pub(in crate::pool) mod all_counts;
 mod piece;
 pub(in crate::pool) mod scope_peaks;
 pub(in crate::pool) mod seen_streams;
+mod side_heap;
 pub(in crate::pool) mod stream_slots;
 pub(in crate::pool) mod thread_ends;
 pub(in crate::pool) mod uses;
@@ -19,65 +20,32 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_core::address_space::{AddressSpace, Boundaries, Offset, Streams};
-use forebay_core::{Address, Bytes, PageSize, Span};
+use forebay_core::address_space::Streams;
+use forebay_core::{Address, Bytes};
 use forebay_hal::{NamedStream, StreamHandle};
 
+use crate::pool::common::counts::Counts;
+use crate::pool::common::free_block::FreedBlock;
 use crate::pool::common::group::{BySide, Group, GroupShare};
 use crate::pool::common::limits::HeldGauge;
 use crate::pool::common::log::LoggedEvent;
-use crate::pool::front::cached_block::FreedBlock;
-use crate::pool::front::thread_cache::{Counts, ThreadCache};
 use crate::pool::heap::all_counts::AllCounts;
 pub(in crate::pool) use crate::pool::heap::piece::Piece;
 use crate::pool::heap::scope_peaks::ScopePeaks;
+pub(in crate::pool) use crate::pool::heap::side_heap::{SideHeap, span_of};
 use crate::pool::heap::stream_slots::{Serial, StreamSlots, StreamState, SyncTicket, WaitTarget};
 use crate::pool::heap::uses::{EndedStreams, Uses};
 use crate::sync::map::Side;
 
-/// The address space of one side. Offsets in it are addresses.
-#[derive(Debug)]
-pub(in crate::pool) struct SideHeap {
-    pub(in crate::pool) space: AddressSpace,
-}
-
-impl SideHeap {
-    pub(in crate::pool) fn new(granule: PageSize, boundaries: Boundaries) -> Self {
-        Self { space: AddressSpace::new(granule, boundaries) }
-    }
-
-    /// Allocates `size` bytes that are free in the order of the stream with number `taker`.
-    #[inline]
-    pub(in crate::pool) fn allocate(&mut self, size: Bytes, taker: u32) -> Option<Address> {
-        self.space.allocate_for(size, taker).map(Address::new)
-    }
-
-    /// Cuts an aligned piece out of the memory at `found` and frees the rest before and after it. Returns where the
-    /// piece begins.
-    fn trim_to(&mut self, found: Address, piece: Piece, taker: u32) -> Address {
-        let start = found.checked_align_up(piece.alignment).unwrap_or(found);
-        let before = start.offset_from(found).unwrap_or_default();
-        let after = piece.whole().saturating_sub(before).saturating_sub(piece.size);
-        for (address, part) in [(Some(found), before), (start.checked_add(piece.size), after)] {
-            if let Some(address) = address.filter(|_| !part.is_zero()) {
-                let freed = self.free(address, part, taker);
-                debug_assert!(freed, "{part} at {address} was allocated just now");
-            }
-        }
-        start
-    }
-
-    /// Frees `size` bytes in the order of the stream with number `owner`. Returns `false` if they are not allocated.
-    #[inline]
-    #[must_use]
-    pub(in crate::pool) fn free(&mut self, address: Address, size: Bytes, owner: u32) -> bool {
-        self.space.free_for(address.get(), size, owner).is_ok()
-    }
-}
-
-/// The addresses of a range in an address space.
-pub(in crate::pool) fn span_of(at: Offset, size: Bytes) -> Span {
-    Span::new(Address::new(at), size).unwrap_or_default()
+/// Why the heap has no hole for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pool) enum Miss {
+    /// The heap has not seen the stream yet.
+    NewStream,
+    /// Another stream has a better hole, and can be waited for.
+    WorthWaiting,
+    /// No hole is large enough and free in the order of the stream.
+    NoHole,
 }
 
 /// The free memory of a pool, and its counters.
@@ -110,9 +78,6 @@ pub(in crate::pool) struct Heap {
     /// How often memory came, as a hole or as room to grow: a request that found too little looks again if some has come
     /// since.
     pub(in crate::pool) arrivals: u64,
-    /// Allocations from a hole, and allocations that needed the driver.
-    pub(in crate::pool) heap_hits: u64,
-    pub(in crate::pool) misses: u64,
     pub(in crate::pool) waits: u64,
     /// Bytes of guarded blocks: their pages are in no address space.
     pub(in crate::pool) guarded: Bytes,
@@ -146,8 +111,6 @@ impl Heap {
             counts: AllCounts::default(),
             cached: 0,
             arrivals: 0,
-            heap_hits: 0,
-            misses: 0,
             waits: 0,
             guarded: Bytes::ZERO,
             peak_out: Bytes::ZERO,
@@ -270,6 +233,15 @@ impl Heap {
         self.note_held();
     }
 
+    /// Allocates a piece from a hole that the stream with number `slot` should take.
+    #[inline]
+    pub(in crate::pool) fn take(&mut self, piece: Piece, slot: u32) -> Result<Address, Miss> {
+        if self.worth_waiting(piece.side(), piece.whole(), slot) {
+            return Err(Miss::WorthWaiting);
+        }
+        self.allocate(piece, slot).ok_or(Miss::NoHole)
+    }
+
     /// Allocates a piece in the order of the stream with number `slot`. The rest of an aligned piece is freed under the
     /// same lock: later the stream may have lost its number.
     pub(in crate::pool) fn allocate(&mut self, piece: Piece, slot: u32) -> Option<Address> {
@@ -341,6 +313,13 @@ impl Heap {
             self.end_without_event(victim);
         }
         self.slots.assign_slot(stream).unwrap_or_else(|| self.slots.mark())
+    }
+
+    /// The slot in whose order memory freed on a stream is free: the collecting mark, if the stream is the own one of a
+    /// thread that most likely has ended. Such a stream gets no slot again.
+    pub(in crate::pool) fn slot_to_free(&mut self, stream: StreamHandle) -> u32 {
+        let is_orphaned = stream.is_of_another_thread() && !self.slots.knows(stream);
+        if is_orphaned { self.slots.mark() } else { self.slot_for(stream) }
     }
 
     /// Releases the slot of a stream that ended without an event. Memory free in its order becomes unknown: it is free
@@ -448,9 +427,7 @@ impl Heap {
     /// Frees blocks, each in the order of its stream.
     pub(in crate::pool) fn free_all(&mut self, returns: Vec<FreedBlock>) {
         for one in returns {
-            // Most likely the thread has ended: its stream gets no slot again.
-            let orphaned = one.stream.is_of_another_thread() && !self.slots.knows(one.stream);
-            let slot = if orphaned { self.slots.mark() } else { self.slot_for(one.stream) };
+            let slot = self.slot_to_free(one.stream);
             self.free(one.address, one.size, slot);
         }
     }
@@ -497,16 +474,6 @@ impl Heap {
         let first = uses.is_empty();
         uses.add_event(event);
         first
-    }
-
-    /// Moves the blocks of a cache to `returns`, and its counts to the heap.
-    pub(in crate::pool) fn absorb_cache(
-        &mut self,
-        mut cache: ThreadCache,
-        returns: &mut Vec<FreedBlock>,
-    ) {
-        cache.drain(|_| true, returns);
-        self.counts_of(cache.stream).add(&cache.counts());
     }
 
     /// Records that `taker` waits, on the device, for all that was enqueued on `owner`.

@@ -2,7 +2,7 @@
 
 use forebay_core::{Alignment, Bytes};
 
-use crate::sync::map::Side;
+use crate::sync::map::{LARGEST, Side};
 
 /// The part of a hole that a request needs.
 #[derive(Clone, Copy, Debug)]
@@ -13,10 +13,12 @@ pub(in crate::pool) struct Piece {
 }
 
 impl Piece {
-    /// `size` bytes at a multiple of `alignment`; `None` if their sum with the slack overflows.
+    /// `size` bytes at a multiple of `alignment`; `None` if no block can be that large.
+    #[inline]
     pub(in crate::pool) fn new(size: Bytes, alignment: Alignment) -> Option<Self> {
         let slack = alignment.bytes().saturating_sub(Alignment::BLOCK.bytes());
-        Some(Self { size, alignment, whole: size.checked_add(slack)? })
+        let whole = size.checked_add(slack).filter(|&whole| whole <= LARGEST)?;
+        Some(Self { size, alignment, whole })
     }
 
     /// The address space it is taken from.

@@ -3,6 +3,8 @@
 use forebay_hal::{Event, EventKind};
 
 use super::*;
+use crate::pool::common::step::{Step, stepping};
+use crate::pool::front::claimed_as::ClaimedAs;
 
 /// A block is freed in the order of its stream while another stream reads it: nobody gets its memory
 /// before that is done, and then somebody does.
@@ -141,14 +143,15 @@ fn a_use_noted_while_the_block_is_freed_is_no_error() {
         let other = device.create_stream(Priority::Normal).unwrap();
         let block = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
         write(&device, block, 1, other);
-        let looks = AtomicU64::new(0);
-        let note = |_: crate::sync::map::BlockState| {
-            if looks.fetch_add(1, Ordering::Relaxed) == 0 {
-                pool.record_use(block.address(), other)?;
+        let (looks, user) = (Arc::new(AtomicU64::new(0)), pool.clone());
+        let counted = Arc::clone(&looks);
+        let note = move |step| {
+            if step == Step::Claiming && counted.fetch_add(1, Ordering::Relaxed) == 0 {
+                user.record_use(block.address(), other).unwrap();
             }
-            Ok(())
         };
-        pool.shared.free(block.address(), DEFAULT, &note).unwrap();
+        let free = || pool.shared.free_below(block.address(), DEFAULT, ClaimedAs::Any);
+        stepping(note, free).unwrap();
         assert_eq!(looks.load(Ordering::Relaxed), 2, "what is there now is checked too");
         assert!(pool.shared.heap().uses.is_empty());
         let next = pool.allocate(Bytes::mib(1), DEFAULT).unwrap();

@@ -7,8 +7,8 @@ use forebay_core::{Bytes, counted};
 use forebay_hal::{Call, StreamHandle};
 
 use crate::Tag;
+use crate::pool::common::counts::{ClassCounts, Totals};
 use crate::pool::common::log::DriverLog;
-use crate::pool::front::thread_cache::{ClassCounts, Totals};
 use crate::pool::shared::Shared;
 use crate::sync::map::UNIT_SHIFT;
 
@@ -335,9 +335,9 @@ pub(in crate::pool) fn of(shared: &Shared) -> Statistics {
         pieces: spaces.iter().map(|space| space.hole_count() as u64).sum(),
         allocations,
         frees,
-        hits: allocations.saturating_sub(heap.misses),
-        magazine_hits: allocations.saturating_sub(heap.misses.saturating_add(heap.heap_hits)),
-        misses: heap.misses,
+        hits: allocations.saturating_sub(sum.misses),
+        magazine_hits: allocations.saturating_sub(sum.past_magazine),
+        misses: sum.misses,
         waits: heap.waits,
         callback_panics: shared.callbacks.panics(),
         small,

@@ -2,17 +2,18 @@
 
 use crate::pool::backing::deferred::WorkEnd;
 use crate::pool::backing::{Backing, is_gone};
+use crate::pool::calls::free::Claimed;
+use crate::pool::common::free_block::FreedBlock;
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::step::{self, Step};
 use crate::pool::common::wait::{Deadline, WaitBudget};
 use crate::pool::debug::FREED;
 use crate::pool::debug::quarantine::Unclean;
-use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::Heap;
 use crate::pool::heap::stream_slots::StreamState;
 use crate::pool::shared::Shared;
 use crate::report::RecentFree;
-use crate::sync::map::{BlockState, Slot};
+use crate::sync::map::BlockState;
 use crate::sync::tracked::lock;
 use crate::{Request, Result, Tag};
 use forebay_core::{Address, Bytes, Span};
@@ -128,11 +129,10 @@ impl Shared {
     /// Frees the claimed block at `address` after checking its surroundings.
     pub(in crate::pool) fn free_checked(
         &self,
-        slot: &Slot,
-        known: BlockState,
-        address: Address,
+        block: Claimed<'_>,
         stream: StreamHandle,
     ) -> Result<()> {
+        let Claimed { slot, known, address } = block;
         let size = known.size().saturating_add(self.debug.tail());
         let memory = FreedBlock { address, size, stream };
         let finding = match self
@@ -150,7 +150,7 @@ impl Shared {
             self.heap().uses.remove(&address);
         }
         self.note_free(address, known, stream);
-        self.count(stream, |counts| {
+        self.front.count(stream, |counts| {
             counts.count_free(known.units(), known.requested(), known.tag());
         });
         let former = RecentFree {

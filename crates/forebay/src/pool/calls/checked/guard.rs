@@ -3,7 +3,7 @@
 use forebay_core::{Address, Alignment, Bytes, CallbackBudget, Span};
 use forebay_hal::{Progress, StreamHandle};
 
-use crate::pool::calls::slow_path::Source;
+use crate::pool::common::counts::Source;
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::wait::{Deadline, poll};
 use crate::pool::debug::blocks::canary_before;
@@ -53,8 +53,7 @@ impl Shared {
         let canary = canary_before(guarded.pages, start);
         lock(&guards.state).live.insert(start, guarded);
         let written = self.debug.write_patterns(block, canary, stream);
-        let block =
-            written.and_then(|()| self.finish_allocation(start, size, request, Source::Driver));
+        let block = written.and_then(|()| self.hand_out((start, Source::Driver), size, request));
         if block.is_err() {
             lock(&self.debug.canaries).remove(start);
             self.release_guarded(guards, start, stream);

@@ -1,11 +1,11 @@
 //! Putting blocks into the quarantine and releasing them from it.
 
 use crate::pool::calls::reclaim::{Reclaiming, StreamWait};
+use crate::pool::common::free_block::FreedBlock;
 use crate::pool::common::step::{self, Step};
 use crate::pool::common::wait::{Deadline, WaitBudget};
 use crate::pool::debug::FREED;
 use crate::pool::debug::quarantine::Quarantined;
-use crate::pool::front::cached_block::FreedBlock;
 use crate::pool::heap::stream_slots::Serial;
 use crate::pool::shared::Shared;
 use crate::report::RecentFree;

@@ -113,13 +113,7 @@ impl Shared {
     fn end_replaced_stream(&self, stream: StreamHandle) {
         let _backing = self.backing();
         let mut heap = self.heap();
-        let mut returns = Vec::new();
-        self.thread_caches.each(|caches| {
-            while let Some(cache) = caches.remove(stream) {
-                heap.absorb_cache(*cache, &mut returns);
-            }
-        });
-        heap.free_all(returns);
+        self.front.forget_stream(&mut heap, stream);
         let slot = heap.slots.get(stream);
         let serial = slot.and_then(|slot| heap.slots.serial(slot));
         slot.into_iter().for_each(|slot| heap.end_without_event(slot));

@@ -1,0 +1,75 @@
+//! The calling thread's gate of a pool, entered however long that takes.
+
+use std::sync::atomic::Ordering;
+
+use super::Front;
+use super::thread_cache::ThreadCaches;
+use crate::sync::gate::Gate;
+use crate::sync::tracked::try_lock;
+
+/// This thread's gate of a pool.
+#[derive(Clone, Copy)]
+struct OwnGate<'a> {
+    gate: &'a Gate<ThreadCaches>,
+    front: &'a Front,
+}
+
+impl Front {
+    /// Runs `work` with this thread's caches, created if it has none; `None` if no thread slots are left. `work` must not
+    /// enter a gate itself.
+    #[inline]
+    pub(in crate::pool) fn with_own<R>(
+        &self,
+        work: impl FnMut(&mut ThreadCaches) -> R,
+    ) -> Option<R> {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let gate = match self.remembered_gate(epoch) {
+            Some(gate) => gate,
+            None => self.find_gate(epoch)?,
+        };
+        Some(OwnGate { gate, front: self }.enter(work))
+    }
+}
+
+impl OwnGate<'_> {
+    /// Runs `work` inside the gate.
+    #[inline(always)]
+    fn enter<R>(self, mut work: impl FnMut(&mut ThreadCaches) -> R) -> R {
+        // SAFETY: the gate belongs to this thread by its thread slot, and `work` enters no gate.
+        if let Some(mut passed) = unsafe { self.gate.pass() } {
+            return work(passed.data());
+        }
+        self.wait_and_enter(&mut work)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_and_enter<R>(self, work: &mut dyn FnMut(&mut ThreadCaches) -> R) -> R {
+        loop {
+            if self.gate.is_asked() {
+                self.serve_flush_request();
+            }
+            // SAFETY: as in `enter`.
+            if let Some(done) = unsafe { self.gate.enter(&mut *work) } {
+                return done;
+            }
+            self.front.caches.wait();
+        }
+    }
+
+    /// Does what a visitor asked for when it passed over this thread: flushes the magazines and applies their bound. If
+    /// the heap is locked, perhaps by this thread, the request stays for the next entry.
+    fn serve_flush_request(self) {
+        let Some(mut heap) = try_lock(&self.front.heap) else { return };
+        let mut returns = Vec::new();
+        let flush = |caches: &mut ThreadCaches| {
+            self.gate.take_request();
+            caches.set_bound(self.front.bound.load(Ordering::Relaxed));
+            caches.drain(&mut returns);
+            // Inside the gate: no stream is forgotten before its blocks are in the heap.
+            heap.free_all(core::mem::take(&mut returns));
+        };
+        // SAFETY: as in `enter`.
+        unsafe { self.gate.enter(flush) };
+    }
+}
