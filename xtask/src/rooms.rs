@@ -53,7 +53,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("pool::front", "thread caches: hits, and what they leave to the heap; no lock of its own"),
     ("pool::backing", "pages, segments, deferred work; the backing's lock"),
     ("pool::debug", "state of the debug checks"),
-    ("pool::shared", "the parts of a pool in one place"),
+    ("pool::inner", "the parts of a pool in one place"),
     ("pool::turn", "brief uses of a pool, and the last drop that waits for them; a lock"),
     ("pool::views", "statistics, snapshots, memory map"),
     ("pool::calls", "what calls do: allocate, make room, reclaim, free"),

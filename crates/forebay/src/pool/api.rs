@@ -10,7 +10,11 @@ use forebay_hal::{Device, StreamHandle, ToDevice};
 
 use crate::pool::Pool;
 use crate::pool::calls::block_pages::PagePart;
+use crate::pool::calls::checked::check;
 use crate::pool::calls::observe::Observation;
+use crate::pool::calls::{
+    allocate, block_pages, flush, free, settings, stream_end, trim, upkeep, uses,
+};
 use crate::pool::common::capture::Capture;
 use crate::pool::common::group::GroupFigures;
 use crate::pool::common::options::PoolOptions;
@@ -72,7 +76,7 @@ impl Pool {
     /// ```
     #[inline(always)]
     pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        self.shared.allocate::<true>(size, stream, Tag::NONE)
+        allocate::allocate::<true>(&self.shared, size, stream, Tag::NONE)
     }
 
     /// As [`allocate`](Self::allocate), under `tag` unless the thread has entered a tag already. For libraries that
@@ -89,7 +93,7 @@ impl Pool {
     /// ```
     #[inline(always)]
     pub fn allocate_for(&self, size: Bytes, stream: StreamHandle, tag: Tag) -> Result<Block> {
-        self.shared.allocate::<true>(size, stream, tag)
+        allocate::allocate::<true>(&self.shared, size, stream, tag)
     }
 
     /// Allocates a block with an alignment or memory class of its own.
@@ -112,7 +116,7 @@ impl Pool {
         if request.alignment <= Alignment::BLOCK {
             return self.allocate(request.size, request.stream);
         }
-        self.shared.allocate_below(request, self.shared.sizes.round(request.size))
+        allocate::allocate_below(&self.shared, request, self.shared.sizes.round(request.size))
     }
 
     /// The live block that begins at `address`.
@@ -156,7 +160,7 @@ impl Pool {
     /// ```
     #[inline(always)]
     pub fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.shared.free::<true>(address, stream, ClaimedAs::Any)
+        free::free::<true>(&self.shared, address, stream, ClaimedAs::Any)
     }
 
     /// As [`free`](Self::free), and refuses a block of another size: `size` is the requested or the rounded one.
@@ -172,7 +176,7 @@ impl Pool {
     /// ```
     #[inline(always)]
     pub fn free_sized(&self, address: Address, size: Bytes, stream: StreamHandle) -> Result<()> {
-        self.shared.free::<true>(address, stream, ClaimedAs::Sized(size))
+        free::free::<true>(&self.shared, address, stream, ClaimedAs::Sized(size))
     }
 
     /// As [`free`](Self::free), and refuses a block of another pool, or one whose address was allocated again since.
@@ -196,7 +200,7 @@ impl Pool {
         if owner != self.shared.id {
             return Err(Error::WrongPool { address, pool: self.shared.id, owner });
         }
-        self.shared.free::<true>(address, stream, ClaimedAs::Exact(generation))
+        free::free::<true>(&self.shared, address, stream, ClaimedAs::Exact(generation))
     }
 }
 
@@ -219,7 +223,7 @@ impl Pool {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     pub fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.shared.record_use(address, stream.resolved())
+        uses::record_use(&self.shared, address, stream.resolved())
     }
 
     /// Forgets a stream that will be destroyed; call it before that. Memory freed on the stream serves all streams
@@ -230,7 +234,7 @@ impl Pool {
     /// A driver may give the handle of a destroyed stream to another. Handles notice it by this call; a plain block that is
     /// freed by the old handle afterwards counts as freed on whichever stream has it then.
     pub fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
-        self.shared.forget_stream(stream.resolved())
+        stream_end::forget_stream(&self.shared, stream.resolved())
     }
 
     /// Takes back blocks that were freed while other streams used them, as far as those streams are done, and does
@@ -244,7 +248,7 @@ impl Pool {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     pub fn process_deferred(&self) -> Result<()> {
-        self.shared.process_deferred()
+        upkeep::process_deferred(&self.shared)
     }
 }
 
@@ -288,7 +292,7 @@ impl Pool {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
-        self.shared.trim(keep)
+        trim::trim(&self.shared, keep)
     }
 
     /// Returns memory to the device that was not needed in the last `age`, and returns how much that was. The pool knows
@@ -305,7 +309,7 @@ impl Pool {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     pub fn collect(&self, age: Duration) -> Result<Bytes> {
-        self.shared.collect(age)
+        upkeep::collect(&self.shared, age)
     }
 
     /// Merges free memory into as few and as large holes as possible without waiting. Blocks cached by threads go back
@@ -316,7 +320,7 @@ impl Pool {
     /// pages are mapped behind one address range when a request needs them. Memory that is free within a page in use
     /// stays where it is, because blocks do not move.
     pub fn defragment(&self) -> Result<()> {
-        self.shared.defragment()
+        upkeep::defragment(&self.shared)
     }
 }
 
@@ -373,7 +377,7 @@ impl Pool {
         if self.shared.is_inherited() {
             return;
         }
-        self.shared.flush_all_caches(&mut self.shared.backing());
+        flush::flush_all_caches(&self.shared, &mut self.shared.backing());
         self.shared.group.reset_peaks();
     }
 
@@ -488,7 +492,7 @@ impl Pool {
     /// they can be exported ([`Sharing`](forebay_hal::Sharing)), and stay behind these addresses afterwards too. The
     /// importing process maps a page and finds the block at the offset.
     pub fn pages_of(&self, address: Address) -> Result<Vec<PagePart>> {
-        self.shared.pages_of(address)
+        block_pages::pages_of(&self.shared, address)
     }
 
     /// Checks everything that the debugging aids watch: the canaries of live blocks, and the quarantine. Returns the
@@ -508,7 +512,7 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn check(&self) -> Result<()> {
-        self.shared.check()
+        check::check(&self.shared)
     }
 
     /// The mistakes of the program that the debugging aids have found so far, each once, at most a thousand. Each call
@@ -549,7 +553,7 @@ impl Pool {
     /// for which the call waits no longer than `max_wait`; later calls release the others. A mistake found in such a
     /// block is not an error of this call: [`findings`](Self::findings) has it.
     pub fn change(&self, key: &str, value: &str) -> Result<()> {
-        self.shared.change(key, value)
+        settings::change(&self.shared, key, value)
     }
 }
 
@@ -585,6 +589,6 @@ impl Pool {
     /// memory, so the two must not run at once. A pool of [`MemoryClass::STABLE`] keeps the memory behind the
     /// addresses; it does not keep the addresses from being allocated again.
     pub fn capture(&self) -> Result<Capture> {
-        self.shared.capture()
+        settings::capture(&self.shared)
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use forebay_hal::{Device, ToDevice};
 
 use crate::pool::Pool;
-use crate::pool::calls::{monitored, registry, upkeep};
+use crate::pool::calls::{monitored, registry, stream_end, thread_end, upkeep};
 use crate::pool::common::options::PoolOptions;
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
+use crate::pool::turn::with_turn;
 use crate::{MemoryClass, Result, monitor};
 
 impl PoolOptions {
@@ -42,7 +43,13 @@ impl PoolOptions {
             self.class = self.class | MemoryClass::PEERS;
         }
         let settings = self.settings.clone().build()?;
-        let shared = Arc::new(Shared::new(device, settings, self)?);
+        let shared = Arc::new(PoolInner::new(device, settings, self)?);
+        forebay_hal::on_stream_end(stream_end::on_stream_end);
+        let (id, weak) = (shared.id, Arc::downgrade(&shared));
+        shared.thread_ends.set_on_end(Box::new(move |stream| {
+            with_turn(id, &weak, |pool| thread_end::end_own_stream(pool, stream));
+        }));
+        shared.heap().slots.pool = Some(shared.seeing());
         registry::add(&shared);
         if shared.settings().upkeep() {
             upkeep::start();

@@ -18,8 +18,9 @@ mod common;
 mod debug;
 mod front;
 mod heap;
+mod inner;
 mod process;
-mod shared;
+
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -34,10 +35,11 @@ use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
 use forebay_hal::{Device, NamedStream, StreamHandle};
 
 use self::front::claimed_as::ClaimedAs;
-use self::shared::Shared;
+use self::inner::PoolInner;
 use self::turn::UserRef;
 #[cfg(feature = "uncounted")]
 use crate::Tag;
+use crate::pool::calls::{allocate, peers, put, restore, stream_end, take, trim, uses};
 use crate::{Allocate, Block, Error, PoolId, RecordedUse, Request, Result};
 
 pub use calls::block_pages::PagePart;
@@ -72,7 +74,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    fn with_shared(shared: Arc<Shared>) -> Self {
+    fn with_shared(shared: Arc<PoolInner>) -> Self {
         Self { shared: UserRef::new(shared) }
     }
 }
@@ -83,7 +85,7 @@ impl Pool {
     /// The live blocks, the lowest first, each with the stream that `stream_of` says: the pool does not know on which
     /// one a block was allocated. A list for [`restore`](Self::restore).
     pub fn kept_blocks(&self, stream_of: &dyn Fn(Address) -> StreamHandle) -> Vec<KeptBlock> {
-        self.shared.kept_blocks(stream_of)
+        restore::kept_blocks(&self.shared, stream_of)
     }
 
     /// Makes `kept` the live blocks of the pool, in all or, with an error, in none. A live block that is on the list
@@ -100,13 +102,13 @@ impl Pool {
         kept: &[KeptBlock],
         stream_of: &dyn Fn(Address) -> StreamHandle,
     ) -> Result<()> {
-        self.shared.restore(kept, stream_of)
+        restore::restore(&self.shared, kept, stream_of)
     }
 
     /// Releases all free memory of a pool that graphs were captured from, once none of them is left, and returns how
     /// much that was. Only this releases [stable](crate::MemoryClass::STABLE) memory. Waits for all work of the process.
     pub fn trim_stable(&self) -> Result<Bytes> {
-        self.shared.trim_stable()
+        trim::trim_stable(&self.shared)
     }
 
     /// How often a page came, went or moved.
@@ -121,13 +123,13 @@ impl Pool {
     /// Flushes the large block that this thread has cached for a stream, which counts in the peaks of the pool's group.
     pub fn flush_large(&self, stream: StreamHandle) {
         if !self.shared.is_inherited() {
-            self.shared.flush_own_large(stream.resolved());
+            take::flush_own_large(&self.shared, stream.resolved());
         }
     }
 
     /// Lets another device of the same kind read and write the pool's memory, that of later growth too.
     pub fn grant_access(&self, peer: DeviceOrdinal) -> Result<()> {
-        self.shared.grant_access(peer)
+        peers::grant_access(&self.shared, peer)
     }
 
     /// The other devices that may read and write the pool's memory.
@@ -143,7 +145,7 @@ impl Pool {
     /// Allocates a small block from this thread's cache. `None` where that is not possible, and nothing has changed.
     #[inline(always)]
     pub fn allocate_hit(&self, size: Bytes, stream: StreamHandle) -> Option<Address> {
-        self.shared.allocate_small::<false>(size, stream).map(|block| block.address())
+        allocate::allocate_small::<false>(&self.shared, size, stream).map(|block| block.address())
     }
 
     /// Frees a small block into this thread's cache, its size checked where one is named. `false` where that is not
@@ -161,7 +163,7 @@ impl Pool {
     /// As [`allocate_hit`](Self::allocate_hit), with the caller as the [owner](Allocate::own) of the block.
     #[inline(always)]
     pub(crate) fn allocate_owned_hit(&self, size: Bytes, stream: StreamHandle) -> Option<Address> {
-        self.shared.allocate_small::<true>(size, stream).map(|block| block.address())
+        allocate::allocate_small::<true>(&self.shared, size, stream).map(|block| block.address())
     }
 
     /// As [`free_hit`](Self::free_hit), for a block that has an owner.
@@ -185,7 +187,7 @@ impl Pool {
         address: Address,
         stream: StreamHandle,
     ) -> Result<()> {
-        self.shared.free::<true>(address, stream, ClaimedAs::Owned)
+        calls::free::free::<true>(&self.shared, address, stream, ClaimedAs::Owned)
     }
 }
 
@@ -195,12 +197,12 @@ impl Pool {
 impl Pool {
     #[inline(always)]
     pub fn allocate_uncounted(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        self.shared.allocate::<false>(size, stream, Tag::NONE)
+        allocate::allocate::<false>(&self.shared, size, stream, Tag::NONE)
     }
 
     #[inline(always)]
     pub fn free_uncounted(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.shared.free::<false>(address, stream, ClaimedAs::Any)
+        calls::free::free::<false>(&self.shared, address, stream, ClaimedAs::Any)
     }
 }
 
@@ -225,11 +227,11 @@ unsafe impl Allocate for Pool {
     }
 
     fn own(&self, block: Block) -> Result<()> {
-        self.shared.own(block)
+        put::own(&self.shared, block)
     }
 
     unsafe fn disown(&self, block: Block) {
-        self.shared.disown(block);
+        put::disown(&self.shared, block);
     }
 
     #[inline]
@@ -238,12 +240,13 @@ unsafe impl Allocate for Pool {
         if !self.shared.is_inherited()
             && request.alignment() <= Alignment::BLOCK
             && self.class().contains(request.class())
-            && let Some(block) = self.shared.take_owned(request.size(), request.stream())
+            && let Some(block) =
+                allocate::take_owned(&self.shared, request.size(), request.stream())
         {
             return Ok(block);
         }
         let block = Self::allocate_request(self, request)?;
-        self.shared.own(block)?;
+        put::own(&self.shared, block)?;
         Ok(block)
     }
 
@@ -253,7 +256,7 @@ unsafe impl Allocate for Pool {
         if owner != self.shared.id {
             return Err(Error::WrongPool { address, pool: self.shared.id, owner });
         }
-        self.shared.free::<true>(address, stream, ClaimedAs::ExactOwned(generation))
+        calls::free::free::<true>(&self.shared, address, stream, ClaimedAs::ExactOwned(generation))
     }
 
     fn device(&self) -> &Arc<dyn Device> {
@@ -269,11 +272,11 @@ unsafe impl Allocate for Pool {
     }
 
     fn watch_stream(&self, stream: StreamHandle) {
-        self.shared.watch_stream(stream);
+        stream_end::watch_stream(&self.shared, stream);
     }
 
     fn record_use(&self, address: Address, stream: NamedStream) -> Result<RecordedUse> {
-        self.shared.record_named_use(address, stream)?;
+        uses::record_named_use(&self.shared, address, stream)?;
         Ok(RecordedUse::Recorded)
     }
 }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Weak};
 use std::time::Instant;
 
 use crate::PoolId;
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
 use crate::sync::fork::ForkSafeMutex;
 
 /// The turns under way, of all pools.
@@ -48,10 +48,10 @@ thread_local! {
 /// All of them together have one reference of the `Arc`, so that making and dropping one is a count like the `Arc`'s own,
 /// and only the last drop asks for turns.
 #[derive(Debug)]
-pub(in crate::pool) struct UserRef(ManuallyDrop<Arc<Shared>>);
+pub(in crate::pool) struct UserRef(ManuallyDrop<Arc<PoolInner>>);
 
 impl UserRef {
-    pub(in crate::pool) fn new(shared: Arc<Shared>) -> Self {
+    pub(in crate::pool) fn new(shared: Arc<PoolInner>) -> Self {
         let is_first = shared.users.fetch_add(1, Ordering::Relaxed) == 0;
         let user = Self(ManuallyDrop::new(shared));
         if !is_first {
@@ -72,10 +72,10 @@ impl Clone for UserRef {
 }
 
 impl Deref for UserRef {
-    type Target = Arc<Shared>;
+    type Target = Arc<PoolInner>;
 
     #[inline(always)]
-    fn deref(&self) -> &Arc<Shared> {
+    fn deref(&self) -> &Arc<PoolInner> {
         &self.0
     }
 }
@@ -109,8 +109,8 @@ impl UserRef {
 /// not wait for this one.
 pub(in crate::pool) fn with_turn<R>(
     pool: PoolId,
-    shared: &Weak<Shared>,
-    work: impl FnOnce(&Shared) -> R,
+    shared: &Weak<PoolInner>,
+    work: impl FnOnce(&PoolInner) -> R,
 ) -> Option<R> {
     /// Ends by a panic too.
     struct Ending {

@@ -7,6 +7,7 @@ use forebay_hal::StreamHandle;
 
 use crate::Result;
 use crate::pool::Pool;
+use crate::pool::calls::uses;
 use crate::pool::common::log::LoggedEvent;
 
 /// An event that is recorded once, after the work that uses a block. Clones are the same event.
@@ -49,6 +50,6 @@ impl Pool {
         address: Address,
         event: Option<&WorkEvent>,
     ) -> Result<()> {
-        self.shared.record_use_until(address, event.map(|event| &event.0))
+        uses::record_use_until(&self.shared, address, event.map(|event| &event.0))
     }
 }

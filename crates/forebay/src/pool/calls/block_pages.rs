@@ -3,8 +3,9 @@
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::PageHandle;
 
+use crate::pool::calls::put;
 use crate::pool::heap::span_of;
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
 use crate::sync::map::Side;
 use crate::{MemoryClass, Result};
 
@@ -22,28 +23,25 @@ pub struct PagePart {
     pub offset: Bytes,
 }
 
-impl Shared {
-    pub(in crate::pool) fn pages_of(&self, address: Address) -> Result<Vec<PagePart>> {
-        self.birth.check()?;
-        let (_, known) = self.live(address)?;
-        let block = Span::new(address, known.size()).unwrap_or_default();
-        if let Some(guards) = self.debug.guards() {
-            let whole = guards.pages_behind(address).into_iter();
-            return Ok(whole.filter_map(|(pages, page)| part(block, pages, page)).collect());
-        }
-        let heap = self.heap();
-        let side_heap = match Side::of(known.size().saturating_add(self.debug.tail())) {
-            Side::Small => &heap.small,
-            Side::Large => &heap.large,
-        };
-        if self.options.class.contains(MemoryClass::PLAIN) || self.device.virtual_memory().is_none()
-        {
-            return Ok(Vec::new());
-        }
-        let pages = side_heap.space.pages_in(block.start().get(), block.end().get());
-        let pages = pages.map(|(at, page, size)| (span_of(at, size), PageHandle(page)));
-        Ok(pages.filter_map(|(pages, page)| part(block, pages, page)).collect())
+pub(in crate::pool) fn pages_of(pool: &PoolInner, address: Address) -> Result<Vec<PagePart>> {
+    pool.birth.check()?;
+    let (_, known) = put::live(pool, address)?;
+    let block = Span::new(address, known.size()).unwrap_or_default();
+    if let Some(guards) = pool.debug.guards() {
+        let whole = guards.pages_behind(address).into_iter();
+        return Ok(whole.filter_map(|(pages, page)| part(block, pages, page)).collect());
     }
+    let heap = pool.heap();
+    let side_heap = match Side::of(known.size().saturating_add(pool.debug.tail())) {
+        Side::Small => &heap.small,
+        Side::Large => &heap.large,
+    };
+    if pool.options.class.contains(MemoryClass::PLAIN) || pool.device.virtual_memory().is_none() {
+        return Ok(Vec::new());
+    }
+    let pages = side_heap.space.pages_in(block.start().get(), block.end().get());
+    let pages = pages.map(|(at, page, size)| (span_of(at, size), PageHandle(page)));
+    Ok(pages.filter_map(|(pages, page)| part(block, pages, page)).collect())
 }
 
 /// The part of `block` that lies in a page.

@@ -2,19 +2,19 @@
 
 use core::mem::ManuallyDrop;
 
-use crate::pool::calls::registry;
-use crate::pool::shared::Shared;
+use crate::pool::calls::{registry, report};
+use crate::pool::inner::PoolInner;
 use crate::pool::turn;
 use crate::retry::retry_once;
 
-impl Drop for Shared {
+impl Drop for PoolInner {
     fn drop(&mut self) {
         if self.is_inherited() {
             return;
         }
         registry::remove(self.id);
         if let Some(callback) = &self.options.drop_callback
-            && let Some(report) = self.drop_report()
+            && let Some(report) = report::drop_report(self)
         {
             // A panic has reached the panic hook; nobody else is left to report it to.
             let _ = self.callbacks.call(|| turn::in_program(|| callback(&report)));

@@ -16,7 +16,7 @@ use forebay_core::{Bytes, Span};
 use crate::MemoryClass;
 use crate::pool::common::step::{self, Step};
 use crate::pool::heap::Piece;
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
 use crate::sync::map::Side;
 
 /// A pool as it would be if everything came back that may.
@@ -31,79 +31,81 @@ struct Feasibility {
     given_up: Bytes,
 }
 
-impl Shared {
-    /// Whether `size` bytes are out of reach with all that is free, all that may come back, and all that the limit and
-    /// the device still allow. What is in thread caches counts as free if `with_caches` is set.
-    pub(in crate::pool) fn is_infeasible(&self, piece: Piece, with_caches: bool) -> bool {
-        let size = piece.whole();
-        let Some(feasibility) = self.feasibility(piece.side(), size, with_caches) else {
-            return false;
-        };
-        if !feasibility.can_serve(size, feasibility.limit) {
-            return true;
-        }
-        // The device is asked only if the limit alone does not decide.
-        let Ok(info) = self.device.memory_info() else { return false };
-        let room = info.free.saturating_add(feasibility.given_up);
-        let most = feasibility.own.backed_bytes().saturating_add(room);
-        !feasibility.can_serve(size, feasibility.limit.min(most))
+/// Whether `size` bytes are out of reach with all that is free, all that may come back, and all that the limit and
+/// the device still allow. What is in thread caches counts as free if `with_caches` is set.
+pub(in crate::pool) fn is_infeasible(pool: &PoolInner, piece: Piece, with_caches: bool) -> bool {
+    let size = piece.whole();
+    let Some(feasibility) = feasibility(pool, piece.side(), size, with_caches) else {
+        return false;
+    };
+    if !feasibility.can_serve(size, feasibility.limit) {
+        return true;
     }
+    // The device is asked only if the limit alone does not decide.
+    let Ok(info) = pool.device.memory_info() else { return false };
+    let room = info.free.saturating_add(feasibility.given_up);
+    let most = feasibility.own.backed_bytes().saturating_add(room);
+    !feasibility.can_serve(size, feasibility.limit.min(most))
+}
 
-    /// The pool as it would be; `None` if it would have a hole of `size` bytes.
-    ///
-    /// Thread caches are looked at twice, before and under the locks, and a block that was in one at either time counts.
-    /// So a request is refused only if the memory was too little all the time: a block may go from one cache, and
-    /// another come to a cache that was looked at already.
-    fn feasibility(&self, side: Side, size: Bytes, with_caches: bool) -> Option<Feasibility> {
-        let mut returning: Vec<Span> = Vec::new();
-        let mut look = || {
-            if with_caches {
-                self.front.add_spans(&mut returning);
-            }
-        };
-        look();
-        step::reach(Step::Estimating);
-        let mut backing = self.backing();
-        let heap = self.heap();
-        look();
-        returning.extend(backing.deferred.returns().map(|block| block.span()));
-        self.debug.add_withheld(&mut returning);
-        let returned = |of: Side| {
-            let spans = returning.iter().filter(|span| Side::of(span.size()) == of);
-            let mut ranges: Vec<(Offset, Offset)> =
-                spans.map(|span| (span.start().get(), span.end().get())).collect();
-            ranges.sort_unstable();
-            // A block that was seen twice may have been merged or split meanwhile.
-            ranges.dedup_by(|next, last| {
-                let overlaps = next.0 < last.1;
-                if overlaps {
-                    last.1 = last.1.max(next.1);
-                }
-                overlaps
-            });
-            ranges
-        };
-        // Stable memory is neither moved nor released.
-        let moves = !self.options.class.contains(MemoryClass::STABLE);
-        let space = |of: Side| match of {
-            Side::Small => &heap.small.space,
-            Side::Large => &heap.large.space,
-        };
-        let own_returned = returned(side);
-        let own = space(side).outline(&own_returned, moves);
-        if size <= own.largest_page() && space(side).would_fit(size, &own_returned) {
-            return None;
+/// The pool as it would be; `None` if it would have a hole of `size` bytes.
+///
+/// Thread caches are looked at twice, before and under the locks, and a block that was in one at either time counts.
+/// So a request is refused only if the memory was too little all the time: a block may go from one cache, and
+/// another come to a cache that was looked at already.
+fn feasibility(
+    pool: &PoolInner,
+    side: Side,
+    size: Bytes,
+    with_caches: bool,
+) -> Option<Feasibility> {
+    let mut returning: Vec<Span> = Vec::new();
+    let mut look = || {
+        if with_caches {
+            pool.front.add_spans(&mut returning);
         }
-        let other = if side == Side::Small { Side::Large } else { Side::Small };
-        let others = space(other).outline(&returned(other), moves).movable_bytes();
-        let given_up = others.saturating_add(heap.outgoing);
-        let held_elsewhere =
-            heap.held().saturating_sub(own.backed_bytes()).saturating_sub(given_up);
-        let held_elsewhere = held_elsewhere.saturating_add(heap.share.others());
-        let maps_pages = backing.provider(side).0.maps_pages;
-        let limit = self.group.limits.limit().saturating_sub(held_elsewhere);
-        Some(Feasibility { own, maps_pages, limit, given_up })
+    };
+    look();
+    step::reach(Step::Estimating);
+    let mut backing = pool.backing();
+    let heap = pool.heap();
+    look();
+    returning.extend(backing.deferred.returns().map(|block| block.span()));
+    pool.debug.add_withheld(&mut returning);
+    let returned = |of: Side| {
+        let spans = returning.iter().filter(|span| Side::of(span.size()) == of);
+        let mut ranges: Vec<(Offset, Offset)> =
+            spans.map(|span| (span.start().get(), span.end().get())).collect();
+        ranges.sort_unstable();
+        // A block that was seen twice may have been merged or split meanwhile.
+        ranges.dedup_by(|next, last| {
+            let overlaps = next.0 < last.1;
+            if overlaps {
+                last.1 = last.1.max(next.1);
+            }
+            overlaps
+        });
+        ranges
+    };
+    // Stable memory is neither moved nor released.
+    let moves = !pool.options.class.contains(MemoryClass::STABLE);
+    let space = |of: Side| match of {
+        Side::Small => &heap.small.space,
+        Side::Large => &heap.large.space,
+    };
+    let own_returned = returned(side);
+    let own = space(side).outline(&own_returned, moves);
+    if size <= own.largest_page() && space(side).would_fit(size, &own_returned) {
+        return None;
     }
+    let other = if side == Side::Small { Side::Large } else { Side::Small };
+    let others = space(other).outline(&returned(other), moves).movable_bytes();
+    let given_up = others.saturating_add(heap.outgoing);
+    let held_elsewhere = heap.held().saturating_sub(own.backed_bytes()).saturating_sub(given_up);
+    let held_elsewhere = held_elsewhere.saturating_add(heap.share.others());
+    let maps_pages = backing.provider(side).0.maps_pages;
+    let limit = pool.group.limits.limit().saturating_sub(held_elsewhere);
+    Some(Feasibility { own, maps_pages, limit, given_up })
 }
 
 impl Feasibility {

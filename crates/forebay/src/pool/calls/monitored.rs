@@ -7,7 +7,7 @@ use crate::monitor::{
     LatencyBucket, ProcessPool, ProcessSnapshot, StreamTotals, TagTotals, shown_name,
 };
 use crate::pool::calls::registry;
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
 use crate::pool::turn::with_turn;
 use crate::pool::views::statistics;
 
@@ -21,7 +21,7 @@ pub(in crate::pool) fn read(snapshot: &mut ProcessSnapshot) {
 }
 
 /// No device is asked: a driver call could wait.
-fn figures_of(shared: &Shared) -> ProcessPool {
+fn figures_of(shared: &PoolInner) -> ProcessPool {
     let mut figures = statistics::of(shared);
     figures.streams.sort_unstable_by_key(|of| (Reverse(of.allocations), of.stream.0));
     figures.tags.sort_unstable_by_key(|of| (Reverse(of.live), of.tag));

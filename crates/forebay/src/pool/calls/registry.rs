@@ -8,18 +8,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, Weak};
 
 use forebay_core::Address;
-use forebay_hal::{Device, StreamHandle};
+use forebay_hal::Device;
 
 use crate::PoolId;
 use crate::pool::heap::seen_streams;
-use crate::pool::shared::{Shared, address_of};
-use crate::pool::turn::with_turn;
+use crate::pool::inner::{PoolInner, address_of};
 use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::map::{AddressMap, LiveBlock, owners_near};
 
 /// A pool, and what is asked about it without a reference.
 struct Entry {
-    pool: Weak<Shared>,
+    pool: Weak<PoolInner>,
     map: AddressMap,
     /// The address of its device object.
     device: usize,
@@ -45,31 +44,8 @@ fn pools() -> MutexGuard<'static, Entries> {
     POOLS.lock()
 }
 
-/// Called when a stream is about to be destroyed: every pool of its device that has seen it forgets it.
-fn forget_stream(device: &Arc<dyn Device>, stream: StreamHandle) {
-    let stream = stream.resolved();
-    for id in seen_streams::pools_of(address_of(device), stream) {
-        let pool = pools().get(&id).filter(|entry| entry.is_ours()).map(|entry| entry.pool.clone());
-        let Some(pool) = pool else { continue };
-        // In a turn: the program may drop its last reference to the pool meanwhile.
-        with_turn(id, &pool, |shared| {
-            if shared.knows_stream(stream) {
-                shared.forget_lost_stream(stream);
-            } else {
-                shared.seeing().forget(stream);
-            }
-        });
-    }
-}
-
-pub(in crate::pool) fn add(shared: &Arc<Shared>) {
-    forebay_hal::on_stream_end(forget_stream);
+pub(in crate::pool) fn add(shared: &Arc<PoolInner>) {
     let (pool, map) = (Arc::downgrade(shared), shared.map.clone());
-    let (id, weak) = (shared.id, Weak::clone(&pool));
-    shared.thread_ends.set_on_end(Box::new(move |stream| {
-        with_turn(id, &weak, |shared| shared.end_own_stream(stream));
-    }));
-    shared.heap().slots.pool = Some(shared.seeing());
     let upkeep = shared.settings().upkeep();
     let device = address_of(&shared.device);
     pools().insert(shared.id, Entry { pool, map, device, upkeep, birth: shared.birth });
@@ -89,25 +65,25 @@ pub(in crate::pool) fn set_upkeep(id: PoolId, upkeep: bool) {
 }
 
 /// Every pool of this process that wants the upkeep thread.
-pub(in crate::pool) fn with_upkeep() -> Vec<(PoolId, Weak<Shared>)> {
+pub(in crate::pool) fn with_upkeep() -> Vec<(PoolId, Weak<PoolInner>)> {
     list(|entry| entry.upkeep)
 }
 
 /// Every living pool of this process, without references: each is made when it is used, after the list is unlocked, since
 /// dropping the last one locks it again.
-pub(in crate::pool) fn all() -> Vec<(PoolId, Weak<Shared>)> {
+pub(in crate::pool) fn all() -> Vec<(PoolId, Weak<PoolInner>)> {
     // A pool that is being dropped has its entry until the device is done.
     list(|entry| entry.pool.strong_count() > 0)
 }
 
-fn list(is_listed: impl Fn(&Entry) -> bool) -> Vec<(PoolId, Weak<Shared>)> {
+fn list(is_listed: impl Fn(&Entry) -> bool) -> Vec<(PoolId, Weak<PoolInner>)> {
     let pools = pools();
     let listed = pools.iter().filter(|(_, entry)| entry.is_ours() && is_listed(entry));
     listed.map(|(&id, entry)| (id, Weak::clone(&entry.pool))).collect()
 }
 
 /// The pools of `device`, likewise.
-pub(in crate::pool) fn all_of(device: &Arc<dyn Device>) -> Vec<(PoolId, Weak<Shared>)> {
+pub(in crate::pool) fn all_of(device: &Arc<dyn Device>) -> Vec<(PoolId, Weak<PoolInner>)> {
     let device = address_of(device);
     list(|entry| entry.device == device)
 }
@@ -123,9 +99,15 @@ pub(crate) fn live_blocks() -> Vec<(PoolId, Vec<LiveBlock>)> {
 }
 
 /// The pool with this number, if it is alive.
-pub(in crate::pool) fn find(id: PoolId) -> Option<Arc<Shared>> {
+pub(in crate::pool) fn find(id: PoolId) -> Option<Arc<PoolInner>> {
     let weak = pools().get(&id).map(|entry| Weak::clone(&entry.pool));
     weak?.upgrade()
+}
+
+/// The pool with this number, if this process made it.
+pub(in crate::pool) fn weak(id: PoolId) -> Option<Weak<PoolInner>> {
+    let pools = pools();
+    pools.get(&id).filter(|entry| entry.is_ours()).map(|entry| Weak::clone(&entry.pool))
 }
 
 /// The pools with memory near `address` for whose map `holds` is true, the oldest first.

@@ -6,7 +6,7 @@ use forebay_core::{Bytes, CallbackBudget};
 use crate::pool::common::callback_guard::{Callback, CallbackGuard};
 use crate::pool::common::counts::Counts;
 use crate::pool::common::sizes::Sizes;
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
 use crate::report::{DropReport, LeakedBlock, Shortage};
 use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
 use crate::{MemoryClass, Request, Tag};
@@ -17,111 +17,109 @@ const OWNERS: usize = 4;
 /// The most pages of a side that are looked at for a report. Each takes about 50 ns, under the heap lock.
 const MOST_PAGES: usize = 20_000;
 
-impl Shared {
-    /// The figures of the pool for a refused request that needs `needed` contiguous bytes. Takes the heap lock once, so
-    /// that all figures are of one moment.
-    #[cold]
-    pub(in crate::pool) fn shortage(&self, request: Request, needed: Bytes) -> Shortage {
-        let info = self.device.memory_info().unwrap_or_default();
-        let mut heap = self.heap();
-        let (counts, cached) = self.census(&mut heap);
-        let sum = counts.sum();
-        let space = match Side::of(request.size) {
-            Side::Small => &heap.small.space,
-            Side::Large => &heap.large.space,
-        };
-        let (held, live) = (heap.held(), sum.live());
-        let free_pages = match self.options.class.contains(MemoryClass::STABLE) {
-            true => Bytes::ZERO,
-            false => free_pages(&heap.small.space).saturating_add(free_pages(&heap.large.space)),
-        };
-        let mut shortage = Shortage {
-            requested: request.size,
-            needed,
-            limit: self.group.limits.limit(),
-            free_pages,
-            held,
-            held_by_group: heap.share.others(),
-            live,
-            cached,
-            free: held.saturating_sub(live),
-            largest_free: space.largest_hole(),
-            device_free: info.free,
-            held_elsewhere: info.total.saturating_sub(info.free).saturating_sub(held),
-            owners: owners(&sum),
-            ..Shortage::default()
-        };
-        let granule = self.granule.alignment();
-        let new_pages = needed.checked_align_up(granule).unwrap_or(Bytes::MAX);
-        // A smaller request may be one of the small side.
-        let hole = match shortage.largest_free > SMALL {
-            true => shortage.largest_free,
-            false => heap.small.space.largest_hole().min(SMALL),
-        };
-        drop(heap);
-        shortage.explain(new_pages, granule, hole);
-        shortage.fits = self.request_within(shortage.fits, request, needed);
-        shortage
-    }
+/// The figures of the pool for a refused request that needs `needed` contiguous bytes. Takes the heap lock once, so
+/// that all figures are of one moment.
+#[cold]
+pub(in crate::pool) fn shortage(pool: &PoolInner, request: Request, needed: Bytes) -> Shortage {
+    let info = pool.device.memory_info().unwrap_or_default();
+    let mut heap = pool.heap();
+    let (counts, cached) = pool.census(&mut heap);
+    let sum = counts.sum();
+    let space = match Side::of(request.size) {
+        Side::Small => &heap.small.space,
+        Side::Large => &heap.large.space,
+    };
+    let (held, live) = (heap.held(), sum.live());
+    let free_pages = match pool.options.class.contains(MemoryClass::STABLE) {
+        true => Bytes::ZERO,
+        false => free_pages(&heap.small.space).saturating_add(free_pages(&heap.large.space)),
+    };
+    let mut shortage = Shortage {
+        requested: request.size,
+        needed,
+        limit: pool.group.limits.limit(),
+        free_pages,
+        held,
+        held_by_group: heap.share.others(),
+        live,
+        cached,
+        free: held.saturating_sub(live),
+        largest_free: space.largest_hole(),
+        device_free: info.free,
+        held_elsewhere: info.total.saturating_sub(info.free).saturating_sub(held),
+        owners: owners(&sum),
+        ..Shortage::default()
+    };
+    let granule = pool.granule.alignment();
+    let new_pages = needed.checked_align_up(granule).unwrap_or(Bytes::MAX);
+    // A smaller request may be one of the small side.
+    let hole = match shortage.largest_free > SMALL {
+        true => shortage.largest_free,
+        false => heap.small.space.largest_hole().min(SMALL),
+    };
+    drop(heap);
+    shortage.explain(new_pages, granule, hole);
+    shortage.fits = request_within(pool, shortage.fits, request, needed);
+    shortage
+}
 
-    /// The largest size whose request needs no more than `room`, if one like `request` needs `needed`.
-    fn request_within(&self, room: Bytes, request: Request, needed: Bytes) -> Bytes {
-        let rounded = self.sizes.round(request.size).max(request.size);
-        let room = room.saturating_sub(needed.saturating_sub(rounded));
-        let fits = |size: &Bytes| {
-            let rounded = self.sizes.round(*size);
-            Sizes::is_possible(*size, rounded) && rounded <= room
-        };
-        // Size classes are multiples of an eighth of a power of two, or powers of two.
-        let power = room.get().checked_ilog2().map_or(0, |bit| 1_u64 << bit);
-        let classes = [room.get() & !511, room.get() / (power / 8).max(1) * (power / 8), power];
-        classes.map(Bytes::new).into_iter().find(fits).unwrap_or_default()
-    }
+/// The largest size whose request needs no more than `room`, if one like `request` needs `needed`.
+fn request_within(pool: &PoolInner, room: Bytes, request: Request, needed: Bytes) -> Bytes {
+    let rounded = pool.sizes.round(request.size).max(request.size);
+    let room = room.saturating_sub(needed.saturating_sub(rounded));
+    let fits = |size: &Bytes| {
+        let rounded = pool.sizes.round(*size);
+        Sizes::is_possible(*size, rounded) && rounded <= room
+    };
+    // Size classes are multiples of an eighth of a power of two, or powers of two.
+    let power = room.get().checked_ilog2().map_or(0, |bit| 1_u64 << bit);
+    let classes = [room.get() & !511, room.get() / (power / 8).max(1) * (power / 8), power];
+    classes.map(Bytes::new).into_iter().find(fits).unwrap_or_default()
+}
 
-    /// Calls the program's shortage callbacks, unless the request has called them in vain too often. Returns whether any
-    /// of them released memory.
-    pub(in crate::pool) fn call_shortage_callbacks(
-        &self,
-        request: Request,
-        needed: Bytes,
-        budget: &mut CallbackBudget,
-    ) -> bool {
-        if self.options.shortage_callbacks.is_empty() {
-            return false;
-        }
-        // A callback may allocate. If that request fails too, the callbacks of this pool are not called again from
-        // within; those of another pool are.
-        let Some(_asking) = CallbackGuard::begin(self.id, Callback::Shortage) else { return false };
-        let shortage = self.shortage(request, needed);
-        if !budget.may_call(room_of(&shortage)) {
-            return false;
-        }
-        // Calls all of them, whether or not the first released anything.
-        let asked = self
-            .options
-            .shortage_callbacks
-            .iter()
-            .map(|let_go| self.callbacks.call(|| let_go(&shortage)));
-        asked.filter(|&released| released == Some(true)).count() > 0
+/// Calls the program's shortage callbacks, unless the request has called them in vain too often. Returns whether any
+/// of them released memory.
+pub(in crate::pool) fn call_shortage_callbacks(
+    pool: &PoolInner,
+    request: Request,
+    needed: Bytes,
+    budget: &mut CallbackBudget,
+) -> bool {
+    if pool.options.shortage_callbacks.is_empty() {
+        return false;
     }
+    // A callback may allocate. If that request fails too, the callbacks of this pool are not called again from
+    // within; those of another pool are.
+    let Some(_asking) = CallbackGuard::begin(pool.id, Callback::Shortage) else { return false };
+    let shortage = shortage(pool, request, needed);
+    if !budget.may_call(room_of(&shortage)) {
+        return false;
+    }
+    // Calls all of them, whether or not the first released anything.
+    let asked = pool
+        .options
+        .shortage_callbacks
+        .iter()
+        .map(|let_go| pool.callbacks.call(|| let_go(&shortage)));
+    asked.filter(|&released| released == Some(true)).count() > 0
+}
 
-    /// The report of the blocks that are still live; `None` if there are none.
-    pub(in crate::pool) fn drop_report(&self) -> Option<DropReport> {
-        let (counts, _) = self.census(&mut self.heap());
-        let sum = counts.sum();
-        if sum.blocks() == 0 {
-            return None;
-        }
-        let mut largest: Vec<LeakedBlock> =
-            self.map.live_blocks().into_iter().map(Into::into).collect();
-        let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
-        largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
-        largest.truncate(DropReport::MOST);
-        let streams = counts.streams.iter().map(|(&stream, counts)| (stream, counts.blocks()));
-        let streams = streams.filter(|&(_, blocks)| blocks > 0 && blocks < u64::MAX / 2).collect();
-        let (blocks, owners) = (sum.blocks(), owners(&sum));
-        Some(DropReport { pool: self.id, blocks, bytes, owners, streams, largest })
+/// The report of the blocks that are still live; `None` if there are none.
+pub(in crate::pool) fn drop_report(pool: &PoolInner) -> Option<DropReport> {
+    let (counts, _) = pool.census(&mut pool.heap());
+    let sum = counts.sum();
+    if sum.blocks() == 0 {
+        return None;
     }
+    let mut largest: Vec<LeakedBlock> =
+        pool.map.live_blocks().into_iter().map(Into::into).collect();
+    let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
+    largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
+    largest.truncate(DropReport::MOST);
+    let streams = counts.streams.iter().map(|(&stream, counts)| (stream, counts.blocks()));
+    let streams = streams.filter(|&(_, blocks)| blocks > 0 && blocks < u64::MAX / 2).collect();
+    let (blocks, owners) = (sum.blocks(), owners(&sum));
+    Some(DropReport { pool: pool.id, blocks, bytes, owners, streams, largest })
 }
 
 /// The bytes of whole pages that are free; none if there are too many pages to look at under the lock.

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use forebay_core::Bytes;
 
-use crate::pool::shared::Shared;
+use crate::pool::calls::post_mortem;
+use crate::pool::inner::PoolInner;
 use crate::pool::turn;
 use crate::{Error, Request, Result};
 
@@ -18,97 +19,99 @@ pub(in crate::pool) struct Begun {
     at: Instant,
 }
 
-impl Shared {
-    /// Before a slow call.
-    pub(in crate::pool) fn begin_told(&self) -> Begun {
-        Begun {
-            #[cfg(any(feature = "tracing", feature = "metrics"))]
-            held: self.held.get(),
-            #[cfg(any(feature = "tracing", feature = "metrics"))]
-            at: Instant::now(),
-        }
+/// Before a slow call.
+pub(in crate::pool) fn begin_told(pool: &PoolInner) -> Begun {
+    Begun {
+        #[cfg(any(feature = "tracing", feature = "metrics"))]
+        held: pool.held.get(),
+        #[cfg(any(feature = "tracing", feature = "metrics"))]
+        at: Instant::now(),
     }
+}
 
-    /// Does `work` for a request that no hole served, and tells of it.
-    pub(in crate::pool) fn told<R>(
-        &self,
-        request: Request,
-        work: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
-        let begun = self.begin_told();
-        let mut got = work();
-        if let Err(Error::OutOfMemory(shortage)) = &mut got {
-            shortage.report = self.report_refusal(request, shortage);
-        }
-        self.tell_listeners_of_request(&begun, request, got.as_ref().err());
-        got
+/// Does `work` for a request that no hole served, and tells of it.
+pub(in crate::pool) fn told<R>(
+    pool: &PoolInner,
+    request: Request,
+    work: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    let begun = begin_told(pool);
+    let mut got = work();
+    if let Err(Error::OutOfMemory(shortage)) = &mut got {
+        shortage.report = post_mortem::report_refusal(pool, request, shortage);
     }
+    tell_listeners_of_request(pool, &begun, request, got.as_ref().err());
+    got
+}
 
-    fn tell_listeners_of_request(&self, begun: &Begun, request: Request, error: Option<&Error>) {
-        #[cfg(feature = "tracing")]
-        {
-            let (pool, requested) = (self.id.0, request.size.get());
-            let (held, took) = (self.held.get(), begun.at.elapsed());
-            match error {
-                Some(error) => {
-                    tracing::warn!(target: "forebay", pool, requested, ?took, %error, "refused");
-                }
-                None if held != begun.held => {
-                    let (from, to) = (begun.held.get(), held.get());
-                    tracing::debug!(target: "forebay", pool, requested, from, to, ?took, "held memory changed");
-                }
-                None => {
-                    tracing::trace!(target: "forebay", pool, requested, ?took, "slow request");
-                }
+fn tell_listeners_of_request(
+    pool: &PoolInner,
+    begun: &Begun,
+    request: Request,
+    error: Option<&Error>,
+) {
+    #[cfg(feature = "tracing")]
+    {
+        let (id, requested) = (pool.id.0, request.size.get());
+        let (held, took) = (pool.held.get(), begun.at.elapsed());
+        match error {
+            Some(error) => {
+                tracing::warn!(target: "forebay", pool = id, requested, ?took, %error, "refused");
+            }
+            None if held != begun.held => {
+                let (from, to) = (begun.held.get(), held.get());
+                tracing::debug!(target: "forebay", pool = id, requested, from, to, ?took, "held memory changed");
+            }
+            None => {
+                tracing::trace!(target: "forebay", pool = id, requested, ?took, "slow request");
             }
         }
-        #[cfg(feature = "metrics")]
-        if error.is_some() || self.held.get() != begun.held {
-            let pool = self.id.0.to_string();
-            if error.is_some() {
-                metrics::counter!("forebay_pool_refusals_total", "pool" => pool).increment(1);
-            } else {
-                let took = begun.at.elapsed().as_secs_f64();
-                metrics::histogram!("forebay_pool_growth_seconds", "pool" => pool).record(took);
-            }
-            self.export_held();
-        }
-        let _ = (begun, request, error);
     }
-
-    /// After memory was released on request or by age.
-    pub(in crate::pool) fn tell_release(&self, begun: &Begun, released: &Result<Bytes>) {
-        turn::in_program(|| self.tell_listeners_of_release(begun, released));
-    }
-
-    fn tell_listeners_of_release(&self, begun: &Begun, released: &Result<Bytes>) {
-        #[cfg(feature = "tracing")]
-        {
-            let (pool, took) = (self.id.0, begun.at.elapsed());
-            match released {
-                Ok(bytes) => {
-                    let bytes = bytes.get();
-                    tracing::debug!(target: "forebay", pool, bytes, ?took, "released");
-                }
-                Err(error) => {
-                    tracing::warn!(target: "forebay", pool, ?took, %error, "not released");
-                }
-            }
-        }
-        #[cfg(feature = "metrics")]
-        if let Ok(bytes) = released {
-            let pool = self.id.0.to_string();
-            metrics::counter!("forebay_pool_released_bytes_total", "pool" => pool)
-                .increment(bytes.get());
-            self.export_held();
-        }
-        let _ = (begun, released);
-    }
-
-    /// Gives exporters what the pool holds now.
     #[cfg(feature = "metrics")]
-    fn export_held(&self) {
-        metrics::gauge!("forebay_pool_held_bytes", "pool" => self.id.0.to_string())
-            .set(self.held.get().get() as f64);
+    if error.is_some() || pool.held.get() != begun.held {
+        let id = pool.id.0.to_string();
+        if error.is_some() {
+            metrics::counter!("forebay_pool_refusals_total", "pool" => id).increment(1);
+        } else {
+            let took = begun.at.elapsed().as_secs_f64();
+            metrics::histogram!("forebay_pool_growth_seconds", "pool" => id).record(took);
+        }
+        export_held(pool);
     }
+    let _ = (begun, request, error);
+}
+
+/// After memory was released on request or by age.
+pub(in crate::pool) fn tell_release(pool: &PoolInner, begun: &Begun, released: &Result<Bytes>) {
+    turn::in_program(|| tell_listeners_of_release(pool, begun, released));
+}
+
+fn tell_listeners_of_release(pool: &PoolInner, begun: &Begun, released: &Result<Bytes>) {
+    #[cfg(feature = "tracing")]
+    {
+        let (id, took) = (pool.id.0, begun.at.elapsed());
+        match released {
+            Ok(bytes) => {
+                let bytes = bytes.get();
+                tracing::debug!(target: "forebay", pool = id, bytes, ?took, "released");
+            }
+            Err(error) => {
+                tracing::warn!(target: "forebay", pool = id, ?took, %error, "not released");
+            }
+        }
+    }
+    #[cfg(feature = "metrics")]
+    if let Ok(bytes) = released {
+        let id = pool.id.0.to_string();
+        metrics::counter!("forebay_pool_released_bytes_total", "pool" => id).increment(bytes.get());
+        export_held(pool);
+    }
+    let _ = (begun, released);
+}
+
+/// Gives exporters what the pool holds now.
+#[cfg(feature = "metrics")]
+fn export_held(pool: &PoolInner) {
+    metrics::gauge!("forebay_pool_held_bytes", "pool" => pool.id.0.to_string())
+        .set(pool.held.get().get() as f64);
 }

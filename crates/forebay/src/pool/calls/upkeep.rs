@@ -13,275 +13,275 @@ use forebay_hal::{Call, StreamHandle};
 use crate::Result;
 use crate::pool::backing::deferred::MOST_SLOW;
 use crate::pool::backing::{Backing, FreePage};
-use crate::pool::calls::registry;
+use crate::pool::calls::checked::{guard, strict};
+use crate::pool::calls::{flush, registry, settle, told};
 use crate::pool::common::callback_guard::{Callback, CallbackGuard};
-use crate::pool::common::upkeep_state::Upkeep;
 use crate::pool::common::wait::{Deadline, WaitBudget, poll};
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
 use crate::pool::turn;
 use crate::sync::fork::{Birth, ForkSafeMutex};
-use crate::sync::{thread, tracked};
+use crate::sync::thread;
 
-impl Shared {
-    pub(in crate::pool) fn upkeep(&self) -> tracked::Guard<'_, Upkeep> {
-        tracked::lock(&self.upkeep)
+/// Runs the deferred tasks that are due.
+pub(in crate::pool) fn process_deferred(pool: &PoolInner) -> Result<()> {
+    pool.birth.check()?;
+    pool.backing().run_deferred(pool.context())?;
+    continue_collection(pool)?;
+    settle::release_segments(pool, Deadline::Now)?;
+    if let Some(guards) = pool.debug.guards() {
+        guard::unmap_freed(pool, guards, Deadline::Now)?;
     }
+    Ok(())
+}
 
-    /// How near the pool is to its limit.
-    pub(in crate::pool) fn pressure(&self) -> Level {
-        self.group.limits.thresholds().level(self.group.held())
-    }
-
-    /// Reads the pressure after the bytes held have changed, and responds to it. The caller holds no lock.
-    pub(in crate::pool) fn read_pressure(&self) {
-        // A callback that uses the pool brings its thread here again. What it changed is read when it has returned.
-        let Some(_reading) = CallbackGuard::begin(self.id, Callback::Pressure) else { return };
-        let mut may_release = true;
-        // One batch, whatever is read: the request did not ask for it.
-        let mut release = || {
-            if core::mem::take(&mut may_release) {
-                self.release_under_pressure();
-            }
-        };
-        for _ in 0..MOST_READINGS {
-            let held = self.group.held();
-            let Some((level, response)) = self.read_gauge(held) else { break };
-            match response {
-                Response::Expand => self.set_under_pressure(false),
-                Response::Clean | Response::ReleaseIdle => {
-                    // A small bound from now on: memory cached by one thread is lost to the others.
-                    self.set_under_pressure(true);
-                    let mut backing = self.backing();
-                    self.flush_caches(&mut backing, false);
-                    if response == Response::ReleaseIdle {
-                        let free = backing.free_pages(self.context()).into_iter();
-                        let free =
-                            free.fold(Bytes::ZERO, |sum, page| sum.saturating_add(page.size));
-                        self.upkeep().to_release = free;
-                    }
+/// Reads the pressure after the bytes held have changed, and responds to it. The caller holds no lock.
+pub(in crate::pool) fn read_pressure(pool: &PoolInner) {
+    // A callback that uses the pool brings its thread here again. What it changed is read when it has returned.
+    let Some(_reading) = CallbackGuard::begin(pool.id, Callback::Pressure) else { return };
+    let mut may_release = true;
+    // One batch, whatever is read: the request did not ask for it.
+    let mut release = || {
+        if core::mem::take(&mut may_release) {
+            release_under_pressure(pool);
+        }
+    };
+    for _ in 0..MOST_READINGS {
+        let held = pool.group.held();
+        let Some((level, response)) = read_gauge(pool, held) else { break };
+        match response {
+            Response::Expand => set_under_pressure(pool, false),
+            Response::Clean | Response::ReleaseIdle => {
+                // A small bound from now on: memory cached by one thread is lost to the others.
+                set_under_pressure(pool, true);
+                let mut backing = pool.backing();
+                flush::flush_caches(pool, &mut backing, false);
+                if response == Response::ReleaseIdle {
+                    let free = backing.free_pages(pool.context()).into_iter();
+                    let free = free.fold(Bytes::ZERO, |sum, page| sum.saturating_add(page.size));
+                    pool.upkeep().to_release = free;
                 }
-                _ => {}
             }
-            release();
-            for told in &self.options.pressure_callbacks {
-                self.callbacks.call(|| turn::in_program(|| told(level, held)));
-            }
-            // A callback may have forked.
-            if self.is_inherited() {
-                return;
-            }
+            _ => {}
         }
         release();
-    }
-
-    /// Updates the pressure level. Once it is below high, nothing more has to be released; between high and critical the
-    /// release goes on, so that a pool near the threshold does not cross it again and again.
-    fn read_gauge(&self, held: Bytes) -> Option<(Level, Response)> {
-        let thresholds = self.group.limits.thresholds();
-        let mut upkeep = self.upkeep();
-        let change = upkeep.gauge.read(&thresholds, held);
-        if upkeep.gauge.level() < Level::High {
-            upkeep.to_release = Bytes::ZERO;
+        for told in &pool.options.pressure_callbacks {
+            pool.callbacks.call(|| turn::in_program(|| told(level, held)));
         }
-        change
-    }
-
-    /// Releases one batch of what was idle when the pressure became critical. Returns whether it did and more is left.
-    /// Memory that requests use again meanwhile stays.
-    fn release_under_pressure(&self) -> bool {
-        let left = self.upkeep().to_release;
-        if left.is_zero() {
-            return false;
+        // A callback may have forked.
+        if pool.is_inherited() {
+            return;
         }
-        let keep = self.settings().min_bytes();
-        let mut backing = self.backing();
-        let keep = keep.max(self.heap().backed().saturating_sub(left));
-        let is_full = backing.deferred.releases() >= MOST_SLOW;
-        let mut pages = idle_first(backing.free_pages(self.context()));
-        let taken = self.take_out_batch(&mut backing, &mut pages, keep);
-        let _ = backing.run_deferred(self.context());
-        drop(backing);
-        // Segments that the device refuses now are released later.
-        let _ = self.release_segments(Deadline::Now);
-        // If nothing could go although more may be taken out, nothing is idle any more.
-        let is_over = taken.is_zero() && !is_full;
-        let left = if is_over { Bytes::ZERO } else { left.saturating_sub(taken) };
-        self.upkeep().to_release = left;
-        !taken.is_zero() && !left.is_zero()
     }
+    release();
+}
 
-    /// Takes free pages out of the address spaces, unless as many are out as one batch may return.
-    fn take_out_batch(
-        &self,
-        backing: &mut Backing,
-        pages: &mut impl Iterator<Item = FreePage>,
-        keep: Bytes,
-    ) -> Bytes {
-        let most = MOST_SLOW.saturating_sub(backing.deferred.releases());
-        backing.defer_release(self.context(), pages, keep, most)
+/// Updates the pressure level. Once it is below high, nothing more has to be released; between high and critical the
+/// release goes on, so that a pool near the threshold does not cross it again and again.
+fn read_gauge(pool: &PoolInner, held: Bytes) -> Option<(Level, Response)> {
+    let thresholds = pool.group.limits.thresholds();
+    let mut upkeep = pool.upkeep();
+    let change = upkeep.gauge.read(&thresholds, held);
+    if upkeep.gauge.level() < Level::High {
+        upkeep.to_release = Bytes::ZERO;
     }
+    change
+}
 
-    /// Sets whether the pool is under pressure, which lowers the bound of magazines.
-    fn set_under_pressure(&self, under_pressure: bool) {
-        self.upkeep().under_pressure = under_pressure;
-        self.update_magazine_bounds();
+/// Releases one batch of what was idle when the pressure became critical. Returns whether it did and more is left.
+/// Memory that requests use again meanwhile stays.
+fn release_under_pressure(pool: &PoolInner) -> bool {
+    let left = pool.upkeep().to_release;
+    if left.is_zero() {
+        return false;
     }
+    let keep = pool.settings().min_bytes();
+    let mut backing = pool.backing();
+    let keep = keep.max(pool.heap().backed().saturating_sub(left));
+    let is_full = backing.deferred.releases() >= MOST_SLOW;
+    let mut pages = idle_first(backing.free_pages(pool.context()));
+    let taken = take_out_batch(pool, &mut backing, &mut pages, keep);
+    let _ = backing.run_deferred(pool.context());
+    drop(backing);
+    // Segments that the device refuses now are released later.
+    let _ = settle::release_segments(pool, Deadline::Now);
+    // If nothing could go although more may be taken out, nothing is idle any more.
+    let is_over = taken.is_zero() && !is_full;
+    let left = if is_over { Bytes::ZERO } else { left.saturating_sub(taken) };
+    pool.upkeep().to_release = left;
+    !taken.is_zero() && !left.is_zero()
+}
 
-    /// Applies the bound from the settings to all magazines, or the lower one under pressure.
-    pub(in crate::pool) fn update_magazine_bounds(&self) {
-        let full = self.front.full();
-        let under_pressure = self.upkeep().under_pressure;
-        self.front.set_bound(if under_pressure { full.min(CLEANED_UNITS) } else { full });
-    }
+/// Takes free pages out of the address spaces, unless as many are out as one batch may return.
+fn take_out_batch(
+    pool: &PoolInner,
+    backing: &mut Backing,
+    pages: &mut impl Iterator<Item = FreePage>,
+    keep: Bytes,
+) -> Bytes {
+    let most = MOST_SLOW.saturating_sub(backing.deferred.releases());
+    backing.defer_release(pool.context(), pages, keep, most)
+}
 
-    /// Releases memory that was not needed in the last `age`, as far as calls of this have watched it. Does not wait
-    /// for the device: memory that work may still use stays for a later call. Returns how much was released.
-    pub(in crate::pool) fn collect(&self, age: Duration) -> Result<Bytes> {
-        self.birth.check()?;
-        let begun = self.begin_told();
-        let collected = self.collect_inner(age);
-        self.tell_release(&begun, &collected);
-        self.read_pressure();
-        collected
-    }
+/// Sets whether the pool is under pressure, which lowers the bound of magazines.
+fn set_under_pressure(pool: &PoolInner, under_pressure: bool) {
+    pool.upkeep().under_pressure = under_pressure;
+    update_magazine_bounds(pool);
+}
 
-    fn collect_inner(&self, age: Duration) -> Result<Bytes> {
-        self.recheck_streams(&mut WaitBudget::default());
-        let mut backing = self.backing();
-        // Flushed first: cached blocks are not needed, and must not count as in use.
-        self.flush_caches(&mut backing, false);
-        let needed = {
-            let mut upkeep = self.upkeep();
-            let now = upkeep.begun.elapsed();
-            let most = {
-                let mut heap = self.heap();
-                let out = heap.out();
-                core::mem::replace(&mut heap.window_peak, out).max(out)
-            };
-            upkeep.decay.note(now, most);
-            upkeep.decay.needed(now, age)
+/// Applies the bound from the settings to all magazines, or the lower one under pressure.
+pub(in crate::pool) fn update_magazine_bounds(pool: &PoolInner) {
+    let full = pool.front.full();
+    let under_pressure = pool.upkeep().under_pressure;
+    pool.front.set_bound(if under_pressure { full.min(CLEANED_UNITS) } else { full });
+}
+
+/// Releases memory that was not needed in the last `age`, as far as calls of this have watched it. Does not wait
+/// for the device: memory that work may still use stays for a later call. Returns how much was released.
+pub(in crate::pool) fn collect(pool: &PoolInner, age: Duration) -> Result<Bytes> {
+    pool.birth.check()?;
+    let begun = told::begin_told(pool);
+    let collected = collect_inner(pool, age);
+    told::tell_release(pool, &begun, &collected);
+    read_pressure(pool);
+    collected
+}
+
+fn collect_inner(pool: &PoolInner, age: Duration) -> Result<Bytes> {
+    strict::recheck_streams(pool, &mut WaitBudget::default());
+    let mut backing = pool.backing();
+    // Flushed first: cached blocks are not needed, and must not count as in use.
+    flush::flush_caches(pool, &mut backing, false);
+    let needed = {
+        let mut upkeep = pool.upkeep();
+        let now = upkeep.begun.elapsed();
+        let most = {
+            let mut heap = pool.heap();
+            let out = heap.out();
+            core::mem::replace(&mut heap.window_peak, out).max(out)
         };
-        // A failure here does not keep the rest from being released.
-        let ran = backing.run_deferred(self.context());
-        let Some(needed) = needed else { return ran.map(|()| Bytes::ZERO) };
-        drop(backing);
-        let keep = needed.max(self.settings().min_bytes());
-        let released = self.release_in_batches(keep);
-        ran.and(released)
-    }
+        upkeep.decay.note(now, most);
+        upkeep.decay.needed(now, age)
+    };
+    // A failure here does not keep the rest from being released.
+    let ran = backing.run_deferred(pool.context());
+    let Some(needed) = needed else { return ran.map(|()| Bytes::ZERO) };
+    drop(backing);
+    let keep = needed.max(pool.settings().min_bytes());
+    let released = release_in_batches(pool, keep);
+    ran.and(released)
+}
 
-    /// Continues a collection that left memory for later. Returns whether it leaves some again.
-    pub(in crate::pool) fn continue_collection(&self) -> Result<bool> {
-        let Some(keep) = self.upkeep().collecting else { return Ok(false) };
-        self.release_in_batches(keep)?;
-        Ok(self.upkeep().collecting.is_some())
-    }
+/// Continues a collection that left memory for later. Returns whether it leaves some again.
+pub(in crate::pool) fn continue_collection(pool: &PoolInner) -> Result<bool> {
+    let Some(keep) = pool.upkeep().collecting else { return Ok(false) };
+    release_in_batches(pool, keep)?;
+    Ok(pool.upkeep().collecting.is_some())
+}
 
-    /// Releases free memory as far as no work uses it, so that `keep` bytes stay. Other threads go on between two
-    /// batches, and memory that they need meanwhile stays.
-    fn release_in_batches(&self, keep: Bytes) -> Result<Bytes> {
-        let mut pages = idle_first(self.backing().free_pages(self.context()));
-        let mut released = Bytes::ZERO;
-        self.upkeep().collecting = None;
-        loop {
-            let mut backing = self.backing();
-            // Growth needs the backing lock too, so that within it the difference is what was returned.
-            let held = || {
-                let heap = self.heap();
-                heap.backed().saturating_add(heap.outgoing)
-            };
-            // What requests needed since the caller looked is needed.
-            let keep = keep.max(self.heap().window_peak);
-            let before = held();
-            let taken = self.take_out_batch(&mut backing, &mut pages, keep);
-            let ran = backing.run_deferred(self.context());
-            let returned = before.saturating_sub(held());
-            let waits = backing.deferred.releases() > 0;
-            drop(backing);
-            released = released.saturating_add(returned);
-            released = released.saturating_add(self.release_segments(Deadline::Now)?);
-            ran?;
-            if waits && !self.is_release_due_soon() {
-                self.upkeep().collecting = Some(keep);
-                return Ok(released);
-            }
-            if !waits && taken.is_zero() {
-                return Ok(released);
-            }
-            self.let_others_in();
-        }
-    }
-
-    /// Whether the work of a page that is to be returned is done, or is within the time that an event takes on a stream
-    /// that has no other work.
-    fn is_release_due_soon(&self) -> bool {
-        let soon = Instant::now().checked_add(EVENT_LATENCY).map_or(Deadline::Now, Deadline::At);
-        let due = poll(soon, || {
-            let mut backing = self.backing();
-            if self.captures.any() {
-                return Ok(Some(false));
-            }
-            backing.deferred.poll();
-            Ok(backing.deferred.has_due_release().then_some(true))
-        });
-        due.unwrap_or(false)
-    }
-
-    /// Merges holes as far as possible without waiting.
-    pub(in crate::pool) fn defragment(&self) -> Result<()> {
-        self.birth.check()?;
-        self.recheck_streams(&mut WaitBudget::default());
-        {
-            let mut backing = self.backing();
-            self.flush_caches(&mut backing, false);
-            backing.free_holes_of_idle_streams(self.context());
-        }
-        self.process_deferred()
-    }
-
-    /// After a request made the pool grow for `stream`: the thread is to make it grow further.
-    pub(in crate::pool) fn ask_to_grow_ahead(&self, stream: StreamHandle) {
-        let wanted = {
-            let settings = self.settings();
-            settings.upkeep() && !settings.grow_ahead().is_zero()
+/// Releases free memory as far as no work uses it, so that `keep` bytes stay. Other threads go on between two
+/// batches, and memory that they need meanwhile stays.
+fn release_in_batches(pool: &PoolInner, keep: Bytes) -> Result<Bytes> {
+    let mut pages = idle_first(pool.backing().free_pages(pool.context()));
+    let mut released = Bytes::ZERO;
+    pool.upkeep().collecting = None;
+    loop {
+        let mut backing = pool.backing();
+        // Growth needs the backing lock too, so that within it the difference is what was returned.
+        let held = || {
+            let heap = pool.heap();
+            heap.backed().saturating_add(heap.outgoing)
         };
-        if wanted {
-            let serial = {
-                let mut heap = self.heap();
-                heap.slots.get(stream).and_then(|slot| heap.slots.serial(slot))
-            };
-            self.upkeep().grown_for = serial.map(|serial| (stream, serial));
-            start();
+        // What requests needed since the caller looked is needed.
+        let keep = keep.max(pool.heap().window_peak);
+        let before = held();
+        let taken = take_out_batch(pool, &mut backing, &mut pages, keep);
+        let ran = backing.run_deferred(pool.context());
+        let returned = before.saturating_sub(held());
+        let waits = backing.deferred.releases() > 0;
+        drop(backing);
+        released = released.saturating_add(returned);
+        released = released.saturating_add(settle::release_segments(pool, Deadline::Now)?);
+        ran?;
+        if waits && !is_release_due_soon(pool) {
+            pool.upkeep().collecting = Some(keep);
+            return Ok(released);
         }
+        if !waits && taken.is_zero() {
+            return Ok(released);
+        }
+        settle::let_others_in(pool);
     }
+}
 
-    /// Makes the pool grow by what it wants to have ready, unless it is there or memory is scarce. A failure does not
-    /// matter: a request that needs the memory tries again.
-    fn grow_ahead(&self) {
-        let Some((stream, serial)) = self.upkeep().grown_for.take() else { return };
-        let ahead = self.settings().grow_ahead();
-        let reserve = Bytes::new(ahead.get().saturating_mul(SCARCE_BELOW));
-        let room = self.group.limits.limit().saturating_sub(self.group.held());
-        let info = self.log.call(Call::MemoryInfo, || self.device.memory_info());
-        if !ahead.is_zero() && info.is_ok_and(|info| info.free.min(room) >= reserve) {
-            let _ = self.backing().grow_ahead(self.context(), ahead, stream, serial);
-            self.read_pressure();
+/// Whether the work of a page that is to be returned is done, or is within the time that an event takes on a stream
+/// that has no other work.
+fn is_release_due_soon(pool: &PoolInner) -> bool {
+    let soon = Instant::now().checked_add(EVENT_LATENCY).map_or(Deadline::Now, Deadline::At);
+    let due = poll(soon, || {
+        let mut backing = pool.backing();
+        if pool.captures.any() {
+            return Ok(Some(false));
         }
+        backing.deferred.poll();
+        Ok(backing.deferred.has_due_release().then_some(true))
+    });
+    due.unwrap_or(false)
+}
+
+/// Merges holes as far as possible without waiting.
+pub(in crate::pool) fn defragment(pool: &PoolInner) -> Result<()> {
+    pool.birth.check()?;
+    strict::recheck_streams(pool, &mut WaitBudget::default());
+    {
+        let mut backing = pool.backing();
+        flush::flush_caches(pool, &mut backing, false);
+        backing.free_holes_of_idle_streams(pool.context());
     }
+    process_deferred(pool)
+}
 
-    /// One round of the upkeep thread. A failure is retried in the next one.
-    fn tick(&self) {
-        #[cfg(test)]
-        assert!(!PANIC.swap(false, std::sync::atomic::Ordering::Relaxed), "on purpose");
-        let age = self.settings().collect_after();
-        let _ = self.defragment();
-        match age {
-            Some(age) => drop(self.collect(age)),
-            None => self.read_pressure(),
-        }
-        while self.release_under_pressure() {
-            self.let_others_in();
-        }
+/// After a request made the pool grow for `stream`: the thread is to make it grow further.
+pub(in crate::pool) fn ask_to_grow_ahead(pool: &PoolInner, stream: StreamHandle) {
+    let wanted = {
+        let settings = pool.settings();
+        settings.upkeep() && !settings.grow_ahead().is_zero()
+    };
+    if wanted {
+        let serial = {
+            let mut heap = pool.heap();
+            heap.slots.get(stream).and_then(|slot| heap.slots.serial(slot))
+        };
+        pool.upkeep().grown_for = serial.map(|serial| (stream, serial));
+        start();
+    }
+}
+
+/// Makes the pool grow by what it wants to have ready, unless it is there or memory is scarce. A failure does not
+/// matter: a request that needs the memory tries again.
+fn grow_ahead(pool: &PoolInner) {
+    let Some((stream, serial)) = pool.upkeep().grown_for.take() else { return };
+    let ahead = pool.settings().grow_ahead();
+    let reserve = Bytes::new(ahead.get().saturating_mul(SCARCE_BELOW));
+    let room = pool.group.limits.limit().saturating_sub(pool.group.held());
+    let info = pool.log.call(Call::MemoryInfo, || pool.device.memory_info());
+    if !ahead.is_zero() && info.is_ok_and(|info| info.free.min(room) >= reserve) {
+        let _ = pool.backing().grow_ahead(pool.context(), ahead, stream, serial);
+        read_pressure(pool);
+    }
+}
+
+/// One round of the upkeep thread. A failure is retried in the next one.
+fn tick(pool: &PoolInner) {
+    #[cfg(test)]
+    assert!(!PANIC.swap(false, std::sync::atomic::Ordering::Relaxed), "on purpose");
+    let age = pool.settings().collect_after();
+    let _ = defragment(pool);
+    match age {
+        Some(age) => drop(collect(pool, age)),
+        None => read_pressure(pool),
+    }
+    while release_under_pressure(pool) {
+        settle::let_others_in(pool);
     }
 }
 
@@ -374,12 +374,12 @@ fn run() {
         for (id, pool) in &pools {
             turn::with_turn(*id, pool, |pool| {
                 let round = || {
-                    pool.grow_ahead();
+                    grow_ahead(pool);
                     if is_due {
-                        pool.tick();
+                        tick(pool);
                     }
                     // A failure is retried in the next round.
-                    pool.continue_collection().unwrap_or(false)
+                    continue_collection(pool).unwrap_or(false)
                 };
                 // A panic, as of a listener of the program, ends neither the thread nor the upkeep of other pools.
                 is_collecting |= pool.callbacks.call(round).unwrap_or(false);

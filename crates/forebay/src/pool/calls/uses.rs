@@ -7,88 +7,92 @@ use std::sync::Arc;
 use forebay_core::Address;
 use forebay_hal::{self as hal, Call, NamedStream, StreamHandle};
 
+use crate::pool::calls::checked::strict;
 #[cfg(feature = "host")]
+use crate::pool::calls::put;
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::wait::WaitBudget;
 use crate::pool::heap::Heap;
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
 use crate::{Error, Result};
 
-impl Shared {
-    /// Records that the block at `address` is used on `stream` too: after its free, the memory is reused only after the
-    /// work enqueued there by then.
-    pub(in crate::pool) fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.birth.check()?;
-        self.check_stream_identity(stream, &mut WaitBudget::default())?;
-        self.mark_used(address, |heap| heap.note_use(address, stream))
-    }
+/// Records that the block at `address` is used on `stream` too: after its free, the memory is reused only after the
+/// work enqueued there by then.
+pub(in crate::pool) fn record_use(
+    pool: &PoolInner,
+    address: Address,
+    stream: StreamHandle,
+) -> Result<()> {
+    pool.birth.check()?;
+    strict::check_stream_identity(pool, stream, &mut WaitBudget::default())?;
+    mark_used(pool, address, |heap| heap.note_use(address, stream))
+}
 
-    /// As [`record_use`](Self::record_use), of a stream that may have ended since it was named.
-    pub(in crate::pool) fn record_named_use(
-        &self,
-        address: Address,
-        used: NamedStream,
-    ) -> Result<()> {
-        self.birth.check()?;
-        let stream = used.handle();
-        // Work may have been enqueued on whichever stream has the handle now. Nothing is asked during a capture, where
-        // every use waits for the whole device.
-        let is_there = !used.has_ended(&self.device)
-            || self.captures.any()
-            || self.log.call(Call::StreamId, || self.device.stream_id(stream)).is_ok();
-        let mut was_announced = true;
-        if is_there {
-            match self.check_stream_identity(stream, &mut WaitBudget::default()) {
-                Err(Error::Device(hal::Error::Invalid { .. })) => was_announced = false,
-                checked => checked?,
-            }
+/// As [`record_use`](record_use), of a stream that may have ended since it was named.
+pub(in crate::pool) fn record_named_use(
+    pool: &PoolInner,
+    address: Address,
+    used: NamedStream,
+) -> Result<()> {
+    pool.birth.check()?;
+    let stream = used.handle();
+    // Work may have been enqueued on whichever stream has the handle now. Nothing is asked during a capture, where
+    // every use waits for the whole device.
+    let is_there = !used.has_ended(&pool.device)
+        || pool.captures.any()
+        || pool.log.call(Call::StreamId, || pool.device.stream_id(stream)).is_ok();
+    let mut was_announced = true;
+    if is_there {
+        match strict::check_stream_identity(pool, stream, &mut WaitBudget::default()) {
+            Err(Error::Device(hal::Error::Invalid { .. })) => was_announced = false,
+            checked => checked?,
         }
-        self.mark_used(address, |heap| {
-            let mut first = false;
-            if !was_announced {
-                first |= heap.note_unknown_use(address);
-            } else if is_there {
-                first |= heap.note_use(address, stream);
-            }
-            // Looked at under the heap lock, under which the pool hears of ends.
-            if used.has_ended(&self.device) {
-                first |= heap.note_ended_use(address, used);
-            }
-            first
-        })
     }
+    mark_used(pool, address, |heap| {
+        let mut first = false;
+        if !was_announced {
+            first |= heap.note_unknown_use(address);
+        } else if is_there {
+            first |= heap.note_use(address, stream);
+        }
+        // Looked at under the heap lock, under which the pool hears of ends.
+        if used.has_ended(&pool.device) {
+            first |= heap.note_ended_use(address, used);
+        }
+        first
+    })
+}
 
-    /// Records that the block at `address` is used until `event`, or until a wait for the whole device: after its free,
-    /// the memory is reused only after that.
-    #[cfg(feature = "host")]
-    pub(in crate::pool) fn record_use_until(
-        &self,
-        address: Address,
-        event: Option<&Arc<LoggedEvent>>,
-    ) -> Result<()> {
-        self.birth.check()?;
-        self.mark_used(address, |heap| match event {
-            Some(event) => heap.note_use_until(address, event),
-            None => heap.note_unknown_use(address),
-        })
-    }
+/// Records that the block at `address` is used until `event`, or until a wait for the whole device: after its free,
+/// the memory is reused only after that.
+#[cfg(feature = "host")]
+pub(in crate::pool) fn record_use_until(
+    pool: &PoolInner,
+    address: Address,
+    event: Option<&Arc<LoggedEvent>>,
+) -> Result<()> {
+    pool.birth.check()?;
+    mark_used(pool, address, |heap| match event {
+        Some(event) => heap.note_use_until(address, event),
+        None => heap.note_unknown_use(address),
+    })
+}
 
-    /// Marks the live block at `address` as used elsewhere too. `note` records the use, and returns whether it is the
-    /// first.
-    fn mark_used(&self, address: Address, note: impl Fn(&mut Heap) -> bool) -> Result<()> {
-        loop {
-            // Not under the heap lock: the error path looks at other pools.
-            let (slot, known) = self.live(address)?;
-            let mut heap = self.heap();
-            let first = note(&mut heap);
-            if slot.mark_used(known) {
-                return Ok(());
-            }
-            // The block was freed meanwhile, and perhaps allocated again; the next look shows. Uses recorded before
-            // belong to the block that is there now.
-            if first {
-                heap.uses.remove(&address);
-            }
+/// Marks the live block at `address` as used elsewhere too. `note` records the use, and returns whether it is the
+/// first.
+fn mark_used(pool: &PoolInner, address: Address, note: impl Fn(&mut Heap) -> bool) -> Result<()> {
+    loop {
+        // Not under the heap lock: the error path looks at other pools.
+        let (slot, known) = put::live(pool, address)?;
+        let mut heap = pool.heap();
+        let first = note(&mut heap);
+        if slot.mark_used(known) {
+            return Ok(());
+        }
+        // The block was freed meanwhile, and perhaps allocated again; the next look shows. Uses recorded before
+        // belong to the block that is there now.
+        if first {
+            heap.uses.remove(&address);
         }
     }
 }

@@ -59,10 +59,10 @@ pub(in crate::pool) struct Front {
     /// The most that a magazine holds without pressure, in units of 512 B, and now.
     full: AtomicU64,
     bound: AtomicU64,
-    /// Shared with the heap: the large block that it would allocate again.
+    /// PoolInner with the heap: the large block that it would allocate again.
     last_large: Arc<AtomicU64>,
     map: AddressMap,
-    /// Shared with the pool: where blocks go that a visitor asked an owner to flush.
+    /// PoolInner with the pool: where blocks go that a visitor asked an owner to flush.
     heap: Arc<Mutex<Heap>>,
     caches: Gates<ThreadCaches>,
 }

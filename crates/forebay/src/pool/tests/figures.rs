@@ -4,6 +4,7 @@ use std::sync::mpsc::sync_channel;
 
 use super::*;
 use crate::Tag;
+use crate::pool::calls::report;
 use crate::report::EventAction;
 
 fn phantom() -> Arc<dyn Device> {
@@ -436,7 +437,8 @@ fn a_shortage_tells_what_is_free() {
     let large = pool.allocate(Bytes::mib(3), DEFAULT).unwrap();
     let small = pool.allocate(Bytes::new(4096), DEFAULT).unwrap();
     pool.free_block(small, DEFAULT).unwrap();
-    let told = pool.shared.shortage(crate::Request::new(Bytes::mib(7), DEFAULT), Bytes::mib(7));
+    let told =
+        report::shortage(&pool.shared, crate::Request::new(Bytes::mib(7), DEFAULT), Bytes::mib(7));
     assert_eq!((told.live, told.cached), (large.size(), Bytes::new(4096)));
     assert_eq!(told.free, told.held.saturating_sub(told.live));
     assert_eq!(told.held, pool.held());

@@ -7,6 +7,7 @@ use forebay_core::address_space::Streams;
 use forebay_hal::Stream;
 
 use super::*;
+use crate::pool::calls::stream_end;
 use crate::pool::heap::stream_slots::StreamSlots;
 
 /// The end of a stream asks nothing of a pool that has not seen it: it does not even wait for its locks.
@@ -18,7 +19,10 @@ fn a_stream_ends_beside_a_pool_that_never_saw_it() {
     let handle = stream.handle();
     let block = used.allocate(Bytes::new(512), handle).unwrap();
     used.free_block(block, handle).unwrap();
-    assert!(used.shared.knows_stream(handle) && !busy.shared.knows_stream(handle));
+    assert!(
+        stream_end::knows_stream(&used.shared, handle)
+            && !stream_end::knows_stream(&busy.shared, handle)
+    );
     let (over, is_over) = mpsc::channel();
     let heap = busy.shared.heap();
     std::thread::spawn(move || {
@@ -27,7 +31,10 @@ fn a_stream_ends_beside_a_pool_that_never_saw_it() {
     });
     is_over.recv_timeout(Duration::from_secs(20)).unwrap();
     drop(heap);
-    assert!(!used.shared.knows_stream(handle), "the one that saw it has forgotten it");
+    assert!(
+        !stream_end::knows_stream(&used.shared, handle),
+        "the one that saw it has forgotten it"
+    );
 }
 
 /// A stream that a pool knows by a cache alone, from a free, is forgotten too.
@@ -39,9 +46,9 @@ fn a_stream_on_which_blocks_were_only_freed_is_forgotten() {
     let handle = stream.handle();
     let block = pool.allocate(Bytes::new(512), DEFAULT).unwrap();
     pool.free_block(block, handle).unwrap();
-    assert!(pool.shared.knows_stream(handle));
+    assert!(stream_end::knows_stream(&pool.shared, handle));
     drop(stream);
-    assert!(!pool.shared.knows_stream(handle));
+    assert!(!stream_end::knows_stream(&pool.shared, handle));
 }
 
 /// With more streams than slots, each new one takes over another's slot. It does not look at all of them for that.

@@ -3,6 +3,7 @@
 use forebay_hal::Capabilities;
 
 use super::*;
+use crate::pool::calls::report;
 use crate::report::{RefusalCause, Shortage};
 
 fn refused(pool: &Pool, size: Bytes) -> Box<Shortage> {
@@ -314,6 +315,6 @@ fn the_owners_of_a_refusal_are_all_that_is_live() {
     let sum = shortage.owners.iter().map(|(_, bytes)| bytes.get()).sum::<u64>();
     assert_eq!(Bytes::new(sum), shortage.live);
     assert_eq!(shortage.owners.last().unwrap().0, "6 other tags");
-    let report = pool.shared.drop_report().unwrap();
+    let report = report::drop_report(&pool.shared).unwrap();
     assert_eq!(report.owners.iter().map(|(_, bytes)| bytes.get()).sum::<u64>(), report.bytes.get());
 }

@@ -9,6 +9,7 @@ use forebay_hal::Stream;
 use forebay_host::HostDevice;
 
 use super::*;
+use crate::pool::calls::waits;
 
 fn phantom(capacity: Bytes) -> (SimMachine, Arc<dyn Device>) {
     let options = SimMachine::builder().capacity(capacity).memory(MemoryModel::Phantom);
@@ -362,14 +363,14 @@ fn two_requests_wait_for_the_device_one_after_the_other() {
     device.enqueue_host(Box::new(move || _ = flag.recv()), busy.handle()).unwrap();
     let until = |millis| Deadline::At(Instant::now() + Duration::from_millis(millis));
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| pool.shared.wait_for_device(until(20_000)).unwrap());
+        let first = scope.spawn(|| waits::wait_for_device(&pool.shared, until(20_000)).unwrap());
         while !pool.shared.waiter.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
         let begun = Instant::now();
-        assert!(!pool.shared.wait_for_device(until(60)).unwrap());
+        assert!(!waits::wait_for_device(&pool.shared, until(60)).unwrap());
         assert!(begun.elapsed() >= Duration::from_millis(60), "refused at once");
-        let second = scope.spawn(|| pool.shared.wait_for_device(until(20_000)).unwrap());
+        let second = scope.spawn(|| waits::wait_for_device(&pool.shared, until(20_000)).unwrap());
         std::thread::sleep(Duration::from_millis(20));
         assert!(!second.is_finished() && !first.is_finished());
         drop(go);

@@ -2,6 +2,7 @@
 //! for the whole device, since nothing else tells when its work is over.
 
 use super::*;
+use crate::pool::calls::stream_end;
 
 /// No stream of the device has this handle.
 const STRANGER: StreamHandle = StreamHandle(0x7000_0000_0000);
@@ -44,7 +45,7 @@ fn a_request_on_an_unknown_stream_is_refused() {
             let invalid = matches!(error, Error::Device(forebay_hal::Error::Invalid { .. }));
             assert!(invalid, "{size}: {error}");
             assert_eq!((figures(), machine.census()), (before, census), "{size}");
-            assert!(!pool.shared.knows_stream(STRANGER));
+            assert!(!stream_end::knows_stream(&pool.shared, STRANGER));
         }
         pool.free_block(live, DEFAULT).unwrap();
         all_comes_back(&machine, &device, &pool);

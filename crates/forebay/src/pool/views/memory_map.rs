@@ -3,7 +3,7 @@
 use forebay_core::{Address, Bytes, Span};
 
 use crate::pool::heap::{SideHeap, span_of};
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
 use crate::pool::views::snapshot::{BlockSnapshot, named};
 use crate::sync::map::{LiveBlock, Side};
 
@@ -47,7 +47,7 @@ impl MappedSpan {
 }
 
 /// Builds the memory map of a pool.
-pub(in crate::pool) fn of(shared: &Shared) -> MemoryMap {
+pub(in crate::pool) fn of(shared: &PoolInner) -> MemoryMap {
     if shared.is_inherited() {
         return MemoryMap { spans: Vec::new(), blocks: Vec::new() };
     }

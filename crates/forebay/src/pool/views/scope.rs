@@ -2,7 +2,7 @@
 
 use forebay_core::Bytes;
 
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
 use crate::pool::turn::UserRef;
 use crate::pool::views::statistics;
 
@@ -28,7 +28,7 @@ struct Totals {
 }
 
 impl Totals {
-    fn of(shared: &Shared) -> Self {
+    fn of(shared: &PoolInner) -> Self {
         let figures = statistics::of(shared);
         let live = figures.live;
         let (allocations, frees) = (figures.allocations, figures.frees);

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_core::{Address, Bytes};
 
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
 use crate::pool::views::statistics;
 use crate::report::Stack;
 use crate::sync::map::{AddressMap, BlockState, LiveBlock};
@@ -357,7 +357,7 @@ impl Snapshot {
 }
 
 /// Takes a snapshot of a pool, with `settings` as those in force.
-pub(in crate::pool) fn of(shared: &Shared, settings: &Settings) -> Snapshot {
+pub(in crate::pool) fn of(shared: &PoolInner, settings: &Settings) -> Snapshot {
     let descriptor = shared.device.descriptor();
     let here = !shared.is_inherited();
     let memory = here.then(|| shared.device.memory_info().ok()).flatten();
@@ -442,7 +442,7 @@ impl StackNames {
 }
 
 /// The largest live blocks, and the number of others.
-fn blocks_of(shared: &Shared, stacks: &mut StackNames) -> (Vec<BlockSnapshot>, u64) {
+fn blocks_of(shared: &PoolInner, stacks: &mut StackNames) -> (Vec<BlockSnapshot>, u64) {
     if shared.is_inherited() {
         return (Vec::new(), 0);
     }
@@ -466,7 +466,7 @@ fn blocks_of(shared: &Shared, stacks: &mut StackNames) -> (Vec<BlockSnapshot>, u
 }
 
 /// All spans, and all holes, the lowest first.
-fn ranges_of(shared: &Shared) -> (Vec<RangeSnapshot>, Vec<RangeSnapshot>) {
+fn ranges_of(shared: &PoolInner) -> (Vec<RangeSnapshot>, Vec<RangeSnapshot>) {
     let (mut spans, mut holes) = (Vec::new(), Vec::new());
     let heap = shared.heap();
     for (space, side) in [(&heap.small.space, "small"), (&heap.large.space, "large")] {

@@ -9,7 +9,7 @@ use forebay_hal::{Call, StreamHandle};
 use crate::Tag;
 use crate::pool::common::counts::{ClassCounts, Totals};
 use crate::pool::common::log::DriverLog;
-use crate::pool::shared::Shared;
+use crate::pool::inner::PoolInner;
 use crate::sync::map::UNIT_SHIFT;
 
 /// Counters of one range of block sizes.
@@ -285,7 +285,7 @@ impl fmt::Display for Statistics {
 }
 
 /// Reads the counters of a pool.
-pub(in crate::pool) fn of(shared: &Shared) -> Statistics {
+pub(in crate::pool) fn of(shared: &PoolInner) -> Statistics {
     if shared.is_inherited() {
         return Statistics::default();
     }

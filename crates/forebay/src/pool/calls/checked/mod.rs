@@ -1,4 +1,4 @@
-//! Calls of a pool whose debug checks are on, as further methods of `Shared`. The state of the checks, and its locks,
+//! Calls of a pool whose debug checks are on. The state of the checks, and its locks,
 //! are in `debug/`.
 
 pub(in crate::pool) mod blocks;
@@ -6,3 +6,4 @@ pub(in crate::pool) mod check;
 pub(in crate::pool) mod guard;
 pub(in crate::pool) mod quarantine;
 pub(in crate::pool) mod strict;
+pub(in crate::pool) mod unclean;

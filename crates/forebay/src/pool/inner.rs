@@ -1,10 +1,16 @@
-//! The parts that all clones of a pool share, each with its own lock or atomics. The calls that use them are in
-//! `calls/`.
+//! The parts that all clones of a pool share, each with its own lock or atomics. What needs several of them is a function
+//! in `calls/`, where the order of the locks is visible.
 //!
 //! ```text
-//!   allocate ── hit     this thread's magazine for the stream      no lock, no atomic exchange
-//!            ── hole    this stream's lowest hole                  heap lock
-//!            ── ladder  one rung after another                     backing lock, driver calls
+//!   PoolInner ── sizes     rounding                                     no lock
+//!             ├─ front     thread caches behind gates                   no lock
+//!             ├─ map       the state of the block at an address         atomics
+//!             ├─ heap      holes by stream order                        heap lock
+//!             ├─ backing   pages, deferred work, the driver             backing lock, before the heap lock
+//!             ├─ debug     checks                                       a lock for each
+//!             ├─ group     the limit, shared with other pools           atomics
+//!             ├─ history   events and observers; log: driver calls      locks of their own, taken last
+//!             └─ upkeep    pressure and ages                            upkeep lock
 //! ```
 
 use core::fmt;
@@ -14,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 use forebay_core::address_space::Growth;
+use forebay_core::pressure::Level;
 use forebay_core::{Address, Bytes, PageSize};
 use forebay_hal::{Call, Device};
 
@@ -42,7 +49,7 @@ use crate::sync::tracked::{Guard, lock};
 use crate::{Block, PoolId, Result};
 
 /// All parts of a pool. Leaked in a forked child, where another thread may have left any part half changed.
-pub(in crate::pool) struct Shared(pub(in crate::pool) ManuallyDrop<Parts>);
+pub(in crate::pool) struct PoolInner(pub(in crate::pool) ManuallyDrop<Parts>);
 
 /// The parts of a pool. ARCHITECTURE.md lists its locks in the order in which they are taken.
 pub(in crate::pool) struct Parts {
@@ -67,11 +74,11 @@ pub(in crate::pool) struct Parts {
     /// Bytes held, for readers without the heap lock.
     pub(in crate::pool) held: HeldGauge,
     pub(in crate::pool) map: AddressMap,
-    /// Shared with the stream slots, for callers without the heap lock.
+    /// PoolInner with the stream slots, for callers without the heap lock.
     pub(in crate::pool) thread_ends: Arc<ThreadEnds>,
     pub(in crate::pool) heap: Arc<Mutex<Heap>>,
     pub(in crate::pool) backing: Mutex<Backing>,
-    /// Shared with the backing: the captures under way.
+    /// PoolInner with the backing: the captures under way.
     pub(in crate::pool) captures: Captures,
     /// The number of threads that are releasing memory.
     pub(in crate::pool) reclaiming: AtomicUsize,
@@ -87,7 +94,7 @@ pub(in crate::pool) struct Parts {
     pub(in crate::pool) debug: DebugChecks,
 }
 
-impl Deref for Shared {
+impl Deref for PoolInner {
     type Target = Parts;
 
     #[inline(always)]
@@ -96,7 +103,7 @@ impl Deref for Shared {
     }
 }
 
-impl Shared {
+impl PoolInner {
     pub(in crate::pool) fn new(
         device: &Arc<dyn Device>,
         settings: Settings,
@@ -198,6 +205,16 @@ impl Shared {
         lock(&self.backing)
     }
 
+    pub(in crate::pool) fn upkeep(&self) -> Guard<'_, Upkeep> {
+        debug_assert!(!self.is_inherited(), "the lock may be held forever");
+        lock(&self.upkeep)
+    }
+
+    /// How near the pool is to its limit.
+    pub(in crate::pool) fn pressure(&self) -> Level {
+        self.group.limits.thresholds().level(self.group.held())
+    }
+
     /// The recorded events.
     pub(in crate::pool) fn history(&self) -> Vec<PoolEvent> {
         if self.is_inherited() {
@@ -228,9 +245,9 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for PoolInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("PoolInner").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
