@@ -482,7 +482,7 @@ impl Pool {
             return 0;
         }
         let heap = self.shared.heap();
-        [&heap.small, &heap.large].map(|side_heap| side_heap.space.page_count() as u64).iter().sum()
+        heap.spaces.both().map(|space| space.page_count() as u64).iter().sum()
     }
 
     /// The pages behind the live block at `address`, in the order of its addresses; empty if its memory does not

@@ -44,7 +44,7 @@ use crate::pool::heap::seen_streams::SeeingPool;
 use crate::pool::heap::thread_ends::ThreadEnds;
 use crate::report::PoolEvent;
 use crate::sync::fork::Birth;
-use crate::sync::map::{AddressMap, UNIT_SHIFT};
+use crate::sync::map::{AddressMap, Side, UNIT_SHIFT};
 use crate::sync::tracked::{Guard, lock};
 use crate::{Block, PoolId, Result};
 
@@ -123,12 +123,12 @@ impl PoolInner {
         let leads_group = shared_group.is_none();
         let group = shared_group.unwrap_or_default();
         let (backing, heap) = Backing::new(device, &kind, growth, fresh, &group, &log)?;
-        let granule = heap.large.space.granule();
+        let granule = heap.spaces.of(Side::Large).granule();
         if leads_group {
             group.limits.set(device_total, granule, &settings);
         }
         let id = PoolId::next();
-        let (held, last_large) = (heap.held_gauge.clone(), Arc::clone(&heap.last_large));
+        let (held, last_large) = (heap.ledger.held_gauge(), heap.spaces.last_large());
         let thread_ends = Arc::clone(&heap.slots.thread_ends);
         let (map, heap) = (AddressMap::new(id.0), Arc::new(Mutex::new(heap)));
         let front = Front::new(id, &map, &heap, last_large, magazine_units(&settings));

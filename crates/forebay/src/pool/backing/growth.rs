@@ -51,9 +51,9 @@ impl GrowthContext<'_> {
     pub(super) fn end_reservation(&self, size: Bytes) {
         let mut heap = lock(self.heap);
         if self.has_room {
-            heap.room = heap.room.saturating_add(size);
+            heap.ledger.return_room(size);
         } else {
-            heap.end_reservation(size);
+            heap.account(|ledger| ledger.share.unreserve(size));
         }
     }
 

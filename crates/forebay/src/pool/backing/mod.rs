@@ -40,7 +40,7 @@ use crate::pool::common::step::{self, Step};
 use crate::pool::heap::stream_slots::{Serial, StreamState, WaitTarget};
 use crate::pool::heap::thread_ends::is_ending;
 use crate::pool::heap::uses::Uses;
-use crate::pool::heap::{Heap, Piece, span_of};
+use crate::pool::heap::{Heap, Piece, Spaces, span_of};
 use crate::retry::retry_once;
 use crate::sync::map::{AddressMap, Side};
 use crate::sync::tracked::{Guard, lock};
@@ -103,11 +103,11 @@ impl Backing {
         log: &CallLog,
     ) -> Result<(Self, Heap)> {
         let wait_event = LoggedEvent::new(device, log)?;
-        let (mut small, small_heap) = PageProvider::new(device, kind, Side::Small, log)?;
-        let (large, large_heap) = match PageProvider::new(device, kind, Side::Large, log) {
+        let (mut small, small_space) = PageProvider::new(device, kind, Side::Small, log)?;
+        let (large, large_space) = match PageProvider::new(device, kind, Side::Large, log) {
             Ok(made) => made,
             Err(error) => {
-                small.tear_down(&small_heap);
+                small.tear_down(&small_space);
                 return Err(error);
             }
         };
@@ -128,7 +128,7 @@ impl Backing {
             log: log.clone(),
             device: Arc::clone(device),
         };
-        Ok((backing, Heap::new(small_heap, large_heap, group)))
+        Ok((backing, Heap::new(Spaces::new(small_space, large_space), group)))
     }
 
     /// Whether pages must stay where they are, because graphs may use them.
@@ -155,7 +155,7 @@ impl Backing {
         }
         let mut heap = pool.heap();
         let taker = heap.slot_for(stream);
-        let space = &mut heap.side_heap(piece.side()).space;
+        let space = heap.spaces.of_mut(piece.side());
         let better = space.better_owner(piece.whole(), Streams::only(taker));
         // The hole is free in the order of each of them: waiting for one is enough.
         let owners: Vec<u32> = better.into_iter().flat_map(Streams::numbers).collect();
@@ -175,7 +175,7 @@ impl Backing {
         let others = {
             let mut heap = pool.heap();
             let taker = heap.slot_for(stream);
-            let others = heap.owners(side, Streams::only(taker));
+            let others = heap.spaces.of(side).other_owners(Streams::only(taker));
             heap.slots.with_serials(others)
         };
         // The heap is unlocked between two streams. One that lost its slot meanwhile is skipped.
@@ -224,7 +224,7 @@ impl Backing {
         }
         let owners = {
             let heap = pool.heap();
-            heap.slots.with_serials(heap.all_owners())
+            heap.slots.with_serials(heap.spaces.owners())
         };
         for (number, serial) in owners {
             let mut heap = pool.heap();
@@ -239,7 +239,7 @@ impl Backing {
                 WaitTarget::Unknown => false,
             };
             if over {
-                heap.record_idle(number);
+                heap.spaces.record_idle(number);
             }
         }
     }
@@ -368,7 +368,7 @@ impl Backing {
         let mut heap = pool.heap();
         self.deferred.discard_ready(|task| match task {
             Task::ClearAlias(side, alias) => {
-                heap.side_heap(*side).space.keep_alias(alias.at, alias.page).is_ok()
+                heap.spaces.of_mut(*side).keep_alias(alias.at, alias.page).is_ok()
             }
             _ => false,
         });
@@ -517,14 +517,14 @@ impl Backing {
         let _ = self.run_pass(pool);
         for (side, page) in core::mem::take(&mut self.outgoing) {
             let span = span_of(page.at, page.size);
-            let cleared = pool.heap().side_heap(side).space.clear_alias(page.at);
+            let cleared = pool.heap().spaces.of_mut(side).clear_alias(page.at);
             debug_assert!(cleared.is_ok(), "the segment was not removed: {cleared:?}");
             self.provider(side).0.strays.push((span.start(), span.size()));
             self.provider(side).0.finish_segment_release(pool.heap, page, true);
         }
         let heap = pool.heap();
-        self.small.tear_down(&heap.small);
-        self.large.tear_down(&heap.large);
+        self.small.tear_down(heap.spaces.of(Side::Small));
+        self.large.tear_down(heap.spaces.of(Side::Large));
     }
 }
 

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use forebay_core::address_space::{Boundaries, Claim, ClaimedGap, Offset, PageMapping};
+use forebay_core::address_space::{
+    AddressSpace, Boundaries, Claim, ClaimedGap, Offset, PageMapping,
+};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
 
@@ -11,7 +13,7 @@ use crate::pool::backing::growth::{GrowthContext, Made};
 use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::common::log::CallLog;
 use crate::pool::common::step::{self, Step};
-use crate::pool::heap::{SideHeap, span_of};
+use crate::pool::heap::span_of;
 use crate::sync::map::{LEAF, Side};
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
@@ -90,7 +92,7 @@ impl PageProvider {
         kind: &BackingKind,
         side: Side,
         log: &CallLog,
-    ) -> Result<(Self, SideHeap)> {
+    ) -> Result<(Self, AddressSpace)> {
         let provider = |maps_pages| Self {
             device: Arc::clone(device),
             kind: kind.clone(),
@@ -102,7 +104,8 @@ impl PageProvider {
             strays: Vec::new(),
         };
         let Some(memory) = kind.pages_of(&**device) else {
-            return Ok((provider(false), SideHeap::new(kind.segment_granule(), Boundaries::Apart)));
+            let space = AddressSpace::new(kind.segment_granule(), Boundaries::Apart);
+            return Ok((provider(false), space));
         };
         let granule = memory.granularity().recommended;
         let total = device.memory_info()?.total;
@@ -110,22 +113,22 @@ impl PageProvider {
             Side::Small => Bytes::new(total.get() / SMALL_PART),
             Side::Large => Bytes::new(total.get() / LARGE_PART),
         };
-        let (mut provider, mut side_heap) =
-            (provider(true), SideHeap::new(granule, Boundaries::Joined));
-        provider.reserve(&mut side_heap, first.max(LEAST_FIRST), Bytes::ZERO, log)?;
-        Ok((provider, side_heap))
+        let (mut provider, mut space) =
+            (provider(true), AddressSpace::new(granule, Boundaries::Joined));
+        provider.reserve(&mut space, first.max(LEAST_FIRST), Bytes::ZERO, log)?;
+        Ok((provider, space))
     }
 
     /// Reserves more addresses: `wanted`, or fewer if the process has not that many left, but at least `least`.
     pub(super) fn reserve(
         &mut self,
-        side_heap: &mut SideHeap,
+        space: &mut AddressSpace,
         wanted: Bytes,
         least: Bytes,
         log: &CallLog,
     ) -> Result<()> {
         let memory = self.memory()?;
-        let granule = side_heap.space.granule();
+        let granule = space.granule();
         // In whole leaves of the address map, with one more to align the start: no leaf belongs to both sides.
         let leaves = |size: Bytes| size.checked_align_up(LEAF).unwrap_or(size).max(LEAST_REGION);
         let (mut size, least) = (leaves(wanted.max(least)), leaves(least));
@@ -142,7 +145,7 @@ impl PageProvider {
         };
         self.regions.push(region.start());
         let start = region.start().checked_align_up(LEAF).unwrap_or(region.start());
-        let reserved = side_heap.space.reserve(start.get(), size);
+        let reserved = space.reserve(start.get(), size);
         debug_assert!(
             reserved.is_ok(),
             "the address space has these addresses already: {reserved:?}"
@@ -261,8 +264,8 @@ impl PageProvider {
         if !matches!(room, Ok(DeviceRoom::Enough)) {
             {
                 let mut heap = lock(context.heap);
-                heap.outgoing = heap.outgoing.saturating_sub(claim.moved());
-                heap.side_heap(self.side).space.give_back(claim);
+                heap.ledger.remove_outgoing(claim.moved());
+                heap.spaces.of_mut(self.side).give_back(claim);
             }
             return match room? {
                 DeviceRoom::ForSmallerPages => Err(too_large_pages(*reserved).into()),
@@ -362,9 +365,9 @@ impl PageProvider {
     fn unclaim(&self, context: GrowthContext<'_>, gap: ClaimedGap) {
         let mut heap = lock(context.heap);
         if let Some(from) = gap.from {
-            heap.outgoing = heap.outgoing.saturating_sub(from.size);
+            heap.ledger.remove_outgoing(from.size);
         }
-        let space = &mut heap.side_heap(self.side).space;
+        let space = heap.spaces.of_mut(self.side);
         if !self.is_stranded(gap.at) {
             space.unclaim_gap(gap);
         } else if let Some(from) = gap.from {
@@ -398,14 +401,14 @@ impl PageProvider {
         core::mem::take(&mut claim.gaps).into_iter().for_each(|gap| self.unclaim(context, gap));
         {
             let mut heap = lock(context.heap);
-            let space = &mut heap.side_heap(self.side).space;
+            let space = heap.spaces.of_mut(self.side);
             space.put_aside_back(&mut claim.aside);
             for mapping in claim.cleared {
                 let claimed = space.claim_gap(mapping.at, mapping.size);
                 debug_assert!(claimed.is_ok(), "a kept mapping lies in a gap: {claimed:?}");
                 self.stranded.push(mapping);
             }
-            heap.note_held();
+            heap.account(|_| {});
         }
         // What the device refuses now is retried later.
         let _ = self.retry_refused(context.heap, log);
@@ -438,7 +441,7 @@ impl PageProvider {
             let mut heap = lock(context.heap);
             let (mut of_batch, mut arrived) = (Bytes::ZERO, Bytes::ZERO);
             let is_last = staged.len() <= BATCH;
-            let space = &mut heap.side_heap(self.side).space;
+            let space = heap.spaces.of_mut(self.side);
             for Staged { gap, page } in staged.by_ref().take(BATCH) {
                 let cleared = space.clear_alias(gap.at);
                 let placed = space.add_page(gap.at, gap.size, page.0, context.stream());
@@ -461,10 +464,11 @@ impl PageProvider {
                 space.put_aside_back(&mut claim.aside);
                 space.record_growth(moved, created, context.growth);
             }
-            heap.outgoing = heap.outgoing.saturating_sub(arrived);
-            heap.share.unreserve(of_batch);
             *reserved = reserved.saturating_sub(of_batch);
-            heap.note_held();
+            heap.account(|ledger| {
+                ledger.remove_outgoing(arrived);
+                ledger.share.unreserve(of_batch);
+            });
             if is_last {
                 heap.arrivals += 1;
                 if rest.is_none() {
@@ -511,9 +515,9 @@ impl PageProvider {
         }
         let (placed, made) = {
             let mut heap = lock(context.heap);
-            let space = &mut heap.side_heap(self.side).space;
+            let space = heap.spaces.of_mut(self.side);
             let placed = space.add_page(start.get(), bytes, start.get(), context.stream());
-            heap.end_reservation(core::mem::take(reserved));
+            heap.account(|ledger| ledger.share.unreserve(core::mem::take(reserved)));
             heap.arrivals += 1;
             let made = if placed.is_ok() { context.cut(&mut heap) } else { Made::Nothing };
             (placed, made)

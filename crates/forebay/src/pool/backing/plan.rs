@@ -2,13 +2,12 @@
 //! since other pools may share the limit, and what it needs of the address space is claimed, since other requests use it.
 
 use forebay_core::Bytes;
-use forebay_core::address_space::{Plan, PlanError};
+use forebay_core::address_space::{AddressSpace, Plan, PlanError};
 
 use crate::Result;
 use crate::pool::backing::growth::{GrowthContext, Made};
 use crate::pool::backing::page_provider::{PageProvider, Planned};
 use crate::pool::common::log::CallLog;
-use crate::pool::heap::SideHeap;
 use crate::sync::tracked::lock;
 
 impl PageProvider {
@@ -20,20 +19,20 @@ impl PageProvider {
     ) -> Result<Planned> {
         let mut heap = lock(context.heap);
         loop {
-            let room = if context.has_room { heap.room } else { Bytes::ZERO };
-            let claimed = heap.share.claimed_by_all().saturating_sub(room);
-            let side_heap = heap.side_heap(self.side);
-            let elsewhere = claimed.saturating_sub(side_heap.space.backed_bytes());
+            let room = if context.has_room { heap.ledger.room() } else { Bytes::ZERO };
+            let claimed = heap.ledger.share.claimed_by_all().saturating_sub(room);
+            let space = heap.spaces.of_mut(self.side);
+            let elsewhere = claimed.saturating_sub(space.backed_bytes());
             let limit = context.limit.saturating_sub(elsewhere);
             if !self.maps_pages {
-                let segment = Plan::segment(&side_heap.space, context.size, context.growth, limit);
+                let segment = Plan::segment(space, context.size, context.growth, limit);
                 let Some(segment) = segment else { return Ok(Planned::Done(Made::Nothing)) };
-                if heap.reserve(segment, room, context.limit) {
+                if heap.ledger.reserve(segment, room, context.limit) {
                     return Ok(Planned::Segment(segment));
                 }
                 continue;
             }
-            let Some(plan) = self.plan_pages(context, side_heap, limit, log)? else {
+            let Some(plan) = self.plan_pages(context, space, limit, log)? else {
                 return Ok(Planned::Done(Made::Nothing));
             };
             if plan.steps.is_empty() {
@@ -41,17 +40,17 @@ impl PageProvider {
             }
             let created = plan.created();
             // Another pool of the group may have been faster; then less is left to plan with.
-            if !heap.reserve(created, room, context.limit) {
+            if !heap.ledger.reserve(created, room, context.limit) {
                 continue;
             }
-            let claim = heap.side_heap(self.side).space.claim(&plan, &context.stream());
+            let claim = heap.spaces.of_mut(self.side).claim(&plan, &context.stream());
             let Ok(claim) = claim else {
                 debug_assert!(false, "planned for another address space: {claim:?}");
-                heap.end_reservation(created);
+                heap.account(|ledger| ledger.share.unreserve(created));
                 return Ok(Planned::Done(Made::Nothing));
             };
             // Pages on their way are held, wherever they are.
-            heap.outgoing = heap.outgoing.saturating_add(claim.moved());
+            heap.ledger.add_outgoing(claim.moved());
             return Ok(Planned::Pages { claim, created });
         }
     }
@@ -60,23 +59,23 @@ impl PageProvider {
     fn plan_pages(
         &mut self,
         context: GrowthContext<'_>,
-        side_heap: &mut SideHeap,
+        space: &mut AddressSpace,
         limit: Bytes,
         log: &CallLog,
     ) -> Result<Option<Plan>> {
         let (size, taker) = (context.size, context.stream());
         if context.growth.moves {
-            side_heap.space.prepare_to_plan();
+            space.prepare_to_plan();
         }
-        let plan = Plan::make(&side_heap.space, size, taker, context.growth, limit);
+        let plan = Plan::make(space, size, taker, context.growth, limit);
         if plan != Err(PlanError::Addresses) {
             return Ok(plan.ok());
         }
         // Doubling, so that a growing pool reserves only a few times. The call takes half a microsecond, under the heap
         // lock.
-        let page = context.growth.largest_page.max(side_heap.space.granule().bytes());
+        let page = context.growth.largest_page.max(space.granule().bytes());
         let least = size.saturating_add(page);
-        self.reserve(side_heap, side_heap.space.reserved_bytes(), least, log)?;
-        Ok(Plan::make(&side_heap.space, size, taker, context.growth, limit).ok())
+        self.reserve(space, space.reserved_bytes(), least, log)?;
+        Ok(Plan::make(space, size, taker, context.growth, limit).ok())
     }
 }

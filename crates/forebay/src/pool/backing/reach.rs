@@ -16,7 +16,7 @@ impl Backing {
     pub(super) fn growth_for(&mut self, pool: PoolContext<'_>, size: Bytes) -> Growth {
         let (held, others) = {
             let heap = pool.heap();
-            (heap.held(), heap.share.others())
+            (heap.held(), heap.ledger.share.others())
         };
         let limit = pool.limit.saturating_sub(others);
         let reach = limit.min(self.device_reach(limit, held));

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use forebay_core::address_space::{Offset, PageMapping, RemovedPage, Streams};
+use forebay_core::address_space::{AddressSpace, Offset, PageMapping, RemovedPage, Streams};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Call, PageHandle, VirtualMemory};
 
@@ -24,7 +24,7 @@ use crate::pool::backing::page_provider::PageProvider;
 use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::log::CallLog;
 use crate::pool::heap::stream_slots::{StreamState, WaitTarget};
-use crate::pool::heap::{Heap, SideHeap, span_of};
+use crate::pool::heap::{Heap, span_of};
 use crate::retry::retry_once;
 use crate::sync::map::Side;
 use crate::sync::tracked::lock;
@@ -51,7 +51,10 @@ impl Backing {
             return Vec::new();
         }
         let heap = pool.heap();
-        let sides = [(Side::Large, &heap.large.space), (Side::Small, &heap.small.space)];
+        let sides = [
+            (Side::Large, heap.spaces.of(Side::Large)),
+            (Side::Small, heap.spaces.of(Side::Small)),
+        ];
         let pages = sides.into_iter().flat_map(|(side, space)| {
             space.free_pages().rev().map(move |(at, size)| {
                 let is_idle = space.is_page_idle(at);
@@ -79,10 +82,11 @@ impl Backing {
         let (mut bytes, mut count, mut unknown) = (Bytes::ZERO, 0, Vec::new());
         {
             let mut heap = pool.heap();
-            let mut spare = heap.backed().saturating_sub(keep);
+            let [small, large] = heap.spaces.backed();
+            let mut spare = small.saturating_add(large).saturating_sub(keep);
             while count < most && !spare.is_zero() {
                 let Some(FreePage { side, at, .. }) = pages.next() else { break };
-                let space = &mut heap.side_heap(side).space;
+                let space = heap.spaces.of_mut(side);
                 // Taking a larger page would leave less than the caller wants to keep.
                 if space.page(at).is_none_or(|(_, size)| size > spare) {
                     continue;
@@ -92,7 +96,7 @@ impl Backing {
                 count += 1;
                 spare = spare.saturating_sub(page.size);
                 bytes = bytes.saturating_add(page.size);
-                heap.outgoing = heap.outgoing.saturating_add(page.size);
+                heap.ledger.add_outgoing(page.size);
                 // No work can use it, as far as is known without asking the device.
                 if page.streams == Streams::ALL {
                     self.deferred.push_ready(Task::ReleasePage(side, mapping, None));
@@ -244,12 +248,11 @@ impl PageProvider {
             heap.released(page.size);
             return;
         }
-        let space = &mut heap.side_heap(self.side).space;
+        let space = heap.spaces.of_mut(self.side);
         let placed = space.add_page(page.at, page.size, page.page, Streams::ALL);
         debug_assert!(placed.is_ok(), "the range of the segment is in use: {placed:?}");
         heap.arrivals += 1;
-        heap.outgoing = heap.outgoing.saturating_sub(page.size);
-        heap.note_held();
+        heap.account(|ledger| ledger.remove_outgoing(page.size));
     }
 
     /// Removes the old mapping of a moved page. No work uses it any more.
@@ -260,7 +263,7 @@ impl PageProvider {
         log: &CallLog,
     ) -> Result<()> {
         self.unmap(span_of(alias.at, alias.size), log)?;
-        let cleared = lock(heap).side_heap(self.side).space.clear_alias(alias.at);
+        let cleared = lock(heap).spaces.of_mut(self.side).clear_alias(alias.at);
         debug_assert!(cleared.is_ok(), "there was no alias: {cleared:?}");
         Ok(())
     }
@@ -273,11 +276,11 @@ impl PageProvider {
         at: Offset,
         log: &CallLog,
     ) -> Result<()> {
-        let kept = lock(heap).side_heap(self.side).space.kept_at(at);
+        let kept = lock(heap).spaces.of_mut(self.side).kept_at(at);
         let Some((page, size)) = kept else { return Ok(()) };
         let unmapped = self.unmap(span_of(at, size), log);
         let mut heap = lock(heap);
-        let space = &mut heap.side_heap(self.side).space;
+        let space = heap.spaces.of_mut(self.side);
         let cleared = space.clear_kept(at);
         debug_assert!(cleared.is_ok(), "there was no kept mapping: {cleared:?}");
         if unmapped.is_err() {
@@ -298,7 +301,7 @@ impl PageProvider {
     ) {
         let oldest: Vec<Offset> = {
             let mut heap = lock(heap);
-            let space = &heap.side_heap(self.side).space;
+            let space = heap.spaces.of_mut(self.side);
             let beyond = space.kept_beyond(MOST_KEPT).min(most);
             space.kept().take(beyond).map(|kept| kept.0).collect()
         };
@@ -310,8 +313,8 @@ impl PageProvider {
     pub(in crate::pool) fn put_back(&self, heap: &mut Heap, page: PageMapping, streams: Streams) {
         let PageMapping { at, page, size } = page;
         heap.arrivals += 1;
-        heap.outgoing = heap.outgoing.saturating_sub(size);
-        let space = &mut heap.side_heap(self.side).space;
+        heap.ledger.remove_outgoing(size);
+        let space = heap.spaces.of_mut(self.side);
         space.put_page_back(RemovedPage { at, page, size, streams });
     }
 
@@ -328,7 +331,7 @@ impl PageProvider {
         // The device would not release a page that is also mapped elsewhere. Other failed retries do not concern this
         // page.
         let alone = if self.is_mapped(PageHandle(page.page)) { retried } else { Ok(()) };
-        let kept: Vec<Offset> = lock(heap).side_heap(self.side).space.kept_of(page.page).collect();
+        let kept: Vec<Offset> = lock(heap).spaces.of_mut(self.side).kept_of(page.page).collect();
         let alone =
             alone.and_then(|()| kept.into_iter().try_for_each(|at| self.clear_kept(heap, at, log)));
         if let Err(error) = alone.and_then(|()| self.unmap(span, log)) {
@@ -336,7 +339,7 @@ impl PageProvider {
             self.put_back(&mut lock(heap), page, Streams::ALL);
             return Err(error);
         }
-        let cleared = lock(heap).side_heap(self.side).space.clear_alias(page.at);
+        let cleared = lock(heap).spaces.of_mut(self.side).clear_alias(page.at);
         debug_assert!(cleared.is_ok(), "the page was not removed: {cleared:?}");
         let page = PageHandle(page.page);
         // Its bytes count as outgoing already.
@@ -355,14 +358,14 @@ impl PageProvider {
 
     /// Returns everything to the device. Blocks that are still live lose their memory. All work is done; errors are
     /// dropped, as a drop cannot return them.
-    pub(in crate::pool) fn tear_down(&mut self, side_heap: &SideHeap) {
+    pub(in crate::pool) fn tear_down(&mut self, space: &AddressSpace) {
         if let Some(memory) = self.device.virtual_memory() {
-            for (at, size) in side_heap.space.kept() {
+            for (at, size) in space.kept() {
                 // SAFETY: a kept mapping is a gap in the address space, so no block is in it.
                 let _ = retry_once(|| unsafe { memory.unmap(span_of(at, size)) });
             }
         }
-        for (at, page, size) in side_heap.space.pages() {
+        for (at, page, size) in space.pages() {
             let span = span_of(at, size);
             match self.device.virtual_memory() {
                 Some(memory) if self.maps_pages => {
@@ -399,7 +402,5 @@ impl PageProvider {
 
 /// Adds bytes that are out of the address space and not returned to the device yet.
 fn count_outgoing(heap: &Mutex<Heap>, size: Bytes) {
-    let mut heap = lock(heap);
-    heap.outgoing = heap.outgoing.saturating_add(size);
-    heap.note_held();
+    lock(heap).account(|ledger| ledger.add_outgoing(size));
 }

@@ -32,14 +32,11 @@ pub(in crate::pool) fn pages_of(pool: &PoolInner, address: Address) -> Result<Ve
         return Ok(whole.filter_map(|(pages, page)| part(block, pages, page)).collect());
     }
     let heap = pool.heap();
-    let side_heap = match Side::of(known.size().saturating_add(pool.debug.tail())) {
-        Side::Small => &heap.small,
-        Side::Large => &heap.large,
-    };
+    let space = heap.spaces.of(Side::of(known.size().saturating_add(pool.debug.tail())));
     if pool.options.class.contains(MemoryClass::PLAIN) || pool.device.virtual_memory().is_none() {
         return Ok(Vec::new());
     }
-    let pages = side_heap.space.pages_in(block.start().get(), block.end().get());
+    let pages = space.pages_in(block.start().get(), block.end().get());
     let pages = pages.map(|(at, page, size)| (span_of(at, size), PageHandle(page)));
     Ok(pages.filter_map(|(pages, page)| part(block, pages, page)).collect())
 }

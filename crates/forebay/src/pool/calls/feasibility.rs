@@ -89,10 +89,7 @@ fn feasibility(
     };
     // Stable memory is neither moved nor released.
     let moves = !pool.options.class.contains(MemoryClass::STABLE);
-    let space = |of: Side| match of {
-        Side::Small => &heap.small.space,
-        Side::Large => &heap.large.space,
-    };
+    let space = |of: Side| heap.spaces.of(of);
     let own_returned = returned(side);
     let own = space(side).outline(&own_returned, moves);
     if size <= own.largest_page() && space(side).would_fit(size, &own_returned) {
@@ -100,9 +97,9 @@ fn feasibility(
     }
     let other = if side == Side::Small { Side::Large } else { Side::Small };
     let others = space(other).outline(&returned(other), moves).movable_bytes();
-    let given_up = others.saturating_add(heap.outgoing);
+    let given_up = others.saturating_add(heap.ledger.outgoing());
     let held_elsewhere = heap.held().saturating_sub(own.backed_bytes()).saturating_sub(given_up);
-    let held_elsewhere = held_elsewhere.saturating_add(heap.share.others());
+    let held_elsewhere = held_elsewhere.saturating_add(heap.ledger.share.others());
     let maps_pages = backing.provider(side).0.maps_pages;
     let limit = pool.group.limits.limit().saturating_sub(held_elsewhere);
     Some(Feasibility { own, maps_pages, limit, given_up })

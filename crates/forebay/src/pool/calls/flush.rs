@@ -16,7 +16,7 @@ pub(in crate::pool) fn flush_own_small(pool: &PoolInner, size: Bytes) {
     let most = pool.group.limits.limit().min(pool.device_total);
     let out = {
         let heap = pool.heap();
-        heap.out().saturating_add(heap.share.others()).saturating_add(size)
+        heap.out().saturating_add(heap.ledger.share.others()).saturating_add(size)
     };
     let returns = pool.front.flush_own_small(out.saturating_sub(most));
     pool.heap().free_all(returns);

@@ -23,7 +23,7 @@ pub(in crate::pool) fn grant_access(pool: &PoolInner, peer: DeviceOrdinal) -> Re
     let Some(memory) = kind.pages_of(&*pool.device) else { return Ok(()) };
     let mapped: Vec<Span> = {
         let heap = pool.heap();
-        let spaces = [&heap.small.space, &heap.large.space];
+        let spaces = heap.spaces.both();
         // A kept mapping serves again without a call.
         let kept = spaces.iter().flat_map(|space| space.kept());
         let pages = spaces.iter().flat_map(|space| space.pages());

@@ -163,7 +163,7 @@ pub(in crate::pool) fn publish(pool: &PoolInner, heap: &mut Heap, stream: Stream
     }
     let published = heap.slots.publish(slot, &event);
     if let Some(published) = published {
-        heap.record_event(published, slot);
+        heap.spaces.record_wait(published, slot);
     }
     published.is_some()
 }

@@ -25,14 +25,12 @@ pub(in crate::pool) fn shortage(pool: &PoolInner, request: Request, needed: Byte
     let mut heap = pool.heap();
     let (counts, cached) = pool.census(&mut heap);
     let sum = counts.sum();
-    let space = match Side::of(request.size) {
-        Side::Small => &heap.small.space,
-        Side::Large => &heap.large.space,
-    };
+    let space = heap.spaces.of(Side::of(request.size));
     let (held, live) = (heap.held(), sum.live());
     let free_pages = match pool.options.class.contains(MemoryClass::STABLE) {
         true => Bytes::ZERO,
-        false => free_pages(&heap.small.space).saturating_add(free_pages(&heap.large.space)),
+        false => free_pages(heap.spaces.of(Side::Small))
+            .saturating_add(free_pages(heap.spaces.of(Side::Large))),
     };
     let mut shortage = Shortage {
         requested: request.size,
@@ -40,7 +38,7 @@ pub(in crate::pool) fn shortage(pool: &PoolInner, request: Request, needed: Byte
         limit: pool.group.limits.limit(),
         free_pages,
         held,
-        held_by_group: heap.share.others(),
+        held_by_group: heap.ledger.share.others(),
         live,
         cached,
         free: held.saturating_sub(live),
@@ -55,7 +53,7 @@ pub(in crate::pool) fn shortage(pool: &PoolInner, request: Request, needed: Byte
     // A smaller request may be one of the small side.
     let hole = match shortage.largest_free > SMALL {
         true => shortage.largest_free,
-        false => heap.small.space.largest_hole().min(SMALL),
+        false => heap.spaces.of(Side::Small).largest_hole().min(SMALL),
     };
     drop(heap);
     shortage.explain(new_pages, granule, hole);

@@ -220,10 +220,7 @@ fn note_restored(pool: &PoolInner, removed: &[Removed<'_>], missing: &[&KeptBloc
 /// Whether all memory of `block` is free, or will be when the blocks of `removed` are freed. A block that further streams
 /// use is free only later.
 fn is_vacant(heap: &Heap, removed: &[Removed<'_>], block: &KeptBlock) -> bool {
-    let space = match Side::of(block.size) {
-        Side::Small => &heap.small.space,
-        Side::Large => &heap.large.space,
-    };
+    let space = heap.spaces.of(Side::of(block.size));
     let (mut at, end) = (block.address.get(), block.end());
     if !space.is_backed(at, end) {
         return false;

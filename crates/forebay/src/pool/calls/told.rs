@@ -21,6 +21,7 @@ pub(in crate::pool) struct Begun {
 
 /// Before a slow call.
 pub(in crate::pool) fn begin_told(pool: &PoolInner) -> Begun {
+    let _ = pool;
     Begun {
         #[cfg(any(feature = "tracing", feature = "metrics"))]
         held: pool.held.get(),
@@ -78,7 +79,7 @@ fn tell_listeners_of_request(
         }
         export_held(pool);
     }
-    let _ = (begun, request, error);
+    let _ = (pool, begun, request, error);
 }
 
 /// After memory was released on request or by age.
@@ -106,7 +107,7 @@ fn tell_listeners_of_release(pool: &PoolInner, begun: &Begun, released: &Result<
         metrics::counter!("forebay_pool_released_bytes_total", "pool" => id).increment(bytes.get());
         export_held(pool);
     }
-    let _ = (begun, released);
+    let _ = (pool, begun, released);
 }
 
 /// Gives exporters what the pool holds now.

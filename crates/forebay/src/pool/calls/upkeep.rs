@@ -96,7 +96,8 @@ fn release_under_pressure(pool: &PoolInner) -> bool {
     }
     let keep = pool.settings().min_bytes();
     let mut backing = pool.backing();
-    let keep = keep.max(pool.heap().backed().saturating_sub(left));
+    let [small, large] = pool.heap().spaces.backed();
+    let keep = keep.max(small.saturating_add(large).saturating_sub(left));
     let is_full = backing.deferred.releases() >= MOST_SLOW;
     let mut pages = idle_first(backing.free_pages(pool.context()));
     let taken = take_out_batch(pool, &mut backing, &mut pages, keep);
@@ -157,7 +158,7 @@ fn collect_inner(pool: &PoolInner, age: Duration) -> Result<Bytes> {
         let most = {
             let mut heap = pool.heap();
             let out = heap.out();
-            core::mem::replace(&mut heap.window_peak, out).max(out)
+            core::mem::replace(&mut heap.ledger.window_peak, out).max(out)
         };
         upkeep.decay.note(now, most);
         upkeep.decay.needed(now, age)
@@ -189,10 +190,11 @@ fn release_in_batches(pool: &PoolInner, keep: Bytes) -> Result<Bytes> {
         // Growth needs the backing lock too, so that within it the difference is what was returned.
         let held = || {
             let heap = pool.heap();
-            heap.backed().saturating_add(heap.outgoing)
+            let [small, large] = heap.spaces.backed();
+            small.saturating_add(large).saturating_add(heap.ledger.outgoing())
         };
         // What requests needed since the caller looked is needed.
-        let keep = keep.max(pool.heap().window_peak);
+        let keep = keep.max(pool.heap().ledger.window_peak);
         let before = held();
         let taken = take_out_batch(pool, &mut backing, &mut pages, keep);
         let ran = backing.run_deferred(pool.context());

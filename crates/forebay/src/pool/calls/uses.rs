@@ -8,11 +8,12 @@ use forebay_core::Address;
 use forebay_hal::{self as hal, Call, NamedStream, StreamHandle};
 
 use crate::pool::calls::checked::strict;
-#[cfg(feature = "host")]
 use crate::pool::calls::put;
+#[cfg(feature = "host")]
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::wait::WaitBudget;
 use crate::pool::heap::Heap;
+use crate::pool::heap::uses::Use;
 use crate::pool::inner::PoolInner;
 use crate::{Error, Result};
 
@@ -25,10 +26,10 @@ pub(in crate::pool) fn record_use(
 ) -> Result<()> {
     pool.birth.check()?;
     strict::check_stream_identity(pool, stream, &mut WaitBudget::default())?;
-    mark_used(pool, address, |heap| heap.note_use(address, stream))
+    mark_used(pool, address, |heap| heap.note_use(address, Use::Stream(stream)))
 }
 
-/// As [`record_use`](record_use), of a stream that may have ended since it was named.
+/// As [`record_use`], of a stream that may have ended since it was named.
 pub(in crate::pool) fn record_named_use(
     pool: &PoolInner,
     address: Address,
@@ -49,17 +50,15 @@ pub(in crate::pool) fn record_named_use(
         }
     }
     mark_used(pool, address, |heap| {
-        let mut first = false;
         if !was_announced {
-            first |= heap.note_unknown_use(address);
+            heap.note_use(address, Use::Unknown);
         } else if is_there {
-            first |= heap.note_use(address, stream);
+            heap.note_use(address, Use::Stream(stream));
         }
         // Looked at under the heap lock, under which the pool hears of ends.
         if used.has_ended(&pool.device) {
-            first |= heap.note_ended_use(address, used);
+            heap.note_use(address, Use::Ended(used));
         }
-        first
     })
 }
 
@@ -72,26 +71,24 @@ pub(in crate::pool) fn record_use_until(
     event: Option<&Arc<LoggedEvent>>,
 ) -> Result<()> {
     pool.birth.check()?;
-    mark_used(pool, address, |heap| match event {
-        Some(event) => heap.note_use_until(address, event),
-        None => heap.note_unknown_use(address),
-    })
+    let used = event.map_or(Use::Unknown, |event| Use::Until(Arc::clone(event)));
+    mark_used(pool, address, |heap| heap.note_use(address, used.clone()))
 }
 
-/// Marks the live block at `address` as used elsewhere too. `note` records the use, and returns whether it is the
-/// first.
-fn mark_used(pool: &PoolInner, address: Address, note: impl Fn(&mut Heap) -> bool) -> Result<()> {
+/// Marks the live block at `address` as used elsewhere too. `note` records the use.
+fn mark_used(pool: &PoolInner, address: Address, note: impl Fn(&mut Heap)) -> Result<()> {
     loop {
         // Not under the heap lock: the error path looks at other pools.
         let (slot, known) = put::live(pool, address)?;
         let mut heap = pool.heap();
-        let first = note(&mut heap);
+        let is_first = !heap.uses.contains_key(&address);
+        note(&mut heap);
         if slot.mark_used(known) {
             return Ok(());
         }
         // The block was freed meanwhile, and perhaps allocated again; the next look shows. Uses recorded before
         // belong to the block that is there now.
-        if first {
+        if is_first {
             heap.uses.remove(&address);
         }
     }

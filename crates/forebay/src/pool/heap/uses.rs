@@ -8,6 +8,20 @@ use forebay_hal::{NamedStream, StreamHandle};
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::heap::stream_slots::{Serial, StreamSlots};
 
+/// A further use of a live block.
+#[derive(Clone, Debug)]
+pub(in crate::pool) enum Use {
+    /// On a stream, by the work that is enqueued there when the block is freed.
+    Stream(StreamHandle),
+    /// On a stream that has ended since it was named.
+    Ended(NamedStream),
+    /// Until an event.
+    #[cfg(feature = "host")]
+    Until(Arc<LoggedEvent>),
+    /// Only a wait for the whole device shows that it is over.
+    Unknown,
+}
+
 /// The further uses of a live block, beside those on the stream it was allocated on.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pool) struct Uses {
@@ -29,16 +43,12 @@ impl Uses {
 
     /// Adds a use until `event`. Those that are done go each time the number has doubled.
     #[cfg(feature = "host")]
-    pub(in crate::pool) fn add_event(&mut self, event: &Arc<LoggedEvent>) {
+    pub(in crate::pool) fn add_event(&mut self, event: Arc<LoggedEvent>) {
         if self.events.len() >= self.events_full_at.max(Self::FEW) {
             self.events.retain(|event| !event.is_reached());
             self.events_full_at = 2 * self.events.len();
         }
-        self.events.push(Arc::clone(event));
-    }
-
-    pub(in crate::pool) fn is_empty(&self) -> bool {
-        self.streams.is_empty() && self.events.is_empty() && !self.unknown
+        self.events.push(event);
     }
 
     pub(in crate::pool) fn add(&mut self, serial: Serial, slots: &StreamSlots) {

@@ -28,7 +28,7 @@ fn idle_pool(mib: u64) -> (SimMachine, Arc<SimDevice>, Pool) {
 #[test]
 fn what_is_collected_is_back_at_the_device() {
     let (machine, device, pool) = idle_pool(6 << 10);
-    pool.shared.heap().window_peak = Bytes::ZERO;
+    pool.shared.heap().ledger.window_peak = Bytes::ZERO;
     let gone = pool.collect(Duration::ZERO).unwrap();
     assert_eq!((gone, pool.held()), (Bytes::gib(6), Bytes::ZERO));
     assert_eq!(machine.census().held, Bytes::ZERO);
@@ -77,7 +77,7 @@ fn what_work_used_is_collected_when_it_is_done() {
     // SAFETY: as above.
     unsafe { device.launch(busy, stream).unwrap() };
     pool.free_block(block, stream).unwrap();
-    pool.shared.heap().window_peak = Bytes::ZERO;
+    pool.shared.heap().ledger.window_peak = Bytes::ZERO;
     pool.collect(Duration::ZERO).unwrap();
     device.synchronize_device().unwrap();
     pool.process_deferred().unwrap();

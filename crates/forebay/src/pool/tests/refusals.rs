@@ -73,7 +73,7 @@ fn an_old_mapping_that_stands_keeps_no_page_from_going() {
     pool.collect(Duration::ZERO).unwrap();
     let large = pool.allocate(Bytes::mib(5), DEFAULT).unwrap();
     pool.free_block(large, DEFAULT).unwrap();
-    pool.shared.heap().window_peak = Bytes::ZERO;
+    pool.shared.heap().ledger.window_peak = Bytes::ZERO;
     device.synchronize_device().unwrap();
     refuse_next(&machine, Call::Unmap);
     let _ = pool.collect(Duration::ZERO);

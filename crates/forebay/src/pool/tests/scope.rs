@@ -50,9 +50,9 @@ fn a_scope_that_is_dropped_measures_no_more() {
     let pool = pool(PoolOptions::new());
     let [one, two] = [(); 2].map(|()| pool.scope());
     drop(one);
-    assert_eq!(pool.shared.heap().scopes.len(), 1);
+    assert_eq!(pool.shared.heap().ledger.scopes.len(), 1);
     assert_eq!(two.end().allocations, 0);
-    assert_eq!(pool.shared.heap().scopes.len(), 0);
+    assert_eq!(pool.shared.heap().ledger.scopes.len(), 0);
 }
 
 #[test]

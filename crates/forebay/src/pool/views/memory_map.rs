@@ -1,8 +1,9 @@
 //! The memory map: the memory of a pool by address, and the blocks in it.
 
+use forebay_core::address_space::AddressSpace;
 use forebay_core::{Address, Bytes, Span};
 
-use crate::pool::heap::{SideHeap, span_of};
+use crate::pool::heap::span_of;
 use crate::pool::inner::PoolInner;
 use crate::pool::views::snapshot::{BlockSnapshot, named};
 use crate::sync::map::{LiveBlock, Side};
@@ -54,8 +55,8 @@ pub(in crate::pool) fn of(shared: &PoolInner) -> MemoryMap {
     // Under one lock: no page goes or comes between the two, so that every block lies in a segment.
     let (mut segments, mut live) = {
         let heap = shared.heap();
-        let small = segments_of(&heap.small, Side::Small);
-        let both = small.chain(segments_of(&heap.large, Side::Large));
+        let small = segments_of(heap.spaces.of(Side::Small), Side::Small);
+        let both = small.chain(segments_of(heap.spaces.of(Side::Large), Side::Large));
         (both.collect::<Vec<MappedSpan>>(), shared.map.live_blocks())
     };
     segments.sort_unstable_by_key(MappedSpan::start);
@@ -82,7 +83,7 @@ fn is_crossed(live: &[LiveBlock], at: Address) -> bool {
 }
 
 /// What one side took from the device, for one request each.
-fn segments_of(side_heap: &SideHeap, side: Side) -> impl Iterator<Item = MappedSpan> {
-    let segments = side_heap.space.segments().into_iter();
+fn segments_of(space: &AddressSpace, side: Side) -> impl Iterator<Item = MappedSpan> {
+    let segments = space.segments().into_iter();
     segments.map(move |(at, size)| MappedSpan { span: span_of(at, size), side })
 }

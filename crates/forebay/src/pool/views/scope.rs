@@ -62,7 +62,7 @@ impl Scope {
         let number = (!shared.is_inherited()).then(|| {
             let mut heap = shared.heap();
             let out = heap.out();
-            heap.scopes.open(out)
+            heap.ledger.scopes.open(out)
         });
         Self { shared: shared.clone(), number, before }
     }
@@ -91,7 +91,7 @@ impl Scope {
         if self.shared.is_inherited() {
             return None;
         }
-        self.shared.heap().scopes.close(number)
+        self.shared.heap().ledger.scopes.close(number)
     }
 }
 

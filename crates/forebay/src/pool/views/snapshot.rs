@@ -13,7 +13,7 @@ use forebay_core::{Address, Bytes};
 use crate::pool::inner::PoolInner;
 use crate::pool::views::statistics;
 use crate::report::Stack;
-use crate::sync::map::{AddressMap, BlockState, LiveBlock};
+use crate::sync::map::{AddressMap, BlockState, LiveBlock, Side};
 use crate::{Settings, Tag};
 
 /// The name and version of the schema. The same version may get new fields; no field is removed or changes its meaning.
@@ -469,7 +469,9 @@ fn blocks_of(shared: &PoolInner, stacks: &mut StackNames) -> (Vec<BlockSnapshot>
 fn ranges_of(shared: &PoolInner) -> (Vec<RangeSnapshot>, Vec<RangeSnapshot>) {
     let (mut spans, mut holes) = (Vec::new(), Vec::new());
     let heap = shared.heap();
-    for (space, side) in [(&heap.small.space, "small"), (&heap.large.space, "large")] {
+    for (space, side) in
+        [(heap.spaces.of(Side::Small), "small"), (heap.spaces.of(Side::Large), "large")]
+    {
         let range =
             |(address, size): (u64, Bytes)| RangeSnapshot { address, size_bytes: size.get(), side };
         let pages = space.pages().map(|(address, _, size)| range((address, size)));

@@ -10,7 +10,7 @@ use crate::Tag;
 use crate::pool::common::counts::{ClassCounts, Totals};
 use crate::pool::common::log::DriverLog;
 use crate::pool::inner::PoolInner;
-use crate::sync::map::UNIT_SHIFT;
+use crate::sync::map::{Side, UNIT_SHIFT};
 
 /// Counters of one range of block sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,21 +315,21 @@ pub(in crate::pool) fn of(shared: &PoolInner) -> Statistics {
     let tags = tags.filter_map(|(number, &units)| {
         Some(TagFigures { tag: Tag::numbered(number)?, live: bytes(units) })
     });
-    let spaces = [&heap.small.space, &heap.large.space];
+    let spaces = heap.spaces.both();
     let largest = spaces.iter().map(|space| space.largest_hole()).max();
     let [small_held, large_held] = heap.held_by_side();
-    let small = SideFigures::new(sum.all.minus(sum.large), &heap.small.space, small_held);
+    let small = SideFigures::new(sum.all.minus(sum.large), heap.spaces.of(Side::Small), small_held);
     Statistics {
         live,
         requested: Bytes::new(sum.all.requested.live()),
         blocks: sum.blocks(),
-        peak_out: heap.peak_out,
+        peak_out: heap.ledger.peak_out,
         peak_live: shared.debug.peak_live(),
         quarantined: shared.debug.quarantined(),
         retired: shared.debug.retired(),
         cached,
         held: heap.held(),
-        peak_held: heap.peak_held,
+        peak_held: heap.ledger.peak_held,
         free: heap.held().saturating_sub(live),
         largest_free: largest.unwrap_or_default(),
         pieces: spaces.iter().map(|space| space.hole_count() as u64).sum(),
@@ -341,7 +341,7 @@ pub(in crate::pool) fn of(shared: &PoolInner) -> Statistics {
         waits: heap.waits,
         callback_panics: shared.callbacks.panics(),
         small,
-        large: SideFigures::new(sum.large, &heap.large.space, large_held),
+        large: SideFigures::new(sum.large, heap.spaces.of(Side::Large), large_held),
         classes: classes.collect(),
         streams: streams.collect(),
         forgotten_allocations: total(&counts.forgotten.classes, |class| class.allocations),

@@ -69,12 +69,12 @@ fn map_guarded(
     stream: StreamHandle,
 ) -> Result<Option<GuardedBlock>> {
     let mut state = lock(&guards.state);
-    if !pool.heap().share.reserve(size, pool.group.limits.limit()) {
+    if !pool.heap().ledger.share.reserve(size, pool.group.limits.limit()) {
         return Ok(None);
     }
     let range = size.saturating_add(guards.granule.bytes());
     let Some(start) = state.place(guards.region, range) else {
-        pool.heap().end_reservation(size);
+        pool.heap().account(|ledger| ledger.share.unreserve(size));
         return Ok(None);
     };
     let pages = Span::new(start, size).unwrap_or_default();
@@ -85,7 +85,7 @@ fn map_guarded(
         Err(Error::AddressRange { span: pages })
     };
     let mut heap = pool.heap();
-    heap.share.unreserve(size);
+    heap.ledger.share.unreserve(size);
     heap.set_guarded(state.held);
     drop(heap);
     match made {

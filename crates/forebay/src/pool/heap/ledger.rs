@@ -1,0 +1,163 @@
+//! The ledger: what a pool holds from the device and what is out of its holes, with the peaks, and the reservations
+//! against the limit that it shares with other pools.
+//!
+//! ```text
+//!   held = pages in the address spaces + outgoing + guarded          reserved: about to be held
+//! ```
+
+use std::sync::Arc;
+
+use forebay_core::Bytes;
+
+use crate::pool::common::group::{BySide, Group, GroupShare};
+use crate::pool::common::limits::HeldGauge;
+use crate::pool::heap::scope_peaks::ScopePeaks;
+
+/// The bytes of a pool.
+#[derive(Debug)]
+pub(in crate::pool) struct Ledger {
+    /// Bytes of pages that are out of the address spaces and not yet returned to the device.
+    outgoing: Bytes,
+    /// Bytes of guarded blocks: their pages are in no address space.
+    guarded: Bytes,
+    /// Whether memory that is returned to the device stays reserved, because a request reclaims it for itself.
+    keeps_room: bool,
+    /// Bytes reserved for that request.
+    room: Bytes,
+    /// The most bytes ever out of the holes at once.
+    pub(in crate::pool) peak_out: Bytes,
+    /// The most bytes out of the holes since upkeep last read it.
+    pub(in crate::pool) window_peak: Bytes,
+    /// The most bytes out of the holes since each scope began.
+    pub(in crate::pool) scopes: ScopePeaks,
+    /// The most bytes ever taken from the device at once.
+    pub(in crate::pool) peak_held: Bytes,
+    /// The bytes held, for readers without the heap lock.
+    held_gauge: HeldGauge,
+    /// This pool's part in the figures of its group.
+    pub(in crate::pool) share: GroupShare,
+}
+
+impl Ledger {
+    pub(in crate::pool) fn new(group: &Arc<Group>) -> Self {
+        Self {
+            outgoing: Bytes::ZERO,
+            guarded: Bytes::ZERO,
+            keeps_room: false,
+            room: Bytes::ZERO,
+            peak_out: Bytes::ZERO,
+            window_peak: Bytes::ZERO,
+            scopes: ScopePeaks::default(),
+            peak_held: Bytes::ZERO,
+            held_gauge: HeldGauge::default(),
+            share: GroupShare::new(group),
+        }
+    }
+
+    /// The bytes held, for readers without the heap lock.
+    pub(in crate::pool) fn held_gauge(&self) -> HeldGauge {
+        self.held_gauge.clone()
+    }
+
+    /// Bytes held by side, with `backed` bytes of pages. Those of no address space count as large.
+    pub(in crate::pool) fn held(&self, [small, large]: BySide) -> BySide {
+        [small, large.saturating_add(self.outgoing).saturating_add(self.guarded)]
+    }
+
+    /// Bytes out of the holes by side, of which `taken` are in address spaces. Guarded blocks count as large.
+    #[inline]
+    pub(in crate::pool) fn out(&self, [small, large]: BySide) -> BySide {
+        [small, large.saturating_add(self.guarded)]
+    }
+
+    /// Publishes what is out of the holes.
+    #[inline]
+    pub(in crate::pool) fn set_out(&mut self, taken: BySide) {
+        self.share.set_out(self.out(taken));
+    }
+
+    /// The same after it became more: updates the peaks.
+    #[inline]
+    pub(in crate::pool) fn raise_out(&mut self, taken: BySide) {
+        let by_side @ [small, large] = self.out(taken);
+        let out = small.saturating_add(large);
+        self.peak_out = self.peak_out.max(out);
+        self.window_peak = self.window_peak.max(out);
+        self.scopes.note(out);
+        self.share.set_out(by_side);
+    }
+
+    /// Publishes what is held, and updates its peak.
+    pub(in crate::pool) fn set_held(&mut self, backed: BySide) {
+        let by_side @ [small, large] = self.held(backed);
+        let held = small.saturating_add(large);
+        self.held_gauge.set(held);
+        self.peak_held = self.peak_held.max(held);
+        self.share.set_held(by_side);
+    }
+
+    /// Bytes of pages that are out of the address spaces and not yet returned to the device.
+    pub(in crate::pool) fn outgoing(&self) -> Bytes {
+        self.outgoing
+    }
+
+    /// Counts `size` bytes that left the address spaces.
+    pub(in crate::pool) fn add_outgoing(&mut self, size: Bytes) {
+        self.outgoing = self.outgoing.saturating_add(size);
+    }
+
+    /// Counts `size` bytes that are in the address spaces again.
+    pub(in crate::pool) fn remove_outgoing(&mut self, size: Bytes) {
+        self.outgoing = self.outgoing.saturating_sub(size);
+    }
+
+    /// Counts `size` bytes as returned to the device. They stay reserved while a request reclaims memory for itself.
+    pub(in crate::pool) fn released(&mut self, size: Bytes) {
+        self.remove_outgoing(size);
+        if self.keeps_room {
+            self.room = self.room.saturating_add(size);
+            self.share.keep_reserved(size);
+        }
+    }
+
+    /// Sets the bytes of guarded blocks.
+    pub(in crate::pool) fn set_guarded(&mut self, size: Bytes) {
+        self.guarded = size;
+    }
+
+    /// From now on, memory that is returned to the device stays reserved for one request. Returns `false` if another has
+    /// that already.
+    #[must_use]
+    pub(in crate::pool) fn begin_room(&mut self) -> bool {
+        !core::mem::replace(&mut self.keeps_room, true)
+    }
+
+    /// Ends the above, and the reservation of what is left.
+    pub(in crate::pool) fn end_room(&mut self) {
+        self.keeps_room = false;
+        let left = core::mem::take(&mut self.room);
+        self.share.unreserve(left);
+    }
+
+    /// Bytes reserved for the request that reclaims memory.
+    pub(in crate::pool) fn room(&self) -> Bytes {
+        self.room
+    }
+
+    /// Gives that request `size` reserved bytes back, for its next attempt.
+    pub(in crate::pool) fn return_room(&mut self, size: Bytes) {
+        self.room = self.room.saturating_add(size);
+    }
+
+    /// Reserves `size` bytes for memory that the pool is about to take from the device, up to `room` of them from what is
+    /// reserved already. Returns `false` if the group would exceed `limit` by it.
+    #[must_use]
+    pub(in crate::pool) fn reserve(&mut self, size: Bytes, room: Bytes, limit: Bytes) -> bool {
+        let room = room.min(size);
+        let reserved = self.share.reserve(size.saturating_sub(room), limit);
+        if reserved {
+            self.room = self.room.saturating_sub(room);
+        }
+        reserved
+    }
+}
