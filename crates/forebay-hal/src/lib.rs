@@ -45,6 +45,7 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod address_book;
 mod call;
 mod capability;
 mod check;

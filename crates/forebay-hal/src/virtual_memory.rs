@@ -69,6 +69,13 @@ pub enum Access {
     ReadWrite,
 }
 
+impl Access {
+    /// Whether it allows what `need` is: reading, or reading and writing.
+    pub const fn allows(self, need: Self) -> bool {
+        self as u8 >= need as u8
+    }
+}
+
 /// Reserve, create, map, set access, unmap, release.
 ///
 /// None of these calls waits for the device: order against enqueued work is the caller's, by
