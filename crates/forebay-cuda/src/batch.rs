@@ -18,7 +18,7 @@
 use core::ffi::c_void;
 
 use forebay_core::Bytes;
-use forebay_hal::{self as hal, Call, Place, Result, StreamHandle, Transfers};
+use forebay_hal::{self as hal, Access, Call, Place, Result, StreamHandle, Transfers};
 
 use crate::CudaDevice;
 use crate::context::RelaxedCapture;
@@ -26,7 +26,7 @@ use crate::device::attribute_of;
 use crate::kernel::{WARPS, can_launch};
 use crate::refusal::CallInfo;
 use crate::shape::host_pointer;
-use crate::space::{Entry, Space, Use};
+use crate::space::{Entry, Space, is_for_kernels, is_pinned};
 use crate::stream::StreamCore;
 use crate::sys::values::{access_order, attribute, capture_status};
 use crate::sys::{Code, CopyAttributes, RawStream};
@@ -83,21 +83,21 @@ impl Batch {
         registered: bool,
     ) -> Option<()> {
         let (written, read) = (copy.written(), copy.read());
-        let (device, usage, host, host_usage) = match (copy.to(), copy.from()) {
-            (Place::Device(_), Place::Host(_)) => (written, Use::Write, read, Use::Read),
-            (Place::Host(_), Place::Device(_)) => (read, Use::Read, written, Use::Write),
+        let (device, need, host, host_need) = match (copy.to(), copy.from()) {
+            (Place::Device(_), Place::Host(_)) => (written, Access::ReadWrite, read, Access::Read),
+            (Place::Host(_), Place::Device(_)) => (read, Access::Read, written, Access::ReadWrite),
             _ => return None,
         };
         let [there, here] = near;
-        let there = space.find_near(there, device.start())?;
-        let here = space.find_near(here, host.start())?;
-        let is_usable = here.is_pinned(host) && there.first_unusable(device, usage).is_none();
+        let there = space.book.find_near(there, device.start())?;
+        let here = space.book.find_near(here, host.start())?;
+        let is_usable = is_pinned(here, host) && there.check(device, need).is_ok();
         if !is_usable || device.size() != copy.extent().bytes() || host.size() != device.size() {
             return None;
         }
-        self.not_for_kernels |= !there.is_for_kernels(registered)
-            || !here.is_for_kernels(registered)
-            || here.first_unusable(host, host_usage).is_some();
+        self.not_for_kernels |= !is_for_kernels(there, registered)
+            || !is_for_kernels(here, registered)
+            || here.check(host, host_need).is_err();
         self.to.push(written.start().get());
         self.from.push(read.start().get());
         self.sizes.push(device.size().get());

@@ -116,7 +116,7 @@ impl Context {
             return true;
         }
         let spaces: Vec<_> = lock(&self.spaces).iter().filter_map(Weak::upgrade).collect();
-        spaces.iter().any(|space| lock(space).overlapping(span).is_some())
+        spaces.iter().any(|space| lock(space).book.overlapping(span).is_some())
     }
 
     /// The driver's functions, which work on whatever context is current.

@@ -3,12 +3,11 @@
 use core::ffi::c_void;
 use core::iter::once;
 
-use forebay_hal::{Call, Decompression, Error, Lz4Blocks, Result, StreamHandle};
+use forebay_hal::{Access, Call, Decompression, Error, Lz4Blocks, Result, StreamHandle};
 
 use crate::CudaDevice;
 use crate::kernel::WARPS;
 use crate::refusal::{CallInfo, words};
-use crate::space::Use;
 use crate::sys::{Code, Refusal};
 
 impl CudaDevice {
@@ -39,13 +38,13 @@ unsafe impl Decompression for CudaDevice {
         if blocks.count() == 0 {
             return Ok(());
         }
-        for (argument, span, usage) in [
-            ("data", blocks.data(), Use::Read),
-            ("table", blocks.table(), Use::Read),
-            ("to", blocks.to(), Use::Write),
-            ("statuses", blocks.statuses(), Use::Write),
+        for (argument, span, need) in [
+            ("data", blocks.data(), Access::Read),
+            ("table", blocks.table(), Access::Read),
+            ("to", blocks.to(), Access::ReadWrite),
+            ("statuses", blocks.statuses(), Access::ReadWrite),
         ] {
-            self.check_rows((call, argument), span, once(span), usage)?;
+            self.check_rows((call, argument), span, once(span), need)?;
         }
         let kernel = self.context.lz4.get(self.context);
         let function = kernel.map_err(|refusal| self.not_loaded(refusal))?;

@@ -7,12 +7,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use forebay_hal::address_book::MemoryKind;
 use forebay_hal::{Call, EventKind};
 
 use crate::CudaDevice;
 use crate::context::Context;
 use crate::event::EventCore;
-use crate::space::{Entry, Occupant, PageState, PinnedBy, Space};
+use crate::space::{Entry, Space};
 use crate::stream::{StreamTable, lock};
 use crate::sys::{Outcome, Table};
 
@@ -43,42 +44,50 @@ impl DeferredCleanup {
         // One at a time, and off the books only when the driver has it back: until then it is ours,
         // and the lock is not held while the driver waits.
         while let Some(entry) = self.first() {
-            if self.context.call(|table| give_back(table, &entry)).is_err() {
-                entry.occupant.leak_pages();
+            if self.context.call(|table| give_back(table, &entry)).is_err()
+                && let Some(memory) = entry.memory()
+            {
+                memory.owner.leak_pages();
             }
-            lock(&self.space).entries.remove(&entry.span.start());
+            lock(&self.space).book.take(entry.span().start());
         }
-        for page in core::mem::take(&mut lock(&self.space).pages).into_values() {
-            if page.state == PageState::Open {
-                // SAFETY: created or imported and not released; released pages went with their last
-                // mapping.
-                let _ = self.context.call(|table| unsafe { table.mem_release(page.raw) });
-            }
+        let space = lock(&self.space);
+        let open = space.book.pages().filter(|page| page.is_open());
+        let open: Vec<_> = open.map(|page| page.owner.raw).collect();
+        drop(space);
+        for page in open {
+            // SAFETY: created or imported and not released; released pages went with their last mapping.
+            let _ = self.context.call(|table| unsafe { table.mem_release(page) });
         }
     }
 
     fn first(&self) -> Option<Entry> {
-        lock(&self.space).entries.values().next().cloned()
+        lock(&self.space).book.entries().next().cloned()
     }
 }
 
 /// Frees one entry.
 fn give_back(table: &Table, entry: &Entry) -> Outcome {
-    let (start, size) = (entry.taken.start().get(), entry.taken.size().get());
     // SAFETY: all of it is the driver's, was not given back, and nothing uses it: its owner is gone
     // and the work is done. For every call in this block.
     unsafe {
-        match &entry.occupant {
-            Occupant::Plain | Occupant::Managed => table.mem_free(start),
-            Occupant::Pinned(_, PinnedBy::Driver) => table.mem_free_host(start),
-            Occupant::Pinned(_, PinnedBy::Process(_)) | Occupant::Registered(_) => {
-                table.mem_host_unregister(start)
+        match entry {
+            Entry::Memory(memory) => {
+                let start = memory.owner.span.start().get();
+                match memory.kind {
+                    MemoryKind::Plain | MemoryKind::Managed => table.mem_free(start),
+                    MemoryKind::Pinned if memory.owner.own_pages.is_none() => {
+                        table.mem_free_host(start)
+                    }
+                    MemoryKind::Pinned | MemoryKind::Registered => table.mem_host_unregister(start),
+                }
             }
-            Occupant::Region(mappings) => {
-                for mapping in mappings.values() {
+            Entry::Region(region) => {
+                for mapping in region.mappings() {
                     table.mem_unmap(mapping.span.start().get(), mapping.span.size().get())?;
                 }
-                table.mem_address_free(start, size)
+                let taken = region.owner;
+                table.mem_address_free(taken.start().get(), taken.size().get())
             }
         }
     }
@@ -99,14 +108,15 @@ impl CudaDevice {
     /// Unregisters what is the caller's memory: it may be unmapped as soon as the device is gone.
     /// This waits for the device, as the caller would have had to.
     fn unregister_all(&self) {
-        let is_registered = |entry: &Entry| matches!(entry.occupant, Occupant::Registered(_));
+        let is_registered = |entry: &&Entry| {
+            entry.memory().is_some_and(|memory| memory.kind == MemoryKind::Registered)
+        };
         let space = self.space();
-        let entries: Vec<_> =
-            space.entries.values().filter(|entry| is_registered(entry)).cloned().collect();
+        let entries: Vec<_> = space.book.entries().filter(is_registered).cloned().collect();
         drop(space);
         for entry in entries {
             let _ = self.context.call(|table| give_back(table, &entry));
-            self.space().entries.remove(&entry.span.start());
+            self.space().book.take(entry.span().start());
         }
     }
 }
@@ -132,7 +142,7 @@ impl Drop for CudaDevice {
         }
         {
             let space = lock(&self.space);
-            if space.entries.is_empty() && space.pages.is_empty() {
+            if space.book.entries().len() + space.book.pages().len() == 0 {
                 return;
             }
         }

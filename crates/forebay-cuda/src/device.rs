@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, PageSize, Span, StreamId};
+use forebay_hal::address_book::Figures;
 use forebay_hal::{
     Call, Capabilities, Decompression, Descriptor, Device, Error, EventHandle, EventKind,
     ForeignStreams, Granularity, HostTask, ManagedMemory, MemoryInfo, Peers, PinnedMemory,
@@ -141,11 +142,11 @@ impl CudaDevice {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are written to places of our own.
         self.context.call(|table| unsafe { table.mem_get_info(&raw mut free, &raw mut total) })?;
-        let space = self.space();
+        let Figures { held, managed, .. } = self.space().figures;
         let total = Bytes::new(total);
         // Others take and give back between the two looks: what is held is never free.
-        let free = Bytes::new(free).min(total.saturating_sub(space.held));
-        Ok(MemoryInfo { total, free, held: space.held.min(total), managed: space.managed })
+        let free = Bytes::new(free).min(total.saturating_sub(held));
+        Ok(MemoryInfo { total, free, held: held.min(total), managed })
     }
 
     /// The error of a call the driver refused.
@@ -282,7 +283,7 @@ unsafe impl Device for CudaDevice {
     }
 
     fn classify(&self, address: Address) -> Result<Option<PointerClass>> {
-        Ok(self.space().classify(address))
+        Ok(self.space().book.classify(address))
     }
 
     fn is_pinned(&self, span: Span) -> bool {

@@ -3,11 +3,12 @@
 use core::ffi::c_int;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
-use forebay_hal::{Advice, Call, ManagedMemory, Result, StreamHandle, invalid};
+use forebay_hal::address_book::MemoryKind;
+use forebay_hal::{Advice, Call, ManagedMemory, PinnedFlags, Result, StreamHandle, invalid};
 
 use crate::CudaDevice;
 use crate::refusal::CallInfo;
-use crate::space::{Entry, Occupant};
+use crate::space::Taken;
 use crate::sys::Location;
 use crate::sys::values::{DEVICE_CPU, advice as advices, attach, location};
 
@@ -19,19 +20,6 @@ struct Destination {
 }
 
 impl CudaDevice {
-    /// Refuses a span that does not lie in one managed allocation.
-    fn check_managed(&self, call: Call, span: Span) -> Result<()> {
-        let space = self.space();
-        let inside = space.find(span.start()).is_some_and(|entry| {
-            matches!(entry.occupant, Occupant::Managed) && entry.span.contains_span(span)
-        });
-        if inside {
-            return Ok(());
-        }
-        let given = format!("{span}, which begins {}", space.describe(span.start()));
-        Err(invalid(call, "span", given, "a span inside one managed allocation"))
-    }
-
     /// A device, or the host for `None`.
     fn destination(
         &self,
@@ -64,7 +52,8 @@ unsafe impl ManagedMemory for CudaDevice {
                     table.mem_alloc_managed.check_allocated(*address)
                 }
             })?;
-        self.space().insert(Entry { span, taken, occupant: Occupant::Managed });
+        let taken = Taken::by_driver(taken);
+        self.space().insert(span, MemoryKind::Managed, PinnedFlags::empty(), taken);
         Ok(span.start())
     }
 
@@ -72,10 +61,9 @@ unsafe impl ManagedMemory for CudaDevice {
         if address.is_null() {
             return Ok(());
         }
-        let call = Call::FreeManaged;
-        let is_managed = |occupant: &Occupant| matches!(occupant, Occupant::Managed);
-        let entry = self.space().remove(call, "address", address, "managed memory", is_managed)?;
-        self.give_back(call, entry, |table, start| {
+        let (call, kind) = (Call::FreeManaged, MemoryKind::Managed);
+        let memory = self.space().book.remove_memory(call, "address", address, kind)?;
+        self.give_back(call, memory, |table, start| {
             // SAFETY: it came from `cuMemAllocManaged` and was not freed, and no work uses it, as
             // the caller promised.
             unsafe { table.mem_free(start) }
@@ -85,7 +73,7 @@ unsafe impl ManagedMemory for CudaDevice {
     fn prefetch(&self, span: Span, to: Option<DeviceOrdinal>, stream: StreamHandle) -> Result<()> {
         let call = Call::Prefetch;
         let core = self.stream(call, stream)?;
-        self.check_managed(call, span)?;
+        self.space().book.check_managed(call, span)?;
         let Destination { device, location } = self.destination(call, "to", to)?;
         if span.is_empty() {
             return Ok(());
@@ -107,7 +95,7 @@ unsafe impl ManagedMemory for CudaDevice {
 
     fn advise(&self, span: Span, advice: Advice) -> Result<()> {
         let call = Call::Advise;
-        self.check_managed(call, span)?;
+        self.space().book.check_managed(call, span)?;
         let own = Some(self.context.ordinal);
         let (bits, place) = match advice {
             Advice::ReadMostly => (advices::SET_READ_MOSTLY, own),

@@ -1,11 +1,12 @@
 //! Plain memory.
 
 use forebay_core::{Address, Alignment, Bytes, Span};
-use forebay_hal::{Call, Memory, Result};
+use forebay_hal::address_book::{MemoryEntry, MemoryKind};
+use forebay_hal::{Call, Memory, PinnedFlags, Result};
 
 use crate::CudaDevice;
 use crate::refusal::{CallInfo, ErrorClass, meaning};
-use crate::space::{Entry, Occupant};
+use crate::space::{Entry, Taken};
 use crate::sys::{Refusal, Table};
 
 /// What every address of `cuMemAlloc` is a multiple of, as CUDA's documentation promises.
@@ -77,23 +78,23 @@ impl CudaDevice {
     pub(crate) fn give_back(
         &self,
         call: Call,
-        entry: Entry,
+        memory: MemoryEntry<Taken>,
         free: impl FnOnce(&Table, u64) -> core::result::Result<(), Refusal>,
     ) -> Result<()> {
-        let start = entry.taken.start().get();
+        let start = memory.owner.span.start().get();
         match self.context.call(|table| free(table, start)) {
             Ok(()) => {
-                self.space().settle(&entry);
+                self.space().settle(&memory);
                 Ok(())
             }
             Err(refusal) => {
-                let asked = CallInfo::of("address", entry.span.start(), "memory of this device");
+                let asked = CallInfo::of("address", memory.span.start(), "memory of this device");
                 if meaning(refusal) == ErrorClass::Lost {
                     // It went with the device.
-                    entry.occupant.leak_pages();
-                    self.space().settle(&entry);
+                    memory.owner.leak_pages();
+                    self.space().settle(&memory);
                 } else {
-                    self.space().put_back(entry);
+                    self.space().book.insert(Entry::Memory(memory));
                 }
                 Err(self.refused(call, refusal, &asked))
             }
@@ -118,7 +119,8 @@ unsafe impl Memory for CudaDevice {
                     table.mem_alloc.check_allocated(*address)
                 }
             })?;
-        self.space().insert(Entry { span, taken, occupant: Occupant::Plain });
+        let taken = Taken::by_driver(taken);
+        self.space().insert(span, MemoryKind::Plain, PinnedFlags::empty(), taken);
         Ok(span.start())
     }
 
@@ -126,10 +128,9 @@ unsafe impl Memory for CudaDevice {
         if address.is_null() {
             return Ok(());
         }
-        let is_plain = |occupant: &Occupant| matches!(occupant, Occupant::Plain);
-        let entry =
-            self.space().remove(Call::Free, "address", address, "plain memory", is_plain)?;
-        self.give_back(Call::Free, entry, |table, start| {
+        let (call, kind) = (Call::Free, MemoryKind::Plain);
+        let memory = self.space().book.remove_memory(call, "address", address, kind)?;
+        self.give_back(call, memory, |table, start| {
             // SAFETY: it came from `cuMemAlloc` and was not freed, and no work uses it, as the
             // caller promised.
             unsafe { table.mem_free(start) }

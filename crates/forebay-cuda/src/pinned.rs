@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, Span};
+use forebay_hal::address_book::{MemoryEntry, MemoryKind};
 use forebay_hal::{
     Call, Capabilities, Error, MemoryInfo, PinnedFlags, PinnedMemory, Result, invalid, nonzero,
 };
@@ -12,7 +13,7 @@ use forebay_host::system::System;
 use crate::CudaDevice;
 use crate::device::known_attribute_of;
 use crate::refusal::{self, CallInfo, ErrorClass, meaning};
-use crate::space::{Entry, Occupant, PinnedBy};
+use crate::space::Taken;
 use crate::sys::Refusal;
 use crate::sys::values::{attribute, host_alloc, host_register};
 
@@ -144,14 +145,14 @@ unsafe impl PinnedMemory for CudaDevice {
         // Only the driver makes memory write-combined.
         let by_driver = flags.contains(PinnedFlags::WRITE_COMBINED);
         let own = if by_driver { None } else { self.pin_own_pages(size) };
-        let (span, taken, by) = match own {
-            Some((span, pages)) => (span, pages.span(), PinnedBy::Process(pages)),
+        let (span, taken) = match own {
+            Some((span, pages)) => (span, Taken { span: pages.span(), own_pages: Some(pages) }),
             None => {
                 let (span, taken) = self.obtain_pinned(size, bits)?;
-                (span, taken, PinnedBy::Driver)
+                (span, Taken::by_driver(taken))
             }
         };
-        self.space().insert(Entry { span, taken, occupant: Occupant::Pinned(flags, by) });
+        self.space().insert(span, MemoryKind::Pinned, flags, taken);
         Ok(span.start())
     }
 
@@ -159,11 +160,10 @@ unsafe impl PinnedMemory for CudaDevice {
         if address.is_null() {
             return Ok(());
         }
-        let call = Call::FreePinned;
-        let is_pinned = |occupant: &Occupant| matches!(occupant, Occupant::Pinned(..));
-        let entry = self.space().remove(call, "address", address, "pinned memory", is_pinned)?;
-        let by_driver = matches!(entry.occupant, Occupant::Pinned(_, PinnedBy::Driver));
-        self.give_back(call, entry, |table, start| {
+        let (call, kind) = (Call::FreePinned, MemoryKind::Pinned);
+        let memory = self.space().book.remove_memory(call, "address", address, kind)?;
+        let by_driver = memory.owner.own_pages.is_none();
+        self.give_back(call, memory, |table, start| {
             // SAFETY: it came from `cuMemHostAlloc`, or was registered, and was not given back; no work uses it, as the
             // caller promised. For both.
             unsafe {
@@ -188,20 +188,23 @@ unsafe impl PinnedMemory for CudaDevice {
         // Entered first, so that of two threads that register the same one is refused.
         {
             let mut space = self.space();
-            if let Some(entry) = space.overlapping(span) {
-                let given =
-                    format!("{span}, which overlaps {}", space.describe(entry.span.start()));
+            if let Some(entry) = space.book.overlapping(span) {
+                let known = space.book.describe(entry.span().start());
+                let given = format!("{span}, which overlaps {known}");
                 let allowed = "host memory of which no byte is registered or given out";
                 return Err(invalid(call, "span", given, allowed));
             }
-            space.insert(Entry { span, taken: span, occupant: Occupant::Registered(flags) });
+            space.insert(span, MemoryKind::Registered, flags, Taken::by_driver(span));
         }
         let registered = self.context.call(|table| {
             // SAFETY: the span is mapped until it is unregistered, as the caller promised.
             unsafe { table.mem_host_register(span.start().get(), span.size().get(), bits) }
         });
         registered.map_err(|refusal| {
-            self.space().entries.remove(&span.start());
+            let mut space = self.space();
+            let memory = space.book.take_memory(span.start(), MemoryKind::Registered);
+            memory.iter().for_each(|memory| space.settle(memory));
+            drop(space);
             match meaning(refusal) {
                 ErrorClass::OutOfMemory => self.no_host_memory(call, refusal, span.size()),
                 _ => {
@@ -213,11 +216,9 @@ unsafe impl PinnedMemory for CudaDevice {
     }
 
     unsafe fn unregister(&self, start: Address) -> Result<()> {
-        let call = Call::Unregister;
-        let is_registered = |occupant: &Occupant| matches!(occupant, Occupant::Registered(_));
-        let entry =
-            self.space().remove(call, "start", start, "registered memory", is_registered)?;
-        self.give_back(call, entry, |table, start| {
+        let (call, kind) = (Call::Unregister, MemoryKind::Registered);
+        let memory = self.space().book.remove_memory(call, "start", start, kind)?;
+        self.give_back(call, memory, |table, start| {
             // SAFETY: it was registered, and no work uses it, as the caller promised.
             unsafe { table.mem_host_unregister(start) }
         })
@@ -228,14 +229,8 @@ unsafe impl PinnedMemory for CudaDevice {
         let allowed = "an address in pinned memory that was asked to be mapped";
         {
             let space = self.space();
-            let mapped = space.find(host).is_some_and(|entry| match entry.occupant {
-                Occupant::Pinned(flags, _) | Occupant::Registered(flags) => {
-                    flags.contains(PinnedFlags::MAPPED)
-                }
-                _ => false,
-            });
-            if !mapped {
-                let given = format!("{host}, {}", space.describe(host));
+            if !space.book.memory_at(host).is_some_and(MemoryEntry::is_mapped_host) {
+                let given = format!("{host}, {}", space.book.describe(host));
                 return Err(invalid(call, "host", given, allowed));
             }
         }

@@ -44,14 +44,14 @@ unsafe impl Sharing for CudaDevice {
     fn export_page(&self, page: PageHandle) -> Result<OwnedFd> {
         let call = Call::ExportPage;
         let found = self.open_page(call, page)?;
-        if matches!(found.origin, PageOrigin::Private | PageOrigin::Pinned) {
+        if matches!(found.owner.origin, PageOrigin::Private | PageOrigin::Pinned) {
             return Err(invalid(call, "page", page, "a page that was created shareable"));
         }
         let mut descriptor: c_int = -1;
         let exported = self.context.call(|table| {
             let place = (&raw mut descriptor).cast::<c_void>();
             // SAFETY: for this kind of handle the driver writes one int, to a place of our own.
-            unsafe { table.mem_export(place, found.raw, handle_type::FILE_DESCRIPTOR, 0) }
+            unsafe { table.mem_export(place, found.owner.raw, handle_type::FILE_DESCRIPTOR, 0) }
         });
         exported.map_err(|refusal| {
             self.refused(call, refusal, &CallInfo::of("page", page, "a page of this device"))

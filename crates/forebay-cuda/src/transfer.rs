@@ -2,12 +2,15 @@
 
 use forebay_core::transfer::{CopyEnd, CopyShape, Piece};
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{self as hal, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid};
+use forebay_hal::address_book::Reason;
+use forebay_hal::{
+    self as hal, Access, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid,
+};
 
 use crate::CudaDevice;
 use crate::refusal::{CallInfo, words};
 use crate::shape::host_pointer;
-use crate::space::{SpanCheck, USABLE, Use};
+use crate::space::USABLE;
 use crate::stream::{StreamCore, TaskLane, lock};
 use crate::sys::values::memory_type;
 use crate::sys::{Copy2d, Copy3d, RawStream, Refusal, Table};
@@ -35,31 +38,32 @@ impl CudaDevice {
         (call, argument): (Call, &'static str),
         reach: Span,
         mut rows: impl Iterator<Item = Span>,
-        usage: Use,
+        need: Access,
     ) -> Result<()> {
         // Where all from the first byte to the last is memory, so is every row.
-        if self.space().check(call, argument, reach, usage) == SpanCheck::Usable {
+        if self.space().book.check(reach, need).is_ok() {
             return Ok(());
         }
         rows.try_for_each(|row| {
-            let finding = self.space().check(call, argument, row, usage);
-            match finding {
-                SpanCheck::Usable => Ok(()),
-                SpanCheck::Refused(error) => Err(error),
-                // Another library's memory is as good; the driver knows whether it is any. What it
-                // rounds our own up to is nobody's, and another device's of ours is that device's.
-                SpanCheck::Unknown => match self.context.pointer(row.start()) {
-                    Some(known)
-                        if known.span.contains_span(row) && !self.context.is_ours(known.span) =>
-                    {
-                        Ok(())
-                    }
-                    _ => {
-                        let given =
-                            format!("{row}, where neither this device nor the driver has memory");
-                        Err(invalid(call, argument, given, USABLE))
-                    }
-                },
+            let space = self.space();
+            let Err(unusable) = space.book.check(row, need) else { return Ok(()) };
+            if unusable.why != Reason::Unknown {
+                return Err(invalid(call, argument, space.book.explain(row, unusable), USABLE));
+            }
+            drop(space);
+            // Another library's memory is as good; the driver knows whether it is any. What it
+            // rounds our own up to is nobody's, and another device's of ours is that device's.
+            match self.context.pointer(row.start()) {
+                Some(known)
+                    if known.span.contains_span(row) && !self.context.is_ours(known.span) =>
+                {
+                    Ok(())
+                }
+                _ => {
+                    let given =
+                        format!("{row}, where neither this device nor the driver has memory");
+                    Err(invalid(call, argument, given, USABLE))
+                }
             }
         })
     }
@@ -256,11 +260,11 @@ unsafe impl Transfers for CudaDevice {
         }
         if let Place::Device(_) = copy.to() {
             let rows = copy.rows().map(|(to, _)| to);
-            self.check_rows((call, "to"), copy.written(), rows, Use::Write)?;
+            self.check_rows((call, "to"), copy.written(), rows, Access::ReadWrite)?;
         }
         if let Place::Device(_) = copy.from() {
             let rows = copy.rows().map(|(_, from)| from);
-            self.check_rows((call, "from"), copy.read(), rows, Use::Read)?;
+            self.check_rows((call, "from"), copy.read(), rows, Access::Read)?;
         }
         let shape = copy.shape();
         let can_stage = self.context.table().launch_host_function.is_some()
@@ -297,7 +301,7 @@ unsafe impl Transfers for CudaDevice {
         if extent.is_empty() {
             return Ok(());
         }
-        self.check_rows((call, "to"), fill.written(), fill.rows(), Use::Write)?;
+        self.check_rows((call, "to"), fill.written(), fill.rows(), Access::ReadWrite)?;
         // Row by row where they lie too far apart: then a part may be enqueued where the rest is
         // refused, and is written in the order of the stream, as the contract allows.
         let filled = self.context.call(|table| {

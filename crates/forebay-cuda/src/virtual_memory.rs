@@ -4,6 +4,7 @@
 //! own, so that the books and the driver agree; the lock of the books is free meanwhile.
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
+use forebay_hal::address_book::{Mapping, MemoryKind, Region};
 use forebay_hal::{
     Access, Call, Capabilities, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory,
     fresh_handle, invalid, nonzero,
@@ -13,9 +14,7 @@ use crate::CudaDevice;
 use crate::context::Context;
 use crate::device::attribute_of;
 use crate::refusal::{CallInfo, ErrorClass, meaning, words};
-use crate::space::{
-    Entry, Mapping, Occupant, Page, PageOrigin, PageState, Space, mapping_at, tiling,
-};
+use crate::space::{DriverPage, Entry, Page, PageOrigin};
 use crate::stream::lock;
 use crate::sys::values::{access, allocation, attribute, granularity, handle_type, location};
 use crate::sys::{AccessDescription, AllocationProperties, Location, RawPage, Refusal};
@@ -116,37 +115,35 @@ impl CudaDevice {
 
     /// Enters a page of the driver's.
     pub(crate) fn enter_page(&self, raw: RawPage, size: Bytes, origin: PageOrigin) -> PageHandle {
-        let handle = fresh_handle();
+        let handle = PageHandle(fresh_handle());
         let mut space = self.space();
         if origin.is_charged() {
-            space.held = space.held.saturating_add(size);
+            space.figures.add(MemoryKind::Plain, size);
         }
-        let page = Page { raw, size, mappings: 0, state: PageState::Open, origin };
-        space.pages.insert(handle, page);
-        PageHandle(handle)
+        let pinned = origin == PageOrigin::Pinned;
+        space.book.insert_page(handle, Page::new(size, pinned, DriverPage { raw, origin }));
+        handle
     }
 
     /// A page that can still be used.
     pub(crate) fn open_page(&self, call: Call, page: PageHandle) -> Result<Page> {
-        let space = self.space();
-        let found = space.pages.get(&page.0).filter(|found| found.state == PageState::Open);
-        found.copied().ok_or_else(|| not_a_page(call, page))
+        self.space().book.page(page).copied().ok_or_else(|| not_a_page(call, page))
     }
 
     /// The mappings that cover `span` exactly.
     fn tiles(&self, call: Call, span: Span) -> Result<Vec<Mapping>> {
         let space = self.space();
         let refuse = |at: Address| {
-            let given = format!("{span}, of which {at} is {}", space.describe(at));
+            let given = format!("{span}, of which {at} is {}", space.book.describe(at));
             invalid(call, "span", given, "whole mappings side by side in one region")
         };
-        let Some((region, mappings)) = space.region(span.start()) else {
-            return Err(refuse(span.start()));
-        };
-        if !region.contains_span(span) {
-            return Err(refuse(region.end()));
+        match space.book.region_at(span.start()) {
+            Some(region) if !region.span.contains_span(span) => Err(refuse(region.span.end())),
+            _ => {
+                let (_, tiles) = space.book.whole_mappings(span).map_err(refuse)?;
+                Ok(tiles.into_iter().copied().collect())
+            }
         }
-        tiling(mappings, span).map_err(refuse)
     }
 
     /// Unmaps the mappings that cover `span`, in as many calls as the driver needs. Where one fails after others, it is made
@@ -181,25 +178,6 @@ impl CudaDevice {
             return Ok(self.context.device);
         }
         self.context.driver.checked_ordinal(call, "device", device)
-    }
-}
-
-impl Space {
-    /// One mapping of a page less; a released page goes with its last.
-    fn unmapped(&mut self, page: PageHandle) {
-        let Some(found) = self.pages.get_mut(&page.0) else { return };
-        found.mappings = found.mappings.saturating_sub(1);
-        if found.mappings == 0 && found.state == PageState::Released {
-            self.forget_page(page);
-        }
-    }
-
-    fn forget_page(&mut self, page: PageHandle) {
-        if let Some(gone) = self.pages.remove(&page.0)
-            && gone.origin.is_charged()
-        {
-            self.held = self.held.saturating_sub(gone.size);
-        }
     }
 }
 
@@ -241,29 +219,29 @@ unsafe impl VirtualMemory for CudaDevice {
             Ok(start) => (of(start, size)?, of(start, size)?),
             Err(refusal) => return Err(refused(refusal)),
         };
-        let occupant = Occupant::Region(std::collections::BTreeMap::new());
-        self.space().insert(Entry { span, taken, occupant });
+        self.space().book.insert(Entry::Region(Region::new(span, taken)));
         Ok(span)
     }
 
     unsafe fn release_region(&self, start: Address) -> Result<()> {
         let call = Call::ReleaseRegion;
         let _order = lock(&self.mapping);
-        let entry = {
+        let region = {
             let mut space = self.space();
-            if let Some(entry) = space.entries.get(&start)
-                && let Occupant::Region(mappings) = &entry.occupant
-                && !mappings.is_empty()
+            if let Some(region) = space.book.region_at(start)
+                && region.span.start() == start
+                && region.mappings().len() > 0
             {
-                let what = format!("{} mappings in region {}", mappings.len(), entry.span);
+                let what =
+                    format!("{} mappings in region {}", region.mappings().len(), region.span);
                 return Err(Error::Busy { call, what: what.into() });
             }
-            let is_region = |occupant: &Occupant| matches!(occupant, Occupant::Region(_));
-            space.remove(call, "start", start, "a region", is_region)?
+            let region = space.book.take_region(start);
+            region.ok_or_else(|| space.book.not_first(call, "start", start, "a region"))?
         };
-        self.free_raw(entry.taken).map_err(|refusal| {
+        self.free_raw(region.owner).map_err(|refusal| {
             if meaning(refusal) != ErrorClass::Lost {
-                self.space().put_back(entry);
+                self.space().book.insert(Entry::Region(region));
             }
             self.refused(call, refusal, &CallInfo::of("start", start, "the start of a region"))
         })
@@ -304,7 +282,7 @@ unsafe impl VirtualMemory for CudaDevice {
         let _order = lock(&self.mapping);
         let found = self.open_page(call, page)?;
         // SAFETY: a page that was created or imported and not released.
-        let released = self.context.call(|table| unsafe { table.mem_release(found.raw) });
+        let released = self.context.call(|table| unsafe { table.mem_release(found.owner.raw) });
         if let Err(refusal) = released
             && meaning(refusal) != ErrorClass::Lost
         {
@@ -312,11 +290,8 @@ unsafe impl VirtualMemory for CudaDevice {
             return Err(self.refused(call, refusal, &asked));
         }
         let mut space = self.space();
-        if found.mappings == 0 {
-            space.forget_page(page);
-        } else if let Some(found) = space.pages.get_mut(&page.0) {
-            found.state = PageState::Released;
-        }
+        let dead = space.book.release_page(page);
+        space.settle_pages(dead);
         drop(space);
         released.map_err(|refusal| {
             self.refused(call, refusal, &CallInfo::of("page", page, "a page of this device"))
@@ -342,15 +317,13 @@ unsafe impl VirtualMemory for CudaDevice {
             if !at.is_aligned_to(self.grain()) {
                 return refuse(at.to_string());
             }
-            let Some((region, mappings)) = space.region(at) else {
-                return refuse(format!("{at}, {}", space.describe(at)));
+            let Some(region) = space.book.region_at(at) else {
+                return refuse(format!("{at}, {}", space.book.describe(at)));
             };
-            if !region.contains_span(span) {
-                return refuse(format!("{span}, past the end of region {region}"));
+            if !region.span.contains_span(span) {
+                return refuse(format!("{span}, past the end of region {}", region.span));
             }
-            let before = mapping_at(mappings, at);
-            let inside = mappings.range(at..span.end()).next().map(|(_, mapping)| mapping);
-            if let Some(mapping) = before.or(inside) {
+            if let Some(mapping) = region.overlapping(span).next() {
                 return refuse(format!(
                     "{span}, where {} is mapped at {}",
                     mapping.page, mapping.span
@@ -358,21 +331,14 @@ unsafe impl VirtualMemory for CudaDevice {
             }
         }
         // SAFETY: reserved addresses with nothing mapped, and a live page of that size.
-        let mapped = self
-            .context
-            .call(|table| unsafe { table.mem_map(at.get(), found.size.get(), 0, found.raw, 0) });
+        let mapped = self.context.call(|table| unsafe {
+            table.mem_map(at.get(), found.size.get(), 0, found.owner.raw, 0)
+        });
         mapped.map_err(|refusal| {
             let asked = CallInfo::of("at", span, "reserved addresses as long as the page");
             self.refused(call, refusal, &CallInfo { size: found.size, ..asked })
         })?;
-        let mut space = self.space();
-        if let Some(mappings) = space.region_mut(at) {
-            let pinned = found.origin == PageOrigin::Pinned;
-            mappings.insert(at, Mapping { span, page, pinned, access: Access::None });
-        }
-        if let Some(found) = space.pages.get_mut(&page.0) {
-            found.mappings += 1;
-        }
+        self.space().book.map(span, page, ());
         Ok(())
     }
 
@@ -395,7 +361,7 @@ unsafe impl VirtualMemory for CudaDevice {
         for run in tiles.chunk_by(|one, next| one.pinned == next.pinned) {
             let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
             let start = first.span.start();
-            let size = last.span.end().get() - start.get();
+            let size = last.span.end().offset_from(start).unwrap_or_default();
             // Pinned memory is the host's too.
             let (host, count) = match first.pinned && ours {
                 true => (host_location(self.context), 2),
@@ -406,17 +372,15 @@ unsafe impl VirtualMemory for CudaDevice {
             // SAFETY: whole mappings side by side, and descriptions of our own. Nobody uses them in
             // a way that is taken away, as the caller promised.
             let set = self.context.call(|table| unsafe {
-                table.mem_set_access(start.get(), size, descriptions.as_ptr(), count)
+                table.mem_set_access(start.get(), size.get(), descriptions.as_ptr(), count)
             });
             set.map_err(|refusal| {
                 let given = format!("{access:?} over {span} for device {device}");
                 let allowed = "access the device can have";
                 self.refused(call, refusal, &CallInfo::of("access", given, allowed))
             })?;
-            if ours && let Some(mappings) = self.space().region_mut(start) {
-                for tile in run {
-                    mappings.insert(tile.span.start(), Mapping { access, ..*tile });
-                }
+            if ours && let Ok(run) = Span::new(start, size) {
+                self.space().book.set_access(run, access);
             }
         }
         Ok(())
@@ -438,12 +402,8 @@ unsafe impl VirtualMemory for CudaDevice {
             return unmapped;
         }
         let mut space = self.space();
-        for tile in tiles {
-            if let Some(mappings) = space.region_mut(tile.span.start()) {
-                mappings.remove(&tile.span.start());
-            }
-            space.unmapped(tile.page);
-        }
+        let (_, dead) = space.book.unmap(span);
+        space.settle_pages(dead);
         drop(space);
         unmapped
     }
