@@ -1,7 +1,8 @@
 //! How much of everything a device has given out.
 
+use forebay_hal::address_book::{Entry, MemoryKind};
+
 use crate::HostDevice;
-use crate::space::Occupant;
 
 /// What of a [`HostDevice`] is alive. All zeros where everything was given back: nothing leaked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,16 +41,18 @@ impl HostDevice {
             return census;
         }
         let table = self.space.table();
-        census.pages = table.pages.count();
-        for entry in table.entries() {
-            match &entry.occupant {
-                Occupant::Plain(_) => census.allocations += 1,
-                Occupant::Managed(_) => census.managed += 1,
-                Occupant::Pinned(..) => census.pinned += 1,
-                Occupant::Registered(..) => census.registered += 1,
-                Occupant::Region(region) => {
+        census.pages = table.book.pages().len();
+        for entry in table.book.entries() {
+            match entry {
+                Entry::Memory(memory) => match memory.kind {
+                    MemoryKind::Plain => census.allocations += 1,
+                    MemoryKind::Managed => census.managed += 1,
+                    MemoryKind::Pinned => census.pinned += 1,
+                    MemoryKind::Registered => census.registered += 1,
+                },
+                Entry::Region(region) => {
                     census.regions += 1;
-                    census.mappings += region.mapping_count();
+                    census.mappings += region.mappings().len();
                 }
             }
         }

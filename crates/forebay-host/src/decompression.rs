@@ -3,11 +3,12 @@
 use core::slice;
 
 use forebay_core::Span;
-use forebay_hal::{Call, Decompression, Lz4Blocks, Result, StreamHandle, decode_lz4_blocks};
+use forebay_hal::{
+    Access, Call, Decompression, Lz4Blocks, Result, StreamHandle, decode_lz4_blocks,
+};
 
 use crate::HostDevice;
 use crate::mapping::pointer;
-use crate::space::Use;
 use crate::stream::Command;
 
 // SAFETY: all four spans are looked up before the work is enqueued; `decode_lz4_blocks` is safe code over slices of exactly
@@ -21,10 +22,10 @@ unsafe impl Decompression for HostDevice {
         }
         {
             let table = self.space.table();
-            table.check_use(call, "data", blocks.data(), Use::Read)?;
-            table.check_use(call, "table", blocks.table(), Use::Read)?;
-            table.check_use(call, "to", blocks.to(), Use::Write)?;
-            table.check_use(call, "statuses", blocks.statuses(), Use::Write)?;
+            table.check_use(call, "data", blocks.data(), Access::Read)?;
+            table.check_use(call, "table", blocks.table(), Access::Read)?;
+            table.check_use(call, "to", blocks.to(), Access::ReadWrite)?;
+            table.check_use(call, "statuses", blocks.statuses(), Access::ReadWrite)?;
         }
         self.push(call, stream, &queue, Command::Decompress(*blocks))
     }

@@ -132,7 +132,7 @@ unsafe impl Device for HostDevice {
 
     fn classify(&self, address: Address) -> Result<Option<PointerClass>> {
         self.descriptor.check_process(Call::Classify)?;
-        Ok(self.space.table().classify(address))
+        Ok(self.space.table().book.classify(address))
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

@@ -65,7 +65,6 @@ mod options;
 mod page;
 mod pinned;
 mod prefault;
-mod region;
 mod settings;
 mod sharing;
 mod space;

@@ -4,10 +4,10 @@
 //! memory in before it is touched, which is what it does.
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
+use forebay_hal::address_book::MemoryKind;
 use forebay_hal::{Advice, Call, ManagedMemory, Result, StreamHandle, invalid};
 
 use crate::HostDevice;
-use crate::space::{Account, Occupant};
 use crate::stream::Command;
 
 // SAFETY: managed memory is ordinary memory of the process, readable and writable at its address by
@@ -19,8 +19,8 @@ unsafe impl ManagedMemory for HostDevice {
             return Ok(Address::NULL);
         }
         let call = Call::AllocateManaged;
-        let backing = self.space.obtain(call, size, Alignment::ONE, Account::Managed)?;
-        Ok(self.space.enter(backing, size, Occupant::Managed))
+        let backing = self.space.obtain(call, size, Alignment::ONE, MemoryKind::Managed)?;
+        Ok(self.space.enter(backing, size, MemoryKind::Managed, None))
     }
 
     unsafe fn free_managed(&self, address: Address) -> Result<()> {
@@ -28,19 +28,12 @@ unsafe impl ManagedMemory for HostDevice {
         if address.is_null() {
             return Ok(());
         }
-        let is_managed = |occupant: &Occupant| matches!(occupant, Occupant::Managed(_));
-        let call = Call::FreeManaged;
-        let removed =
-            self.space.table().remove(call, "address", address, "managed memory", is_managed)?;
-        if let Occupant::Managed(backing) = removed {
-            self.space.give_back(backing, Account::Managed);
-        }
-        Ok(())
+        self.space.free((Call::FreeManaged, "address"), address, MemoryKind::Managed)
     }
 
     fn prefetch(&self, span: Span, to: Option<DeviceOrdinal>, stream: StreamHandle) -> Result<()> {
         let queue = self.queue(Call::Prefetch, stream)?;
-        self.check_managed(Call::Prefetch, span)?;
+        self.space.table().book.check_managed(Call::Prefetch, span)?;
         self.check_place(Call::Prefetch, "to", to)?;
         if span.is_empty() {
             return Ok(());
@@ -50,7 +43,7 @@ unsafe impl ManagedMemory for HostDevice {
 
     fn advise(&self, span: Span, advice: Advice) -> Result<()> {
         self.descriptor.check_process(Call::Advise)?;
-        self.check_managed(Call::Advise, span)?;
+        self.space.table().book.check_managed(Call::Advise, span)?;
         match advice {
             Advice::PreferredLocation(place)
             | Advice::AccessedBy(place)
@@ -61,23 +54,6 @@ unsafe impl ManagedMemory for HostDevice {
 }
 
 impl HostDevice {
-    /// Refuses a span that does not lie in one managed allocation.
-    fn check_managed(&self, call: Call, span: Span) -> Result<()> {
-        let table = self.space.table();
-        match table.find(span.start()) {
-            Some(entry)
-                if matches!(entry.occupant, Occupant::Managed(_))
-                    && entry.span.contains_span(span) =>
-            {
-                Ok(())
-            }
-            _ => {
-                let given = format!("{span}, which begins {}", table.describe(span.start()));
-                Err(invalid(call, "span", given, "a span inside one managed allocation"))
-            }
-        }
-    }
-
     /// Refuses a place that is neither the host as such nor this device.
     fn check_place(
         &self,

@@ -1,10 +1,10 @@
 //! Plain memory.
 
 use forebay_core::{Address, Alignment, Bytes};
+use forebay_hal::address_book::MemoryKind;
 use forebay_hal::{Call, Memory, Result};
 
 use crate::HostDevice;
-use crate::space::{Account, Occupant};
 
 // SAFETY: the system gives each mapping addresses that nothing else has, at whole pages, which are
 // multiples of the device's alignment; `AddressRange::reserve` keeps the alignment asked for. The
@@ -15,8 +15,8 @@ unsafe impl Memory for HostDevice {
         if size.is_zero() {
             return Ok(Address::NULL);
         }
-        let backing = self.space.obtain(Call::Allocate, size, alignment, Account::Held)?;
-        Ok(self.space.enter(backing, size, Occupant::Plain))
+        let backing = self.space.obtain(Call::Allocate, size, alignment, MemoryKind::Plain)?;
+        Ok(self.space.enter(backing, size, MemoryKind::Plain, None))
     }
 
     unsafe fn free(&self, address: Address) -> Result<()> {
@@ -24,12 +24,6 @@ unsafe impl Memory for HostDevice {
         if address.is_null() {
             return Ok(());
         }
-        let is_plain = |occupant: &Occupant| matches!(occupant, Occupant::Plain(_));
-        let removed =
-            self.space.table().remove(Call::Free, "address", address, "plain memory", is_plain)?;
-        if let Occupant::Plain(backing) = removed {
-            self.space.give_back(backing, Account::Held);
-        }
-        Ok(())
+        self.space.free((Call::Free, "address"), address, MemoryKind::Plain)
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_core::{Alignment, Bytes, Span};
-use forebay_hal::{Access, PageHandle};
+use forebay_hal::Access;
 use rustix::io::Errno;
 
 use crate::backing::Refusal;
@@ -43,101 +43,47 @@ impl PageBacking {
             Self::Whole(file) | Self::Imported(file) => (file, Bytes::ZERO),
         }
     }
+
+    /// What a page of `size` made of this is charged for.
+    pub(crate) fn charged(&self, size: Bytes) -> Bytes {
+        match self {
+            Self::Part(..) | Self::Whole(_) => size,
+            Self::Imported(_) => Bytes::ZERO,
+        }
+    }
+
+    /// Gives the memory of a page of `size` back to the system; where it was a part of the store, gives its place there.
+    pub(crate) fn give_back(self, size: Bytes) -> Option<Bytes> {
+        match self {
+            Self::Whole(_) | Self::Imported(_) => None,
+            Self::Part(file, offset) => {
+                // A system that refuses keeps the memory for the next page of this size.
+                let _ = file.punch(offset, size);
+                Some(offset)
+            }
+        }
+    }
 }
 
-/// Whether a page's handle is still good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PageState {
-    /// Given out.
-    Open,
-    /// Given back, and alive only where it is mapped.
-    Released,
-}
-
-/// One page.
-#[derive(Debug)]
-pub(crate) struct Page {
-    pub(crate) size: Bytes,
-    pub(crate) substance: PageBacking,
-    pub(crate) life: PageState,
-    /// At how many places it is mapped.
-    pub(crate) mappings: u64,
-}
-
-/// A page that nobody can reach any more, to be given back to the system.
-#[derive(Debug)]
-#[must_use = "its memory is still in the books"]
-pub(crate) struct DeadPage {
-    pub(crate) size: Bytes,
-    substance: PageBacking,
-}
-
-/// The pages of a device.
+/// The file that most pages are parts of.
 #[derive(Debug, Default)]
-pub(crate) struct PageTable {
-    pages: BTreeMap<PageHandle, Page>,
-    store: Option<Arc<MemoryFile>>,
-    /// Where the store has not been used yet.
+pub(crate) struct PageStore {
+    file: Option<Arc<MemoryFile>>,
+    /// Where the file has not been used yet.
     fresh: Bytes,
-    /// Parts of the store that are free again, by size.
+    /// Parts of the file that are free again, by size.
     spare: BTreeMap<Bytes, Vec<Bytes>>,
 }
 
-impl PageTable {
-    /// The page, where the handle is good.
-    pub(crate) fn open(&self, handle: PageHandle) -> Option<&Page> {
-        self.pages.get(&handle).filter(|page| page.life == PageState::Open)
-    }
-
-    /// How many pages live, released ones that are still mapped included.
-    pub(crate) fn count(&self) -> usize {
-        self.pages.len()
-    }
-
-    /// Enters a page under a new handle.
-    pub(crate) fn insert(&mut self, size: Bytes, substance: PageBacking) -> PageHandle {
-        let handle = PageHandle(forebay_hal::fresh_handle());
-        self.pages.insert(handle, Page { size, substance, life: PageState::Open, mappings: 0 });
-        handle
-    }
-
-    /// Counts a mapping.
-    pub(crate) fn mapped(&mut self, handle: PageHandle) {
-        if let Some(page) = self.pages.get_mut(&handle) {
-            page.mappings += 1;
-        }
-    }
-
-    /// Counts a mapping less; gives the page where that was the last thing that kept it.
-    pub(crate) fn unmapped(&mut self, handle: PageHandle) -> Option<DeadPage> {
-        let page = self.pages.get_mut(&handle)?;
-        page.mappings = page.mappings.saturating_sub(1);
-        self.bury(handle)
-    }
-
-    /// Ends a handle; gives the page where it is mapped nowhere. The handle must be good.
-    pub(crate) fn release(&mut self, handle: PageHandle) -> Option<DeadPage> {
-        self.pages.get_mut(&handle)?.life = PageState::Released;
-        self.bury(handle)
-    }
-
-    fn bury(&mut self, handle: PageHandle) -> Option<DeadPage> {
-        let page = self.pages.get(&handle)?;
-        if page.life == PageState::Open || page.mappings > 0 {
-            return None;
-        }
-        let page = self.pages.remove(&handle)?;
-        Some(DeadPage { size: page.size, substance: page.substance })
-    }
-
+impl PageStore {
     /// A part of the store for a page of `size`, with nothing behind it yet.
     pub(crate) fn take_part(&mut self, size: Bytes, grain: PageKind) -> Result<PageBacking, Errno> {
-        let store = match &self.store {
-            Some(store) => Arc::clone(store),
+        let store = match &self.file {
+            Some(file) => Arc::clone(file),
             None => {
                 let size = STORE_SIZE.min(largest_file().align_down(grain.alignment()));
                 let made = Arc::new(MemoryFile::sparse(size, grain)?);
-                Arc::clone(self.store.insert(made))
+                Arc::clone(self.file.insert(made))
             }
         };
         if let Some(offset) = self.spare.get_mut(&size).and_then(Vec::pop) {
@@ -155,33 +101,6 @@ impl PageTable {
     /// Takes a part back whose memory is with the system again.
     pub(crate) fn return_part(&mut self, size: Bytes, offset: Bytes) {
         self.spare.entry(size).or_default().push(offset);
-    }
-}
-
-impl DeadPage {
-    /// What it was charged for.
-    pub(crate) fn charged(&self) -> Bytes {
-        match self.substance {
-            PageBacking::Part(..) | PageBacking::Whole(_) => self.size,
-            PageBacking::Imported(_) => Bytes::ZERO,
-        }
-    }
-
-    /// What is left of a page that could not be finished.
-    pub(crate) fn unborn(size: Bytes, substance: PageBacking) -> Self {
-        Self { size, substance }
-    }
-
-    /// Gives the memory back to the system; the part of the store to return, where it was one.
-    pub(crate) fn give_back(self) -> Option<(Bytes, Bytes)> {
-        match self.substance {
-            PageBacking::Whole(_) | PageBacking::Imported(_) => None,
-            PageBacking::Part(file, offset) => {
-                // A system that refuses keeps the memory for the next page of this size.
-                let _ = file.punch(offset, self.size);
-                Some((self.size, offset))
-            }
-        }
     }
 }
 

@@ -4,11 +4,12 @@
 //! device's side of a copy may name the memory.
 
 use forebay_core::{Address, Alignment, Bytes, Span};
+use forebay_hal::address_book::{Entry, MemoryEntry, MemoryKind};
 use forebay_hal::{Call, Error, PinnedFlags, PinnedMemory, Result, invalid, nonzero};
 use rustix::io::Errno;
 
 use crate::lock::{LockedSpan, limit_reached};
-use crate::space::{Account, Entry, Occupant, Table};
+use crate::space::{MemoryBacking, Table};
 use crate::{HostDevice, errno};
 
 // SAFETY: pinned memory is ordinary memory of the process in whole pages, locked by the system
@@ -22,15 +23,15 @@ unsafe impl PinnedMemory for HostDevice {
         if size.is_zero() {
             return Ok(Address::NULL);
         }
-        let backing = self.space.obtain(call, size, Alignment::ONE, Account::Pinned)?;
+        let backing = self.space.obtain(call, size, Alignment::ONE, MemoryKind::Pinned)?;
         match LockedSpan::new(backing.span()) {
-            Ok(lock) => Ok(self
-                .space
-                .enter(backing, size, |backing| Occupant::Pinned(lock, backing, flags))),
+            Ok(lock) => {
+                Ok(self.space.enter(backing, size, MemoryKind::Pinned, Some((lock, flags))))
+            }
             Err(errno) => {
                 let error = limit_reached(call, size, errno)
                     .unwrap_or_else(|| errno::no_memory(call, size, self.space.info(), errno));
-                self.space.give_back(backing, Account::Pinned);
+                self.space.give_back(backing, MemoryKind::Pinned);
                 Err(error)
             }
         }
@@ -41,15 +42,7 @@ unsafe impl PinnedMemory for HostDevice {
         if address.is_null() {
             return Ok(());
         }
-        let is_pinned = |occupant: &Occupant| matches!(occupant, Occupant::Pinned(..));
-        let call = Call::FreePinned;
-        let removed =
-            self.space.table().remove(call, "address", address, "pinned memory", is_pinned)?;
-        if let Occupant::Pinned(lock, backing, _) = removed {
-            drop(lock);
-            self.space.give_back(backing, Account::Pinned);
-        }
-        Ok(())
+        self.space.free((Call::FreePinned, "address"), address, MemoryKind::Pinned)
     }
 
     unsafe fn register(&self, span: Span, flags: PinnedFlags) -> Result<()> {
@@ -69,42 +62,26 @@ unsafe impl PinnedMemory for HostDevice {
         let mut table = self.space.table();
         // Locking took its time: another thread may have been first.
         check_apart(&table, span)?;
-        table.insert(Entry { span, occupant: Occupant::Registered(lock, flags) });
+        let (kind, owner) =
+            (MemoryKind::Registered, MemoryBacking { lock: Some(lock), backing: None });
+        table.book.insert(Entry::Memory(MemoryEntry { span, kind, flags, owner }));
         Ok(())
     }
 
     unsafe fn unregister(&self, start: Address) -> Result<()> {
         self.descriptor.check_process(Call::Unregister)?;
-        let is_registered = |occupant: &Occupant| matches!(occupant, Occupant::Registered(..));
-        let removed = self.space.table().remove(
-            Call::Unregister,
-            "start",
-            start,
-            "registered memory",
-            is_registered,
-        )?;
-        // Outside the table's lock: here the pages are unlocked.
-        if let Occupant::Registered(lock, _) = removed {
-            drop(lock);
-        }
-        Ok(())
+        self.space.free((Call::Unregister, "start"), start, MemoryKind::Registered)
     }
 
     fn device_address(&self, host: Address) -> Result<Address> {
         self.descriptor.check_process(Call::DeviceAddress)?;
         let table = self.space.table();
-        match table.find(host).map(|entry| &entry.occupant) {
-            Some(Occupant::Pinned(_, _, flags) | Occupant::Registered(_, flags))
-                if flags.contains(PinnedFlags::MAPPED) =>
-            {
-                Ok(host)
-            }
-            _ => {
-                let given = format!("{host}, {}", table.describe(host));
-                let allowed = "an address inside pinned or registered memory that is mapped";
-                Err(invalid(Call::DeviceAddress, "host", given, allowed))
-            }
+        if table.book.memory_at(host).is_some_and(MemoryEntry::is_mapped_host) {
+            return Ok(host);
         }
+        let given = format!("{host}, {}", table.book.describe(host));
+        let allowed = "an address inside pinned or registered memory that is mapped";
+        Err(invalid(Call::DeviceAddress, "host", given, allowed))
     }
 }
 
@@ -124,11 +101,11 @@ fn check_flags(call: Call, flags: PinnedFlags) -> Result<()> {
 
 /// Refuses a span that shares a byte with something the device knows.
 fn check_apart(table: &Table, span: Span) -> Result<()> {
-    match table.overlapping(span) {
+    match table.book.overlapping(span) {
         None => Ok(()),
         Some(other) => {
-            let at = other.span.start().max(span.start());
-            let given = format!("{span}, of which {at} is {}", table.describe(at));
+            let at = other.span().start().max(span.start());
+            let given = format!("{span}, of which {at} is {}", table.book.describe(at));
             let allowed = "memory that is not this device's and not registered yet";
             Err(invalid(Call::Register, "span", given, allowed))
         }

@@ -23,8 +23,8 @@ unsafe impl Sharing for HostDevice {
     fn export_page(&self, page: PageHandle) -> Result<OwnedFd> {
         let call = Call::ExportPage;
         self.descriptor.check_process(call)?;
-        let substance = match self.space.table().pages.open(page) {
-            Some(found) => found.substance.clone(),
+        let substance = match self.space.table().book.page(page) {
+            Some(found) => found.owner.clone(),
             None => return Err(not_a_page(call, page)),
         };
         match substance {
@@ -60,6 +60,6 @@ unsafe impl Sharing for HostDevice {
             );
             return Err(invalid(call, "descriptor", given, allowed));
         }
-        Ok(self.space.table().pages.insert(size, PageBacking::Imported(Arc::new(file))))
+        Ok(self.space.enter_page(size, PageBacking::Imported(Arc::new(file))))
     }
 }

@@ -3,11 +3,11 @@
 use core::ptr;
 
 use forebay_core::Span;
-use forebay_hal::{self as hal, Call, Pattern, Place, Result, StreamHandle, Transfers};
+use forebay_hal::{self as hal, Access, Call, Pattern, Place, Result, StreamHandle, Transfers};
 
 use crate::HostDevice;
 use crate::mapping::pointer;
-use crate::space::{Table, Use};
+use crate::space::Table;
 use crate::stream::Command;
 
 /// How much of a fill is copied at once. Half of a usual first-level cache: the source is read
@@ -26,11 +26,11 @@ unsafe impl Transfers for HostDevice {
             let table = self.space.table();
             if let Place::Device(_) = copy.to() {
                 let rows = copy.rows().map(|(to, _)| to);
-                check_rows(&table, (Call::Copy, "to"), copy.written(), rows, Use::Write)?;
+                check_rows(&table, (Call::Copy, "to"), copy.written(), rows, Access::ReadWrite)?;
             }
             if let Place::Device(_) = copy.from() {
                 let rows = copy.rows().map(|(_, from)| from);
-                check_rows(&table, (Call::Copy, "from"), copy.read(), rows, Use::Read)?;
+                check_rows(&table, (Call::Copy, "from"), copy.read(), rows, Access::Read)?;
             }
         }
         self.push(Call::Copy, stream, &queue, Command::Copy(*copy))
@@ -46,7 +46,7 @@ unsafe impl Transfers for HostDevice {
             (Call::Fill, "to"),
             fill.written(),
             fill.rows(),
-            Use::Write,
+            Access::ReadWrite,
         )?;
         self.push(Call::Fill, stream, &queue, Command::Fill(*fill))
     }
@@ -59,12 +59,12 @@ fn check_rows(
     (call, argument): (Call, &'static str),
     reach: Span,
     mut rows: impl Iterator<Item = Span>,
-    usage: Use,
+    need: Access,
 ) -> Result<()> {
-    if table.check_use(call, argument, reach, usage).is_ok() {
+    if table.check_use(call, argument, reach, need).is_ok() {
         return Ok(());
     }
-    rows.try_for_each(|row| table.check_use(call, argument, row, usage))
+    rows.try_for_each(|row| table.check_use(call, argument, row, need))
 }
 
 /// Makes a copy.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
+use forebay_hal::address_book::{Entry, Mapping, MemoryKind, Region};
 use forebay_hal::{
     Access, Call, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory, invalid,
     nonzero, valid_span,
@@ -12,9 +13,8 @@ use rustix::process::Resource;
 
 use crate::backing::{Refusal, advise_huge};
 use crate::mapping::{AddressRange, MemoryFile};
-use crate::page::{DeadPage, PageBacking, prepare};
-use crate::region::{Mapping, Region};
-use crate::space::{Account, Entry, Occupant, Space};
+use crate::page::{PageBacking, prepare};
+use crate::space::{Space, Table};
 use crate::{HostDevice, errno};
 
 /// The addresses a process of a 64-bit Linux has by default: 47 bits.
@@ -37,8 +37,7 @@ unsafe impl VirtualMemory for HostDevice {
             _ => errno::refused(Call::Reserve, errno),
         })?;
         let span = range.span();
-        let occupant = Occupant::Region(Region::new(range));
-        self.space.table().insert(Entry { span, occupant });
+        self.space.table().book.insert(Entry::Region(Region::new(span, range)));
         Ok(span)
     }
 
@@ -46,19 +45,20 @@ unsafe impl VirtualMemory for HostDevice {
         let call = Call::ReleaseRegion;
         self.descriptor.check_process(call)?;
         let mut table = self.space.table();
-        if let Some(region) = table.region_mut(start)
-            && region.range.span().start() == start
-            && region.mapping_count() > 0
+        if let Some(region) = table.book.region_at(start)
+            && region.span.start() == start
+            && region.mappings().len() > 0
         {
             let what = format!(
                 "{} mappings in region {}; unmap them first",
-                region.mapping_count(),
-                region.range.span()
+                region.mappings().len(),
+                region.span
             );
             return Err(Error::Busy { call, what: what.into() });
         }
-        let is_region = |occupant: &Occupant| matches!(occupant, Occupant::Region(_));
-        let removed = table.remove(call, "start", start, "a region", is_region)?;
+        let removed = table.book.take_region(start);
+        let removed =
+            removed.ok_or_else(|| table.book.not_first(call, "start", start, "a region"))?;
         drop(table);
         // Outside the lock: this is where the addresses go back to the system.
         drop(removed);
@@ -74,34 +74,32 @@ unsafe impl VirtualMemory for HostDevice {
             return Err(Error::Unsupported { call, missing: missing.into() });
         }
         let space = &self.space;
-        space.charge(call, size, size, Account::Held)?;
+        space.charge(call, size, size, MemoryKind::Plain)?;
         let made = if options.shareable {
             MemoryFile::sparse(size, space.settings.grain).map(Arc::new).map(PageBacking::Whole)
         } else {
-            space.table().pages.take_part(size, space.settings.grain)
+            space.table().store.take_part(size, space.settings.grain)
         };
         let substance = made.map_err(|errno| {
-            space.discharge(size, Account::Held);
+            space.discharge(size, MemoryKind::Plain);
             page_refused(space, size, Refusal::Memory(errno))
         })?;
         if let Err(refusal) = prepare(&substance, size, &space.settings) {
-            bury(space, DeadPage::unborn(size, substance));
+            bury(space, [(size, substance)]);
             return Err(page_refused(space, size, refusal));
         }
-        Ok(space.table().pages.insert(size, substance))
+        Ok(space.enter_page(size, substance))
     }
 
     fn release_page(&self, page: PageHandle) -> Result<()> {
         self.descriptor.check_process(Call::ReleasePage)?;
         let mut table = self.space.table();
-        if table.pages.open(page).is_none() {
+        if table.book.page(page).is_none() {
             return Err(not_a_page(Call::ReleasePage, page));
         }
-        let dead = table.pages.release(page);
+        let dead = table.book.release_page(page);
         drop(table);
-        if let Some(dead) = dead {
-            bury(&self.space, dead);
-        }
+        bury(&self.space, dead.into_iter().map(|page| (page.size, page.owner)));
         Ok(())
     }
 
@@ -113,24 +111,20 @@ unsafe impl VirtualMemory for HostDevice {
             return Err(invalid(call, "at", at, format!("a multiple of {unit}")));
         }
         let mut table = self.space.table();
-        let Some(found) = table.pages.open(page) else {
+        let Some(found) = table.book.page(page) else {
             return Err(not_a_page(call, page));
         };
         let span = valid_span(call, "at", at, found.size)?;
-        let substance = found.substance.clone();
-        let region = match table.region_mut(at) {
-            Some(region) => region,
-            None => {
-                let given = format!("{span}, {}", table.describe(at));
-                return Err(invalid(call, "at", given, "addresses inside a region"));
-            }
+        let substance = found.owner.clone();
+        let Some(region) = table.book.region_at(at) else {
+            let given = format!("{span}, {}", table.book.describe(at));
+            return Err(invalid(call, "at", given, "addresses inside a region"));
         };
-        let whole = region.range.span();
-        if !whole.contains_span(span) {
-            let given = format!("{span}, which passes the end of region {whole}");
+        if !region.span.contains_span(span) {
+            let given = format!("{span}, which passes the end of region {}", region.span);
             return Err(invalid(call, "at", given, "addresses inside one region"));
         }
-        if let Some(other) = region.overlapping(span) {
+        if let Some(other) = region.overlapping(span).next_back() {
             let given = format!("{span}, where {} lies at {}", other.page, other.span);
             return Err(invalid(call, "at", given, "addresses where nothing is mapped"));
         }
@@ -138,11 +132,10 @@ unsafe impl VirtualMemory for HostDevice {
         let part = (from, span.size());
         // SAFETY: nothing is mapped there, so nobody can be using it: the check above and this
         // change are under one lock.
-        unsafe { region.range.place_part(region.offset(at), file, part, Access::None) }
+        unsafe { region.owner.place_part(region.offset(at), file, part, Access::None) }
             .map_err(|errno| errno::refused(call, errno))?;
         advise_huge(span, self.space.settings.huge_pages);
-        region.insert(Mapping { span, page, access: Access::None });
-        table.pages.mapped(page);
+        table.book.map(span, page, ());
         Ok(())
     }
 
@@ -154,25 +147,20 @@ unsafe impl VirtualMemory for HostDevice {
             return Err(invalid(call, "device", device, allowed));
         }
         let mut table = self.space.table();
-        let tiles = whole_mappings(call, &table, span)?;
-        let Some(region) = table.region_mut(span.start()) else {
-            return Err(invalid(call, "span", span, "whole mappings in a region"));
-        };
+        let (region, tiles) = whole_mappings(call, &table, span)?;
         let offset = region.offset(span.start());
         // SAFETY: the caller promises that nobody uses the span in a way this takes away.
-        if let Err(errno) = unsafe { region.range.protect(offset, span.size(), access) } {
+        if let Err(errno) = unsafe { region.owner.protect(offset, span.size(), access) } {
             // The system may have changed some of the mappings before it refused.
             for tile in &tiles {
                 let offset = region.offset(tile.span.start());
                 // SAFETY: this brings back the access that everyone counts on. Where that fails
                 // too there is nothing left to try.
-                let _ = unsafe { region.range.protect(offset, tile.span.size(), tile.access) };
+                let _ = unsafe { region.owner.protect(offset, tile.span.size(), tile.access) };
             }
             return Err(errno::refused(call, errno));
         }
-        for tile in tiles {
-            region.insert(Mapping { access, ..tile });
-        }
+        table.book.set_access(span, access);
         Ok(())
     }
 
@@ -180,23 +168,14 @@ unsafe impl VirtualMemory for HostDevice {
         let call = Call::Unmap;
         self.descriptor.check_process(call)?;
         let mut table = self.space.table();
-        let tiles = whole_mappings(call, &table, span)?;
-        let Some(region) = table.region_mut(span.start()) else {
-            return Err(invalid(call, "span", span, "whole mappings in a region"));
-        };
+        let (region, _) = whole_mappings(call, &table, span)?;
         let offset = region.offset(span.start());
         // SAFETY: the caller promises that nobody uses the span from now on.
-        unsafe { region.range.clear(offset, span.size()) }
+        unsafe { region.owner.clear(offset, span.size()) }
             .map_err(|errno| errno::refused(call, errno))?;
-        for tile in &tiles {
-            region.remove(tile);
-        }
-        let dead: Vec<DeadPage> =
-            tiles.iter().filter_map(|tile| table.pages.unmapped(tile.page)).collect();
+        let (_, dead) = table.book.unmap(span);
         drop(table);
-        for page in dead {
-            bury(&self.space, page);
-        }
+        bury(&self.space, dead.into_iter().map(|page| (page.size, page.owner)));
         Ok(())
     }
 }
@@ -218,28 +197,29 @@ impl HostDevice {
     }
 }
 
-/// The mappings that `span` is made of, or a refusal that says where it is not.
-fn whole_mappings(call: Call, table: &crate::space::Table, span: Span) -> Result<Vec<Mapping>> {
+/// The region of `span` and the mappings that `span` is made of, or a refusal that says where it is not.
+fn whole_mappings(
+    call: Call,
+    table: &Table,
+    span: Span,
+) -> Result<(&Region<AddressRange>, Vec<&Mapping>)> {
     let allowed = "one mapping, or several side by side in one region, each of them whole";
     nonzero(call, "span", span.size())?;
-    let region = table.find(span.start()).and_then(|entry| match &entry.occupant {
-        Occupant::Region(region) => Some(region),
-        _ => None,
-    });
-    let tiling = region.ok_or(span.start()).and_then(|region| region.tiling(span));
-    tiling.map_err(|at| {
-        let given = format!("{span}, in which {at} is {}", table.describe(at));
+    table.book.whole_mappings(span).map_err(|at| {
+        let given = format!("{span}, in which {at} is {}", table.book.describe(at));
         invalid(call, "span", given, allowed)
     })
 }
 
-/// Gives the memory of a page nobody can reach back, and takes it out of the books.
-fn bury(space: &Space, page: DeadPage) {
-    let charged = page.charged();
-    if let Some((size, offset)) = page.give_back() {
-        space.table().pages.return_part(size, offset);
+/// Gives the memory of pages that are gone back to the system, and takes it out of the books.
+fn bury(space: &Space, pages: impl IntoIterator<Item = (Bytes, PageBacking)>) {
+    for (size, substance) in pages {
+        let charged = substance.charged(size);
+        if let Some(offset) = substance.give_back(size) {
+            space.table().store.return_part(size, offset);
+        }
+        space.discharge(charged, MemoryKind::Plain);
     }
-    space.discharge(charged, Account::Held);
 }
 
 /// What to say where a page could not be made.

@@ -132,6 +132,6 @@ fn the_systems_limit_on_locked_memory_is_told() {
     let Error::OutOfMemory { requested, free, total, .. } = error else { panic!("{error}") };
     assert_eq!((requested, total), (Bytes::new(soft + 4096), Bytes::new(soft)));
     assert!(free <= total);
-    let books = device.space.table().overlapping(span(Address::NULL, 0, u64::MAX)).is_none();
+    let books = device.space.table().book.overlapping(span(Address::NULL, 0, u64::MAX)).is_none();
     assert!(books, "nothing was changed");
 }
