@@ -297,10 +297,10 @@ impl SimMachine {
         let state = self.engine.lock();
         let sum = |count: fn(&crate::engine::Space) -> usize| state.spaces.iter().map(count).sum();
         Census {
-            blocks: sum(|space| space.blocks.len()),
-            regions: sum(|space| space.regions.len()),
-            pages: sum(|space| space.pages.len()),
-            mappings: sum(|space| space.mapping_count()),
+            blocks: sum(|space| space.book.entries().len() - space.regions().count()),
+            regions: sum(|space| space.regions().count()),
+            pages: sum(|space| space.book.pages().len()),
+            mappings: sum(|space| space.regions().map(|region| region.mappings().len()).sum()),
             streams: state.handles.len(),
             adopted: state.adopted.len(),
             events: state.events.len(),
@@ -308,7 +308,7 @@ impl SimMachine {
             held: state
                 .spaces
                 .iter()
-                .fold(Bytes::ZERO, |sum, space| sum.saturating_add(space.held)),
+                .fold(Bytes::ZERO, |sum, space| sum.saturating_add(space.figures.held)),
         }
     }
 }

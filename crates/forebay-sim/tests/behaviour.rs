@@ -50,6 +50,19 @@ fn work_is_late_until_somebody_waits() {
 }
 
 #[test]
+fn addresses_of_a_region_are_not_registered() {
+    let (machine, device) = open(SimMachine::builder());
+    let size = device.granularity().minimum.bytes();
+    let region = device.reserve(size, Alignment::BLOCK).unwrap();
+    // SAFETY: nothing uses the memory; the call is refused.
+    let refused = unsafe { device.register(region, PinnedFlags::empty()) };
+    assert!(matches!(refused, Err(Error::Invalid { argument: "span", .. })), "{refused:?}");
+    assert_eq!((machine.census().blocks, machine.census().regions), (0, 1));
+    // SAFETY: nothing uses it.
+    unsafe { device.release_region(region.start()) }.unwrap();
+}
+
+#[test]
 fn queries_alone_bring_work_to_its_end() {
     let (_, device) = open(SimMachine::builder().seed(9));
     let at = device.allocate(Bytes::new(64), Alignment::BLOCK).unwrap();

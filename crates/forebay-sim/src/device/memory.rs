@@ -1,9 +1,10 @@
 //! Plain, pinned and managed memory: address and substance together.
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
+use forebay_hal::address_book::{Entry, MemoryEntry, MemoryKind};
 use forebay_hal::{
-    Advice, Call, Capabilities, Error, ManagedMemory, Memory, PinnedFlags, PinnedMemory,
-    PointerKind, Result, StreamHandle, invalid, valid_span,
+    Advice, Call, Capabilities, Error, ManagedMemory, Memory, PinnedFlags, PinnedMemory, Result,
+    StreamHandle, invalid, valid_span,
 };
 
 use super::SimDevice;
@@ -17,12 +18,11 @@ impl SimDevice {
         &self,
         state: &mut State,
         call: Call,
-        kind: PointerKind,
+        (kind, flags): (MemoryKind, PinnedFlags),
         (size, alignment): (Bytes, Alignment),
-        on_device: bool,
     ) -> Result<Address> {
         // Pinned memory is the host's: real even where the device's is phantom.
-        let phantom = state.options.memory == MemoryModel::Phantom && kind == PointerKind::Device;
+        let phantom = state.options.memory == MemoryModel::Phantom && kind == MemoryKind::Plain;
         let (store, address) = if phantom {
             let no_room = state.out_of_memory(self.ordinal, call, size);
             let address =
@@ -37,33 +37,25 @@ impl SimDevice {
         };
         let span = valid_span(call, "size", address, size)?;
         let space = state.space(call, self.ordinal)?;
-        match kind {
-            PointerKind::Pinned => {}
-            PointerKind::Managed => space.managed = space.managed.saturating_add(size),
-            _ => space.held = space.held.saturating_add(size),
-        }
-        let block = Block { kind, span, store, uses: Uses::default(), on_device };
-        space.blocks.insert(address, block);
+        space.figures.add(kind, size);
+        let owner = Block { store, uses: Uses::default() };
+        space.book.insert(Entry::Memory(MemoryEntry { span, kind, flags, owner }));
         state.charge(call, size);
         Ok(address)
     }
 
-    /// Takes a block of one of `kinds` out of the table, with the checker's word on it.
+    /// Takes a block out of the table, with the checker's word on it.
     fn take_block(
         &self,
         call: Call,
         argument: &'static str,
         address: Address,
-        kind: PointerKind,
-        registered: bool,
+        kind: MemoryKind,
     ) -> Result<()> {
         let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
         let space = state.space(call, self.ordinal)?;
-        let found = space.blocks.get(&address);
-        let fits = found
-            .is_some_and(|block| block.kind == kind && block.store.is_registered() == registered);
-        let Some(block) = fits.then(|| space.blocks.remove(&address)).flatten() else {
-            let there = match space.classify(address) {
+        let Some(block) = space.book.take_memory(address, kind) else {
+            let there = match space.book.classify(address) {
                 None => "not memory of this device: never allocated, or freed".to_owned(),
                 Some(class) => format!("{:?} memory, {}", class.kind, class.span),
             };
@@ -71,12 +63,8 @@ impl SimDevice {
             return Err(invalid(call, argument, given, allowed_to_release(call)));
         };
         let size = block.span.size();
-        match kind {
-            PointerKind::Pinned => {}
-            PointerKind::Managed => space.managed = space.managed.saturating_sub(size),
-            _ => space.held = space.held.saturating_sub(size),
-        }
-        state.check_taken(call, block.span, Removal::All, &block.uses);
+        space.figures.subtract(kind, size);
+        state.check_taken(call, block.span, Removal::All, &block.owner.uses);
         state.charge_wait(self.ordinal);
         state.charge(call, size);
         verdict
@@ -119,14 +107,15 @@ unsafe impl Memory for SimDevice {
         }
         state.room(self.ordinal, call, size)?;
         let alignment = alignment.max(self.descriptor.alignment);
-        self.add_block(&mut state, call, PointerKind::Device, (size, alignment), true)
+        let kind = (MemoryKind::Plain, PinnedFlags::empty());
+        self.add_block(&mut state, call, kind, (size, alignment))
     }
 
     unsafe fn free(&self, address: Address) -> Result<()> {
         if address.is_null() {
             return self.engine.enter_release(self.ordinal, Call::Free)?.1;
         }
-        self.take_block(Call::Free, "address", address, PointerKind::Device, false)
+        self.take_block(Call::Free, "address", address, MemoryKind::Plain)
     }
 }
 
@@ -140,16 +129,15 @@ unsafe impl PinnedMemory for SimDevice {
         if size.is_zero() {
             return Ok(Address::NULL);
         }
-        let mapped = flags.contains(PinnedFlags::MAPPED);
         let shape = (size, Alignment::HOST_PAGE);
-        self.add_block(&mut state, call, PointerKind::Pinned, shape, mapped)
+        self.add_block(&mut state, call, (MemoryKind::Pinned, flags), shape)
     }
 
     unsafe fn free_pinned(&self, address: Address) -> Result<()> {
         if address.is_null() {
             return self.engine.enter_release(self.ordinal, Call::FreePinned)?.1;
         }
-        self.take_block(Call::FreePinned, "address", address, PointerKind::Pinned, false)
+        self.take_block(Call::FreePinned, "address", address, MemoryKind::Pinned)
     }
 
     unsafe fn register(&self, span: Span, flags: PinnedFlags) -> Result<()> {
@@ -164,34 +152,32 @@ unsafe impl PinnedMemory for SimDevice {
             return Err(invalid(call, "span", span, "1 byte or more of mapped host memory"));
         }
         let space = state.space(call, self.ordinal)?;
-        let before = space.blocks.range(..span.end()).next_back().map(|(_, block)| block.span);
-        if let Some(known) = before.filter(|known| known.overlaps(span)) {
-            let given = format!("{span}, of which {known} is known already");
+        if let Some(known) = space.book.overlapping(span) {
+            let given = format!("{span}, of which {} is known already", known.span());
             return Err(invalid(call, "span", given, "host memory that is not pinned yet"));
         }
         // SAFETY: the caller promised that the span stays mapped until it is unregistered, and that
         // no operation uses it by then.
         let store = unsafe { Store::registered(span) };
-        let on_device = flags.contains(PinnedFlags::MAPPED);
-        let kind = PointerKind::Pinned;
-        let block = Block { kind, span, store, uses: Uses::default(), on_device };
-        space.blocks.insert(span.start(), block);
+        let (kind, owner) = (MemoryKind::Registered, Block { store, uses: Uses::default() });
+        space.book.insert(Entry::Memory(MemoryEntry { span, kind, flags, owner }));
         state.charge(call, span.size());
         Ok(())
     }
 
     unsafe fn unregister(&self, start: Address) -> Result<()> {
-        self.take_block(Call::Unregister, "start", start, PointerKind::Pinned, true)
+        self.take_block(Call::Unregister, "start", start, MemoryKind::Registered)
     }
 
     fn device_address(&self, host: Address) -> Result<Address> {
         let call = Call::DeviceAddress;
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
         let space = state.space(call, self.ordinal)?;
-        match space.block_at(host) {
-            Some(block) if block.kind == PointerKind::Pinned && block.on_device => Ok(host),
+        match space.book.memory_at(host) {
+            Some(block) if block.is_mapped_host() => Ok(host),
             Some(block) => {
-                let given = format!("{host} in {:?} memory that is not mapped", block.kind);
+                let kind = block.kind.class();
+                let given = format!("{host} in {kind:?} memory that is not mapped");
                 Err(invalid(call, "host", given, "an address in mapped pinned memory"))
             }
             None => Err(invalid(call, "host", host, "an address in mapped pinned memory")),
@@ -212,9 +198,8 @@ impl SimDevice {
         if let Some(device) = place.filter(|device| device.0 as usize >= count) {
             return Err(unknown_device(call, device, count));
         }
-        let block = state.space(call, self.ordinal)?.block_at(span.start());
-        let managed = block.filter(|block| block.kind == PointerKind::Managed);
-        if managed.is_some_and(|block| block.span.contains_span(span)) {
+        let block = state.space(call, self.ordinal)?.book.memory_of(span);
+        if block.is_some_and(|block| block.kind == MemoryKind::Managed) {
             return Ok(());
         }
         Err(invalid(call, "span", span, "addresses inside one managed allocation"))
@@ -232,14 +217,15 @@ unsafe impl ManagedMemory for SimDevice {
         }
         state.room(self.ordinal, call, size)?;
         let shape = (size, Alignment::HOST_PAGE);
-        self.add_block(&mut state, call, PointerKind::Managed, shape, true)
+        let kind = (MemoryKind::Managed, PinnedFlags::empty());
+        self.add_block(&mut state, call, kind, shape)
     }
 
     unsafe fn free_managed(&self, address: Address) -> Result<()> {
         if address.is_null() {
             return self.engine.enter_release(self.ordinal, Call::FreeManaged)?.1;
         }
-        self.take_block(Call::FreeManaged, "address", address, PointerKind::Managed, false)
+        self.take_block(Call::FreeManaged, "address", address, MemoryKind::Managed)
     }
 
     fn prefetch(&self, span: Span, to: Option<DeviceOrdinal>, stream: StreamHandle) -> Result<()> {

@@ -89,7 +89,7 @@ unsafe impl Device for SimDevice {
 
     fn classify(&self, address: Address) -> Result<Option<PointerClass>> {
         let mut state = self.engine.enter(self.ordinal, Call::Classify, Bytes::ZERO)?;
-        Ok(state.space(Call::Classify, self.ordinal)?.classify(address))
+        Ok(state.space(Call::Classify, self.ordinal)?.book.classify(address))
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

@@ -60,12 +60,12 @@ unsafe impl Peers for SimDevice {
         }
         let written = state
             .space(call, to)?
-            .resolve(copy.written()?, Access::ReadWrite, to)
-            .map_err(|refusal| refused(call, "to", &refusal))?;
+            .resolve(copy.written()?, Access::ReadWrite)
+            .map_err(|refusal| refused(call, "to", refusal))?;
         let read = state
             .space(call, from)?
-            .resolve(copy.read()?, Access::Read, from)
-            .map_err(|refusal| refused(call, "from", &refusal))?;
+            .resolve(copy.read()?, Access::Read)
+            .map_err(|refusal| refused(call, "from", refusal))?;
         let duration = state.costs().to_peer(copy.size());
         let (moves, uses) = peer_moves((to, written), (from, read));
         let mut job = Job::named(call.name());

@@ -19,7 +19,7 @@ unsafe impl Sharing for SimDevice {
         let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
         let found = self.live_page(space, call, page)?;
-        match found.store.file().filter(|_| found.options.shareable) {
+        match found.owner.store.file().filter(|_| found.owner.options.shareable) {
             Some(file) => {
                 file.export().map_err(|errno| system_refused(call, found.size, info, errno))
             }
@@ -42,14 +42,12 @@ unsafe impl Sharing for SimDevice {
             return Err(invalid(call, "descriptor", given, "an exported page, with its size"));
         };
         // Released pages count too: they live on where they are mapped.
-        let known = state
-            .spaces
-            .iter()
-            .flat_map(|space| space.pages.values())
-            .find(|page| page.store.file().is_some_and(|theirs| theirs.is_same_memory(&file)));
+        let known = state.spaces.iter().flat_map(|space| space.book.pages()).find(|page| {
+            page.owner.store.file().is_some_and(|theirs| theirs.is_same_memory(&file))
+        });
         // A page of this very machine keeps its name, so that the checker sees one memory.
         let store = match known {
-            Some(page) => Arc::clone(&page.store),
+            Some(page) => Arc::clone(&page.owner.store),
             None => {
                 let info = state.memory_info(self.ordinal);
                 Store::of_file(file).map_err(|errno| system_refused(call, size, info, errno))?

@@ -30,12 +30,10 @@ impl SimDevice {
         effect: Effect,
         job: &mut Job,
     ) -> Result<Side> {
-        let host_block =
-            || space.block_at(span.start()).filter(|block| block.span.contains_span(span));
-        let pieces = match (place, host_block()) {
+        let pieces = match (place, space.book.memory_of(span)) {
             // Host memory that the device knows: pinned or managed.
-            (Place::Host(_), Some(block)) => vec![Piece::of(&block.store, block.span, span)],
-            (Place::Host(_), None) if space.region_at(span.start()).is_none() => {
+            (Place::Host(_), Some(block)) => vec![Piece::of(&block.owner.store, block.span, span)],
+            (Place::Host(_), None) if space.book.region_at(span.start()).is_none() => {
                 job.host_uses.push((effect, span));
                 return Ok(vec![(CopyEnd::Host(span.start()), span.size())]);
             }
@@ -46,8 +44,8 @@ impl SimDevice {
                     Effect::Writes => Access::ReadWrite,
                 };
                 space
-                    .resolve(span, need, self.ordinal)
-                    .map_err(|refusal| refused(Call::Copy, argument, &refusal))?
+                    .resolve(span, need)
+                    .map_err(|refusal| refused(Call::Copy, argument, refusal))?
             }
         };
         let mut side = Side::new();
@@ -86,8 +84,8 @@ impl SimDevice {
         let resolve = |spans: &[Span], argument, need| -> Result<Vec<Piece>> {
             let mut pieces = Vec::new();
             for &span in spans {
-                let found = space.resolve(span, need, self.ordinal);
-                pieces.extend(found.map_err(|refusal| refused(call, argument, &refusal))?);
+                let found = space.resolve(span, need);
+                pieces.extend(found.map_err(|refusal| refused(call, argument, refusal))?);
             }
             Ok(pieces)
         };
@@ -164,9 +162,8 @@ unsafe impl Transfers for SimDevice {
         }
         let pinned =
             [copy.to(), copy.from()].into_iter().filter(|place| place.is_host()).all(|place| {
-                let block = space.block_at(place.address());
-                block.is_some_and(|block| block.kind == PointerKind::Pinned)
-                    || space.region_at(place.address()).is_some()
+                let kind = space.book.memory_at(place.address()).map(|block| block.kind.class());
+                kind == Some(PointerKind::Pinned) || space.book.region_at(place.address()).is_some()
             });
         job.duration = costs.copy(copy, pinned);
         job.wire = match (copy.from().is_host(), copy.to().is_host()) {
@@ -190,8 +187,8 @@ unsafe impl Transfers for SimDevice {
         let mut pieces = Vec::new();
         let space = state.space(call, self.ordinal)?;
         for row in fill.rows() {
-            let found = space.resolve(row, Access::ReadWrite, self.ordinal);
-            pieces.extend(found.map_err(|refusal| refused(call, "to", &refusal))?);
+            let found = space.resolve(row, Access::ReadWrite);
+            pieces.extend(found.map_err(|refusal| refused(call, "to", refusal))?);
         }
         let duration = state.costs().on_device(fill.extent().bytes());
         let uses = pieces.iter().map(|piece| (Effect::Writes, self.ordinal, piece.clone()));

@@ -1,9 +1,9 @@
 //! Addresses apart from the memory behind them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
+use forebay_hal::address_book::{Entry, MemoryKind, Page};
 use forebay_hal::{
     Access, Call, Capabilities, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory,
     invalid, nonzero, valid_span,
@@ -12,9 +12,7 @@ use forebay_host::mapping::AddressRange;
 
 use super::SimDevice;
 use crate::checker::{Removal, Uses};
-use crate::engine::{
-    Mapping, Page, PageState, Region, Space, State, Store, system_refused, unknown_device,
-};
+use crate::engine::{PageStore, Region, Space, State, Store, system_refused, unknown_device};
 use crate::machine::MemoryModel;
 
 impl SimDevice {
@@ -28,34 +26,22 @@ impl SimDevice {
         Err(invalid(call, argument, format!("{value:#x}"), allowed))
     }
 
-    /// The mappings that make up `span`, and the region they are in.
-    fn whole_mappings<'a>(
-        &self,
-        space: &'a mut Space,
-        call: Call,
-        span: Span,
-    ) -> Result<(&'a mut Region, Vec<Address>)> {
-        let refuse = || {
-            let allowed = "whole mappings of one region, one or several side by side";
-            invalid(call, "span", span, allowed)
-        };
-        let region = space.region_at_mut(span.start()).ok_or_else(refuse)?;
-        let starts = region.exactly(span).ok_or_else(refuse)?;
-        Ok((region, starts))
+    /// The region of `span`, which is made up of whole mappings.
+    fn region_of_whole<'a>(&self, space: &'a Space, call: Call, span: Span) -> Result<&'a Region> {
+        let allowed = "whole mappings of one region, one or several side by side";
+        let found = space.book.whole_mappings(span);
+        found.map(|(region, _)| region).map_err(|_| invalid(call, "span", span, allowed))
     }
 
     /// The live page behind a handle.
     pub(super) fn live_page<'a>(
         &self,
-        space: &'a mut Space,
+        space: &'a Space,
         call: Call,
         page: PageHandle,
-    ) -> Result<&'a mut Page> {
-        space
-            .pages
-            .get_mut(&page.0)
-            .filter(|page| page.state == PageState::Live)
-            .ok_or_else(|| invalid(call, "page", page, "a live page of this device"))
+    ) -> Result<&'a Page<PageStore>> {
+        let found = space.book.page(page);
+        found.ok_or_else(|| invalid(call, "page", page, "a live page of this device"))
     }
 
     /// Enters a page in the table.
@@ -67,22 +53,12 @@ impl SimDevice {
         store: Arc<Store>,
         options: PageOptions,
     ) -> Result<PageHandle> {
-        let handle = state.serial.take();
+        let handle = PageHandle(state.serial.take());
         let space = state.space(call, self.ordinal)?;
-        space.held = space.held.saturating_add(charged);
-        let state = PageState::Live;
-        space.pages.insert(handle, Page { size, store, mapped: 0, state, options, charged });
-        Ok(PageHandle(handle))
-    }
-}
-
-/// Takes a page out of the table once it is released and mapped nowhere.
-fn drop_if_done(space: &mut Space, page: u64) {
-    let done = |page: &Page| page.mapped == 0 && page.state == PageState::Released;
-    if space.pages.get(&page).is_some_and(done)
-        && let Some(gone) = space.pages.remove(&page)
-    {
-        space.held = space.held.saturating_sub(gone.charged);
+        space.figures.add(MemoryKind::Plain, charged);
+        let page = Page::new(size, options.pinned, PageStore { store, options, charged });
+        space.book.insert_page(handle, page);
+        Ok(handle)
     }
 }
 
@@ -117,7 +93,7 @@ unsafe impl VirtualMemory for SimDevice {
             None => space.phantom(size, alignment).ok_or(no_room)?,
         };
         let span = valid_span(call, "size", start, size)?;
-        space.regions.insert(start, Region { span, range, mappings: BTreeMap::new() });
+        space.book.insert(Entry::Region(Region::new(span, range)));
         state.charge(call, size);
         Ok(span)
     }
@@ -126,14 +102,15 @@ unsafe impl VirtualMemory for SimDevice {
         let call = Call::ReleaseRegion;
         let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
         let space = state.space(call, self.ordinal)?;
-        let Some(region) = space.regions.get(&start) else {
+        let region = space.book.region_at(start).filter(|region| region.span.start() == start);
+        let Some(region) = region else {
             return Err(invalid(call, "start", start, "the first address of a live region"));
         };
-        if !region.mappings.is_empty() {
-            let what = format!("{} has {} mappings in it", region.span, region.mappings.len());
+        if region.mappings().len() > 0 {
+            let what = format!("{} has {} mappings in it", region.span, region.mappings().len());
             return Err(Error::Busy { call, what: what.into() });
         }
-        space.regions.remove(&start);
+        space.book.take_region(start);
         verdict
     }
 
@@ -169,10 +146,9 @@ unsafe impl VirtualMemory for SimDevice {
         let call = Call::ReleasePage;
         let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
         let space = state.space(call, self.ordinal)?;
-        let found = self.live_page(space, call, page)?;
-        found.state = PageState::Released;
-        let size = found.size;
-        drop_if_done(space, page.0);
+        let size = self.live_page(space, call, page)?.size;
+        let dead = space.book.release_page(page);
+        space.settle_pages(dead);
         state.charge(call, size);
         verdict
     }
@@ -184,27 +160,22 @@ unsafe impl VirtualMemory for SimDevice {
         let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
         let found = self.live_page(space, call, page)?;
-        let (size, store) = (found.size, Arc::clone(&found.store));
+        let size = found.size;
         let span = valid_span(call, "at", at, size)?;
-        let Some(region) = space.region_at_mut(at).filter(|region| region.span.contains_span(span))
-        else {
+        let region = space.book.region_at(at).filter(|region| region.span.contains_span(span));
+        let Some(region) = region else {
             return Err(invalid(call, "at", span, "addresses inside one live region"));
         };
-        if region.overlaps(span) {
+        if region.overlapping(span).next().is_some() {
             return Err(invalid(call, "at", span, "addresses where nothing is mapped"));
         }
-        if let (Some(range), Some(file)) = (&region.range, store.file()) {
+        if let (Some(range), Some(file)) = (&region.owner, found.owner.store.file()) {
             // SAFETY: the span lies in the region, and the table says nothing is mapped there, so
             // nobody can be using it.
             unsafe { range.place(region.offset(at), file, Access::None) }
                 .map_err(|errno| system_refused(call, size, info, errno))?;
         }
-        let access = BTreeMap::new();
-        let mapping = Mapping { span, page: page.0, store, uses: Uses::default(), access };
-        region.mappings.insert(at, mapping);
-        if let Some(found) = space.pages.get_mut(&page.0) {
-            found.mapped += 1;
-        }
+        space.book.map(span, page, Uses::default());
         state.charge(call, size);
         Ok(())
     }
@@ -218,19 +189,18 @@ unsafe impl VirtualMemory for SimDevice {
         }
         let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
-        let (region, starts) = self.whole_mappings(space, call, span)?;
-        if let (Some(range), true) = (&region.range, device == self.ordinal) {
+        let region = self.region_of_whole(space, call, span)?;
+        if let (Some(range), true) = (&region.owner, device == self.ordinal) {
             // SAFETY: the span is whole mappings of this region, and the caller promised that
             // nobody uses them in a way that is taken away.
             unsafe { range.protect(region.offset(span.start()), span.size(), access) }
                 .map_err(|errno| system_refused(call, span.size(), info, errno))?;
         }
-        let mut granted = Vec::new();
-        for start in starts {
-            if let Some(mapping) = region.mappings.get_mut(&start) {
-                mapping.access.insert(device, access);
-                granted.push((mapping.span, mapping.uses.clone()));
-            }
+        let granted = region.overlapping(span).map(|one| (one.span, one.owner.clone()));
+        let granted: Vec<_> = granted.collect();
+        // What another device may do here is never asked: it has a book of its own.
+        if device == self.ordinal {
+            space.book.set_access(span, access);
         }
         for (span, uses) in granted {
             match access {
@@ -248,23 +218,17 @@ unsafe impl VirtualMemory for SimDevice {
         let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
         let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
-        let (region, starts) = self.whole_mappings(space, call, span)?;
-        if let Some(range) = &region.range {
+        let region = self.region_of_whole(space, call, span)?;
+        if let Some(range) = &region.owner {
             // SAFETY: the span is whole mappings of this region, and the caller promised that
             // nobody uses them from now on. The simulation itself uses the stores' own addresses.
             unsafe { range.clear(region.offset(span.start()), span.size()) }
                 .map_err(|errno| system_refused(call, span.size(), info, errno))?;
         }
-        let taken: Vec<Mapping> =
-            starts.iter().filter_map(|start| region.mappings.remove(start)).collect();
+        let (taken, dead) = space.book.unmap(span);
+        space.settle_pages(dead);
         for mapping in &taken {
-            if let Some(page) = space.pages.get_mut(&mapping.page) {
-                page.mapped = page.mapped.saturating_sub(1);
-            }
-        }
-        taken.iter().for_each(|mapping| drop_if_done(space, mapping.page));
-        for mapping in &taken {
-            state.check_taken(call, mapping.span, Removal::All, &mapping.uses);
+            state.check_taken(call, mapping.span, Removal::All, &mapping.owner);
             state.charge(call, mapping.span.size());
         }
         verdict

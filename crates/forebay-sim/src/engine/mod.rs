@@ -21,15 +21,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, Random, Serial, Span, StreamId};
+use forebay_hal::address_book::{Entry, Figures, Unusable};
 use forebay_hal::{
     Call, Capabilities, Error, EventHandle, MemoryInfo, Priority, Result, StreamHandle, invalid,
 };
 use forebay_sync::fork::Birth;
 
 pub(crate) use self::lane::{EventState, Lane, LaneState, Point, Reach};
-pub(crate) use self::space::{
-    Block, Mapping, Page, PageState, Piece, Refusal, Region, Space, Wire,
-};
+pub(crate) use self::space::{Block, PageStore, Piece, Region, Space, Wire};
 pub(crate) use self::store::{Store, system_refused};
 pub(crate) use self::work::{CopyEnd, CopyPiece, Work};
 use crate::checker::{Actor, Checker, OverlapRule, Removal, Shadow, Uses};
@@ -252,8 +251,7 @@ impl State {
 
     pub(crate) fn memory_info(&self, device: DeviceOrdinal) -> MemoryInfo {
         let space = self.spaces.get(device.0 as usize);
-        let (held, managed) =
-            space.map_or_else(Default::default, |space| (space.held, space.managed));
+        let Figures { held, managed, .. } = space.map(|space| space.figures).unwrap_or_default();
         let total = self.options.capacity;
         let free = total.saturating_sub(held).saturating_sub(managed);
         MemoryInfo { total, free, held, managed }
@@ -427,8 +425,9 @@ impl State {
     fn forget_past(&mut self) {
         self.host_shadow.forget(&self.host);
         for space in &self.spaces {
-            let blocks = space.blocks.values().map(|block| &block.store);
-            for store in blocks.chain(space.pages.values().map(|page| &page.store)) {
+            let blocks = space.book.entries().filter_map(Entry::memory);
+            let blocks = blocks.map(|memory| &memory.owner.store);
+            for store in blocks.chain(space.book.pages().map(|page| &page.owner.store)) {
                 store.shadow().forget(&self.host);
             }
         }
@@ -446,7 +445,7 @@ pub(crate) fn unknown_device(call: Call, device: DeviceOrdinal, count: usize) ->
 }
 
 /// The error for an address an operation cannot use.
-pub(crate) fn refused(call: Call, argument: &'static str, refusal: &Refusal) -> Error {
-    let given = format!("{}: {}", refusal.at, refusal.because);
+pub(crate) fn refused(call: Call, argument: &'static str, refused: Unusable) -> Error {
+    let given = format!("{}: {}", refused.at, space::reason(refused.why));
     invalid(call, argument, given, "memory of this device that it has access to")
 }

@@ -81,11 +81,6 @@ impl Store {
         self.shadow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the bytes are in memory that its owner registered.
-    pub(crate) fn is_registered(&self) -> bool {
-        matches!(self.home, Storage::Registered(_))
-    }
-
     pub(crate) fn file(&self) -> Option<&MemoryFile> {
         self.file.as_ref()
     }
