@@ -4,6 +4,7 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 
 use forebay_core::{Address, Alignment, Bytes, Span};
+use forebay_hal::address_book::MemoryKind;
 use forebay_hal::{
     Call, Error, Memory, PinnedFlags, PinnedMemory, Result, invalid, nonzero, valid_span,
 };
@@ -17,7 +18,7 @@ use objc2_metal::{
 use crate::MetalDevice;
 use crate::buffer::{Buffer, BufferRef};
 use crate::device::Inner;
-use crate::space::{BufferOffset, Whose};
+use crate::space::BufferOffset;
 
 /// The least alignment of plain memory: what buffers may be bound at on every GPU.
 pub(crate) const ALIGNMENT: Alignment = of_log2(8);
@@ -165,7 +166,7 @@ unsafe impl PinnedMemory for MetalDevice {
         let (span, location) = aligned(call, size, PAGE, allocate, host)?;
         let device = location.buffer.device_address().checked_add(Bytes::new(location.offset));
         let device = device.ok_or_else(|| inner.out_of_memory(call, size))?;
-        lock(&inner.space).insert_host(span, device, location, flags, Whose::Ours);
+        lock(&inner.space).insert_host(span, device, location, flags, MemoryKind::Pinned);
         Ok(span.start())
     }
 
@@ -175,7 +176,7 @@ unsafe impl PinnedMemory for MetalDevice {
         if address.is_null() {
             return Ok(());
         }
-        let buffer = lock(&inner.space).remove_host(call, address, Whose::Ours)?;
+        let buffer = lock(&inner.space).remove_host(call, address, MemoryKind::Pinned)?;
         drop(buffer);
         Ok(())
     }
@@ -218,13 +219,20 @@ unsafe impl PinnedMemory for MetalDevice {
         let mut space = lock(&inner.space);
         // Another thread may have been first.
         space.check_apart(span)?;
-        space.insert_host(span, device, BufferOffset { buffer, offset }, flags, Whose::Theirs);
+        space.insert_host(
+            span,
+            device,
+            BufferOffset { buffer, offset },
+            flags,
+            MemoryKind::Registered,
+        );
         Ok(())
     }
 
     unsafe fn unregister(&self, start: Address) -> Result<()> {
         let call = Call::Unregister;
-        let buffer = lock(&self.inner(call)?.space).remove_host(call, start, Whose::Theirs)?;
+        let buffer =
+            lock(&self.inner(call)?.space).remove_host(call, start, MemoryKind::Registered)?;
         drop(buffer);
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_event};
 use forebay_core::{Address, Bytes, DeviceOrdinal, StreamId};
+use forebay_hal::address_book::Figures;
 use forebay_hal::{
     Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, Error, EventHandle,
     EventKind, HostTask, ManagedMemory, MemoryInfo, PinnedMemory, PointerClass, Priority, Progress,
@@ -157,9 +158,7 @@ impl OpenClDevice {
     /// How much memory there is, by the driver and by the books.
     fn figures(&self) -> MemoryInfo {
         let total = self.context.info.total_memory;
-        let space = lock(&self.space);
-        let (held, managed) = (space.held, space.managed);
-        drop(space);
+        let Figures { held, managed, .. } = lock(&self.space).figures;
         // Others take and give back between the two looks: what is held is never free.
         let free = self.context.free().min(total.saturating_sub(held));
         MemoryInfo { total, free, held, managed }
@@ -235,7 +234,7 @@ unsafe impl Device for OpenClDevice {
 
     fn classify(&self, address: Address) -> Result<Option<PointerClass>> {
         self.descriptor.check_process(Call::Classify)?;
-        Ok(lock(&self.space).classify(address))
+        Ok(lock(&self.space).book.classify(address))
     }
 
     fn pinned_memory(&self) -> Option<&dyn PinnedMemory> {

@@ -5,12 +5,12 @@ use core::ptr;
 use cl3::command_queue::enqueue_svm_migrate_mem;
 use cl3::memory::CL_MIGRATE_MEM_OBJECT_HOST;
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
+use forebay_hal::address_book::MemoryKind;
 use forebay_hal::{Advice, Call, ManagedMemory, Result, StreamHandle, invalid};
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
 use crate::memory::Grain;
-use crate::space::MemoryKind;
 
 impl OpenClDevice {
     /// Refuses a number that names no device.

@@ -11,6 +11,7 @@ use cl3::memory::{
 };
 use cl3::types::{CL_TRUE, cl_buffer_region, cl_mem};
 use forebay_core::{Address, Alignment, Bytes, Span};
+use forebay_hal::address_book::MemoryKind;
 use forebay_hal::{Call, Error, Memory, Result, invalid};
 use forebay_host::mapping::AddressRange;
 use forebay_sync::fork::LeakOnFork;
@@ -20,7 +21,7 @@ use crate::OpenClDevice;
 use crate::code::{Asked, Made, Named, Outcome, Refusal};
 use crate::context::{Context, Reservation};
 use crate::object::{Buffer, Event};
-use crate::space::{Allocation, MemoryKind, Source};
+use crate::space::{Allocation, Source};
 
 /// Who shares shared virtual memory, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,14 +115,13 @@ impl OpenClDevice {
             .map_err(|refusal| self.no_memory(call, refusal, size))?;
         let span = forebay_hal::valid_span(call, "size", range.span().start(), size)?;
         let memory = Allocation {
-            kind: MemoryKind::Plain,
             mapping: None,
             buffer,
             source: Source::Reserved { _range: range },
             first: Bytes::ZERO,
             reservation: Some(reservation),
         };
-        lock(&self.space).insert(span, memory);
+        lock(&self.space).insert(span, MemoryKind::Plain, memory);
         Ok(span.start())
     }
 
@@ -164,15 +164,9 @@ impl OpenClDevice {
             base.checked_align_up(alignment).ok_or_else(|| self.out_of_memory(call, size))?;
         let span = forebay_hal::valid_span(call, "size", start, size)?;
         let first = start.offset_from(base).unwrap_or_default();
-        let memory = Allocation {
-            kind,
-            mapping: None,
-            buffer,
-            source,
-            first,
-            reservation: Some(reservation),
-        };
-        lock(&self.space).insert(span, memory);
+        let memory =
+            Allocation { mapping: None, buffer, source, first, reservation: Some(reservation) };
+        lock(&self.space).insert(span, kind, memory);
         Ok(span.start())
     }
 

@@ -6,6 +6,7 @@ use cl3::command_queue::enqueue_map_buffer;
 use cl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MEM_ALLOC_HOST_PTR, CL_MEM_READ_WRITE};
 use cl3::types::CL_TRUE;
 use forebay_core::{Address, Alignment, Bytes, Span};
+use forebay_hal::address_book::MemoryKind;
 use forebay_hal::{Call, Error, PinnedFlags, PinnedMemory, Result, invalid, valid_span};
 use forebay_sync::lock;
 
@@ -14,7 +15,7 @@ use crate::code::{Made, Named, Outcome};
 use crate::map::check_mapped;
 use crate::memory::new_buffer;
 use crate::object::{Buffer, Event};
-use crate::space::{Allocation, HostMapping, MemoryKind, Source};
+use crate::space::{Allocation, HostMapping, Source};
 
 impl OpenClDevice {
     /// A buffer on the host, mapped for reading and writing.
@@ -71,14 +72,13 @@ unsafe impl PinnedMemory for OpenClDevice {
         let start = base.checked_align_up(page).ok_or_else(|| self.out_of_memory(call, size))?;
         let span = valid_span(call, "size", start, size)?;
         let memory = Allocation {
-            kind: MemoryKind::Pinned,
             mapping: Some(mapping),
             buffer,
             source: Source::Mapped,
             first: start.offset_from(base).unwrap_or_default(),
             reservation: None,
         };
-        lock(&self.space).insert(span, memory);
+        lock(&self.space).insert(span, MemoryKind::Pinned, memory);
         Ok(start)
     }
 

@@ -12,45 +12,18 @@
 //! held for a moment only: never across a call of OpenCL.
 
 use core::ffi::c_void;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cl3::command_queue::enqueue_unmap_mem_object;
 use cl3::memory::svm_free;
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{Call, PointerClass, PointerKind, Result, invalid};
+use forebay_hal::address_book::{AddressBook, Entry, Figures, MemoryEntry, MemoryKind};
+use forebay_hal::{Call, PinnedFlags, Result, invalid};
 use forebay_host::mapping::AddressRange;
 
 use crate::code::Made;
 use crate::context::{Context, Reservation};
 use crate::object::{Buffer, Event};
-
-/// What memory is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MemoryKind {
-    Plain,
-    Managed,
-    Pinned,
-}
-
-impl MemoryKind {
-    /// In words, for errors.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain memory",
-            Self::Managed => "managed memory",
-            Self::Pinned => "pinned memory",
-        }
-    }
-
-    const fn class(self) -> PointerKind {
-        match self {
-            Self::Plain => PointerKind::Device,
-            Self::Managed => PointerKind::Managed,
-            Self::Pinned => PointerKind::Pinned,
-        }
-    }
-}
 
 /// Where the addresses of memory come from. What is here goes with the value.
 #[derive(Debug)]
@@ -95,10 +68,9 @@ impl Drop for Source {
     }
 }
 
-/// Memory of a device. The fields go in this order.
+/// What memory of a device is made of. The fields go in this order.
 #[derive(Debug)]
 pub(crate) struct Allocation {
-    pub(crate) kind: MemoryKind,
     pub(crate) mapping: Option<HostMapping>,
     pub(crate) buffer: Buffer,
     pub(crate) source: Source,
@@ -131,30 +103,19 @@ pub(crate) struct BufferOffset {
     pub(crate) offset: Bytes,
 }
 
-/// What lies where.
+/// The address book, and how much the device holds.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
-    /// By first address; no two overlap.
-    entries: BTreeMap<Address, (Span, Arc<Allocation>)>,
-    pub(crate) held: Bytes,
-    pub(crate) managed: Bytes,
+    pub(crate) book: AddressBook<Arc<Allocation>>,
+    pub(crate) figures: Figures,
 }
 
 impl Space {
-    fn find(&self, address: Address) -> Option<(Span, &Arc<Allocation>)> {
-        let (_, (span, memory)) = self.entries.range(..=address).next_back()?;
-        span.contains(address).then_some((*span, memory))
-    }
-
     /// Enters memory, and counts it.
-    pub(crate) fn insert(&mut self, span: Span, memory: Allocation) {
-        let counted = memory.counted();
-        match memory.kind {
-            MemoryKind::Plain => self.held = self.held.saturating_add(counted),
-            MemoryKind::Managed => self.managed = self.managed.saturating_add(counted),
-            MemoryKind::Pinned => {}
-        }
-        self.entries.insert(span.start(), (span, Arc::new(memory)));
+    pub(crate) fn insert(&mut self, span: Span, kind: MemoryKind, memory: Allocation) {
+        self.figures.add(kind, memory.counted());
+        let (flags, owner) = (PinnedFlags::empty(), Arc::new(memory));
+        self.book.insert(Entry::Memory(MemoryEntry { span, kind, flags, owner }));
     }
 
     /// Removes memory of `kind` that starts at `address`.
@@ -164,41 +125,28 @@ impl Space {
         address: Address,
         kind: MemoryKind,
     ) -> Result<Arc<Allocation>> {
-        let right = self.entries.get(&address).is_some_and(|(_, memory)| memory.kind == kind);
-        let Some((_, memory)) = (if right { self.entries.remove(&address) } else { None }) else {
+        let Some(memory) = self.book.take_memory(address, kind) else {
             let given = format!("{address}, {}", self.describe(address));
             let allowed =
                 format!("the first address of {} that was allocated and not freed", kind.name());
             return Err(invalid(call, "address", given, allowed));
         };
-        let counted = memory.counted();
-        match kind {
-            MemoryKind::Plain => self.held = self.held.saturating_sub(counted),
-            MemoryKind::Managed => self.managed = self.managed.saturating_sub(counted),
-            MemoryKind::Pinned => {}
-        }
-        Ok(memory)
+        self.figures.subtract(kind, memory.owner.counted());
+        Ok(memory.owner)
     }
 
     /// What is at `address`, in words.
     fn describe(&self, address: Address) -> String {
-        let Some((span, memory)) = self.find(address) else {
+        let Some(memory) = self.book.memory_at(address) else {
             return "where this device has no memory".to_owned();
         };
-        let offset = address.offset_from(span.start()).unwrap_or_default().get();
-        format!("{offset} B into {} {span}", memory.kind.name())
-    }
-
-    pub(crate) fn classify(&self, address: Address) -> Option<PointerClass> {
-        let (span, memory) = self.find(address)?;
-        Some(PointerClass { kind: memory.kind.class(), span })
+        let offset = address.offset_from(memory.span.start()).unwrap_or_default().get();
+        format!("{offset} B into {} {}", memory.kind.name(), memory.span)
     }
 
     /// Whether all of `span` is pinned memory.
     pub(crate) fn is_pinned(&self, span: Span) -> bool {
-        self.find(span.start()).is_some_and(|(known, memory)| {
-            memory.kind == MemoryKind::Pinned && known.contains_span(span)
-        })
+        self.book.memory_of(span).is_some_and(|memory| memory.kind == MemoryKind::Pinned)
     }
 
     /// The memory that all of `span` lies in, where commands may use it.
@@ -208,25 +156,20 @@ impl Space {
         argument: &'static str,
         span: Span,
     ) -> Result<BufferOffset> {
-        let found = self.find(span.start()).filter(|(known, memory)| {
-            known.contains_span(span) && memory.kind != MemoryKind::Pinned
-        });
-        let Some((known, memory)) = found else {
+        let found = self.book.memory_of(span).filter(|memory| memory.kind != MemoryKind::Pinned);
+        let Some(MemoryEntry { span: known, owner, .. }) = found else {
             let given = format!("{span}, which begins {}", self.describe(span.start()));
             let allowed = "plain or managed memory of this device, inside one allocation";
             return Err(invalid(call, argument, given, allowed));
         };
         let inside = span.start().offset_from(known.start()).unwrap_or_default();
-        let offset = memory.first.saturating_add(inside);
-        Ok(BufferOffset { memory: Arc::clone(memory), offset })
+        let offset = owner.first.saturating_add(inside);
+        Ok(BufferOffset { memory: Arc::clone(owner), offset })
     }
 
     /// Refuses a span that does not lie in one managed allocation.
     pub(crate) fn check_managed(&self, call: Call, span: Span) -> Result<()> {
-        let inside = self.find(span.start()).is_some_and(|(known, memory)| {
-            memory.kind == MemoryKind::Managed && known.contains_span(span)
-        });
-        if inside {
+        if self.book.memory_of(span).is_some_and(|memory| memory.kind == MemoryKind::Managed) {
             return Ok(());
         }
         let given = format!("{span}, which begins {}", self.describe(span.start()));
@@ -235,7 +178,8 @@ impl Space {
 
     /// Takes all memory out. Gives what work may still use and only its owner keeps.
     pub(crate) fn take_host_memory(&mut self) -> Vec<Arc<Allocation>> {
-        let all = core::mem::take(&mut self.entries).into_values().map(|(_, memory)| memory);
-        all.filter(|memory| memory.is_host_memory()).collect()
+        let book = core::mem::take(&mut self.book);
+        let all = book.entries().filter_map(Entry::memory).map(|memory| &memory.owner);
+        all.filter(|memory| memory.is_host_memory()).cloned().collect()
     }
 }
