@@ -5,18 +5,13 @@ use forebay_hal::Call;
 
 use crate::Result;
 use crate::pool::calls::checked::{guard, quarantine};
-use crate::pool::calls::{flush, settle, told, upkeep};
+use crate::pool::calls::{flush, settle, upkeep};
 use crate::pool::common::wait::Deadline;
 use crate::pool::inner::PoolInner;
 
 /// Releases free memory until the pool holds `keep` bytes. Returns how much was released. Waits.
 pub(in crate::pool) fn trim(pool: &PoolInner, keep: Bytes) -> Result<Bytes> {
-    pool.birth.check()?;
-    let begun = told::begin_told(pool);
-    let trimmed = trim_inner(pool, keep);
-    told::tell_release(pool, &begun, &trimmed);
-    upkeep::read_pressure(pool);
-    trimmed
+    upkeep::release(pool, || trim_inner(pool, keep))
 }
 
 /// Releases all free memory of a pool whose memory is [stable](crate::MemoryClass::STABLE), once no graph uses it.

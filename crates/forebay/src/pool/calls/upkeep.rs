@@ -139,12 +139,24 @@ pub(in crate::pool) fn update_magazine_bounds(pool: &PoolInner) {
 /// Releases memory that was not needed in the last `age`, as far as calls of this have watched it. Does not wait
 /// for the device: memory that work may still use stays for a later call. Returns how much was released.
 pub(in crate::pool) fn collect(pool: &PoolInner, age: Duration) -> Result<Bytes> {
+    release(pool, || collect_inner(pool, age))
+}
+
+/// Runs a call that releases memory, reads the pressure, and tells of it. Returns how much was released in all: the
+/// pressure may release more than the call did.
+pub(in crate::pool) fn release(
+    pool: &PoolInner,
+    call: impl FnOnce() -> Result<Bytes>,
+) -> Result<Bytes> {
     pool.birth.check()?;
     let begun = told::begin_told(pool);
-    let collected = collect_inner(pool, age);
-    told::tell_release(pool, &begun, &collected);
+    let released = call();
+    let held = pool.held.get();
     read_pressure(pool);
-    collected
+    let more = held.saturating_sub(pool.held.get());
+    let released = released.map(|released| released.saturating_add(more));
+    told::tell_release(pool, &begun, &released);
+    released
 }
 
 fn collect_inner(pool: &PoolInner, age: Duration) -> Result<Bytes> {
