@@ -160,7 +160,7 @@ impl AddressSpace {
 
     /// Takes the holes in `start..end` out of the address space. Their bytes count as neither free nor taken.
     pub fn set_aside(&mut self, start: Offset, end: Offset) -> SetAside {
-        let inside = self.holes.within(start).take_while(|hole| hole.start < end);
+        let inside = self.holes.all.each_from(start).take_while(|hole| hole.start < end);
         let parts: Vec<(Offset, Offset, Streams)> = inside
             .map(|hole| (hole.start.max(start), hole.end.min(end), *self.holes.set(&hole)))
             .collect();

@@ -144,11 +144,17 @@ impl Holes {
 
     /// The holes that may go to `taker` and have at least `least` bytes, which are more than none.
     pub(super) fn holes_for(&self, taker: &Streams, least: u64) -> Vec<Hole> {
-        let taker = StreamsRef::of(taker);
+        let (taker, mut holes) = (StreamsRef::of(taker), Vec::new());
         if self.seams.is_some() {
-            return self.groups.usable_by(taker).flat_map(|id| self.holes_of(id, least)).collect();
+            for group in self.groups.usable_by(taker).filter_map(|id| self.groups.get(id)) {
+                group.tree.each_of_size(least, |hole| {
+                    holes.push(*hole);
+                    false
+                });
+            }
+            return holes;
         }
-        let (usable, mut holes) = (self.groups.usable_set(taker), Vec::new());
+        let usable = self.groups.usable_set(taker);
         self.all.each_of_size(least, |hole| {
             holes.extend(Some(*hole).filter(|hole| usable.has(hole.group)));
             false
@@ -201,17 +207,15 @@ impl Holes {
         let lowest = self.groups.usable_by(taker).filter_map(found).min_by_key(|hole| hole.start);
         let hole = lowest?;
         let (cursor, _) = self.all.find(hole.start)?;
-        if let Some(below) = self.all.below(cursor).filter(|below| below.end == hole.start) {
+        let (below, above) = self.all.neighbours(cursor);
+        if let Some(below) = below.filter(|below| below.end == hole.start) {
             self.remove_seam(below.group, hole.group, hole.start);
         }
         self.bytes -= size;
         let rest = Hole { start: hole.start + size, ..hole };
         let rest = Some(rest).filter(|rest| rest.start < rest.end);
-        if rest.is_none() {
-            let above = self.all.after(cursor).filter(|above| above.start == hole.end);
-            if let Some(above) = above {
-                self.remove_seam(hole.group, above.group, hole.end);
-            }
+        if let Some(above) = above.filter(|above| rest.is_none() && above.start == hole.end) {
+            self.remove_seam(hole.group, above.group, hole.end);
         }
         self.cut_at(cursor, hole, rest);
         Some(hole.start)
@@ -271,8 +275,7 @@ impl Holes {
         owner: StreamsRef<'_>,
         may_merge: MayMerge,
     ) -> bool {
-        let cursor = self.all.locate(start);
-        let (below, above) = (self.all.below(cursor), self.all.above(cursor));
+        let (below, above) = self.all.beside(start);
         if below.is_some_and(|below| below.end > start)
             || above.is_some_and(|above| above.start < end)
         {

@@ -257,17 +257,6 @@ impl Holes {
         self.all.touching(at)
     }
 
-    /// The holes of at least `least` bytes in a group that has a tree; `least` is not 0.
-    pub(super) fn holes_of(&self, id: GroupId, least: u64) -> impl Iterator<Item = Hole> {
-        let tree = self.groups.get(id).map(|group| &group.tree);
-        let mut reached = 0;
-        core::iter::from_fn(move || {
-            let hole = tree?.lowest_from(reached, least)?;
-            reached = hole.end;
-            Some(hole)
-        })
-    }
-
     /// The seams at which a hole of a changed group touches a hole that it may now merge with.
     fn seams_to_join(
         &self,
@@ -352,7 +341,7 @@ impl Holes {
     /// The streams in whose order all of `start..end` is free; `None` where not all of it is.
     pub(super) fn covering(&self, start: u64, end: u64) -> Option<Streams> {
         let (mut reached, mut streams) = (start, Streams::ALL);
-        for hole in self.within(start) {
+        for hole in self.all.each_from(start) {
             if reached >= end {
                 break;
             }
@@ -368,7 +357,7 @@ impl Holes {
     /// Whether all of `start..end` is free, whatever its streams.
     pub(super) fn covers(&self, start: u64, end: u64) -> bool {
         let mut reached = start;
-        for hole in self.within(start).take_while(|hole| hole.start < end) {
+        for hole in self.all.each_from(start).take_while(|hole| hole.start < end) {
             if hole.start > reached {
                 return false;
             }
@@ -379,19 +368,13 @@ impl Holes {
 
     /// The hole around `at`.
     pub(super) fn around(&self, at: u64) -> Option<Hole> {
-        self.within(at).next().filter(|hole| hole.start <= at)
-    }
-
-    /// Every hole that ends above `start`.
-    pub(super) fn within(&self, start: u64) -> impl Iterator<Item = Hole> {
-        let cursor = self.all.locate(start);
-        let below = self.all.below(cursor).filter(|below| below.end > start);
-        below.into_iter().chain(self.all.each_from(cursor))
+        self.all.each_from(at).next().filter(|hole| hole.start <= at)
     }
 
     /// Removes `start..end`, all of which is free.
     pub(super) fn remove_range(&mut self, start: u64, end: u64) {
-        let touched: Vec<Hole> = self.within(start).take_while(|hole| hole.start < end).collect();
+        let touched: Vec<Hole> =
+            self.all.each_from(start).take_while(|hole| hole.start < end).collect();
         for hole in touched {
             for at in [hole.start, hole.end] {
                 if (start..=end).contains(&at)

@@ -82,7 +82,8 @@ impl AddressSpace {
         let mut ranges: Vec<FreeRange> = Vec::new();
         for (start, end) in self.gaps.each() {
             let gap = FreeRange { start, end, is_gap: true, price: MAP };
-            let below = self.holes.all.ending_at(start);
+            let below = start.checked_sub(1).and_then(|last| self.holes.all.beside(last).0);
+            let below = below.filter(|below| below.end == start);
             let above = self.holes.all.find(end).map(|found| found.1);
             let usable = |hole: super::tree::Hole| {
                 let (start, end) = (hole.start, hole.end);

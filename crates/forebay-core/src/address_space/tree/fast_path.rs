@@ -2,8 +2,9 @@
 //! start of the lowest hole, and freeing between two holes of one leaf. Each descends once and updates the
 //! leaf in place.
 
+use super::branches::Cursor;
 use super::node::{Inner, LEAF_CAPACITY, Leaf, find_index};
-use super::{Cursor, GroupId, Hole, Tree, visit};
+use super::{GroupId, Hole, Tree, visit};
 use crate::address_space::hole::MayMerge;
 
 /// The outcome of adding a hole on the fast path.
@@ -23,10 +24,10 @@ pub(in crate::address_space) enum FastAdd {
 
 /// A leaf to change, and its parent node, if it has one.
 pub(super) struct LeafPath<'a> {
-    leaf: &'a mut Leaf,
-    above: Option<(&'a mut Inner, usize)>,
+    pub(super) leaf: &'a mut Leaf,
+    pub(super) above: Option<(&'a mut Inner, usize)>,
     /// Holes of this leaf begin below this.
-    limit: u64,
+    pub(super) limit: u64,
 }
 
 impl LeafPath<'_> {
@@ -63,14 +64,7 @@ impl Tree {
     /// Whether it has at most two levels: leaves, and one inner node above them.
     #[inline(always)]
     pub(in crate::address_space) fn is_low(&self) -> bool {
-        self.height <= 1
-    }
-
-    /// The leaf of a cursor.
-    pub(super) fn leaf_of(&mut self, cursor: Cursor) -> Option<LeafPath<'_>> {
-        let leaf = self.leaves.get_mut(cursor.leaf)?;
-        let above = self.inners.get_mut(cursor.last.node).map(|inner| (inner, cursor.last.child));
-        Some(LeafPath { leaf, above, limit: cursor.limit })
+        self.branches.height <= 1
     }
 
     /// The leaf that `choose` picks among the children of a low tree.
@@ -79,16 +73,8 @@ impl Tree {
         &mut self,
         choose: impl FnOnce(&Inner) -> Option<usize>,
     ) -> Option<LeafPath<'_>> {
-        if self.height == 0 {
-            let leaf = self.leaves.get_mut(self.root)?;
-            return Some(LeafPath { leaf, above: None, limit: u64::MAX });
-        }
-        visit();
-        let inner = self.inners.get_mut(self.root)?;
-        let child = choose(inner)?;
-        let limit = inner.separators.as_slice().get(child + 1).map_or(u64::MAX, |first| *first);
-        let leaf = self.leaves.get_mut(inner.children.get(child)?)?;
-        Some(LeafPath { leaf, above: Some((inner, child)), limit })
+        let (leaf, above, limit) = self.branches.low_leaf(choose)?;
+        Some(LeafPath { leaf: self.leaves.list.get_mut(leaf)?, above, limit })
     }
 
     /// Takes `size` bytes off the start of the lowest hole that has them, in a low tree. Returns the hole

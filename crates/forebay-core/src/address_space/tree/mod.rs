@@ -1,9 +1,9 @@
 //! Holes in the order of their addresses, in a tree that knows the largest of every part.
 //!
 //! ```text
-//!   inner               first of each child, largest hole of each child
+//!   branches            first of each child, largest hole of each child
 //!                  ┌──────────────────┬──────────────────┐
-//!   leaves      [ .. ... . ]  <->  [ . .... ]  <->  [ .. . ..... ]      up to 64 holes each
+//!   leaves      [ .. ... . ]  <->  [ . .... ]  <->  [ .. . ..... ]
 //! ```
 //!
 //! The lowest hole of a size is found by going down to the first child whose largest is large
@@ -13,15 +13,20 @@
 //! A request that may use the holes of some groups only scans the subtrees whose largest hole is large
 //! enough, from the lowest address up.
 
-mod change;
+mod branches;
 #[cfg(test)]
 pub(super) mod check;
 mod fast_path;
+mod leaves;
 mod node;
 
 use super::groups::GroupId;
+use branches::Branches;
+pub(super) use branches::Cursor;
 pub(super) use fast_path::FastAdd;
-use node::{Inner, Leaf, NO_NODE, find_index};
+use fast_path::LeafPath;
+use leaves::Leaves;
+use node::{LEAF_CAPACITY, Leaf, find_index};
 
 /// Free memory that one block may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,106 +44,88 @@ impl Hole {
     }
 }
 
-/// One step on the path from the root to a leaf: an inner node and the index of the child taken.
-#[derive(Clone, Copy, Debug)]
-struct PathStep {
-    node: usize,
-    child: usize,
-}
-
-/// A position among the holes: a leaf and an index into it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor {
-    /// The last step on the path to its leaf. The earlier steps are recomputed in the rare case that
-    /// they are needed.
-    last: PathStep,
-    leaf: usize,
-    index: usize,
-    /// Holes of this leaf begin at `floor` or above, and below `limit`.
-    floor: u64,
-    limit: u64,
-}
-
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
-    leaves: Vec<Leaf>,
-    inners: Vec<Inner>,
-    free_leaves: Vec<usize>,
-    free_inners: Vec<usize>,
-    /// The root node: a leaf if `height` is 0.
-    root: usize,
-    height: usize,
+    leaves: Leaves,
+    branches: Branches,
 }
 
 impl Tree {
     /// A tree without holes.
     pub(super) fn new() -> Self {
-        Self {
-            leaves: vec![Leaf::default()],
-            inners: Vec::new(),
-            free_leaves: Vec::new(),
-            free_inners: Vec::new(),
-            root: 0,
-            height: 0,
-        }
+        let leaves = Leaves { list: vec![Leaf::default()], free: Vec::new() };
+        Self { leaves, branches: Branches::default() }
     }
 
     /// A tree that takes no memory, for a group whose holes are elsewhere.
     pub(super) fn unused() -> Self {
-        Self { leaves: Vec::new(), ..Self::new() }
+        let leaves = Leaves { list: Vec::new(), free: Vec::new() };
+        Self { leaves, branches: Branches::default() }
     }
 
     /// How large the largest hole is.
     pub(super) fn largest(&self) -> u64 {
-        match self.inners.get(self.root).filter(|_| self.height > 0) {
+        let Branches { inners, root, height, .. } = &self.branches;
+        match inners.get(*root).filter(|_| *height > 0) {
             Some(inner) => inner.largest(),
-            None => self.largest_in_leaf(self.root),
+            None => self.leaves.largest(*root),
         }
-    }
-
-    fn largest_in_leaf(&self, leaf: usize) -> u64 {
-        let holes = self.leaves.get(leaf).map_or(&[][..], |leaf| leaf.holes.as_slice());
-        holes.iter().map(Hole::size).max().unwrap_or(0)
     }
 
     /// The cursor right behind the last hole that begins at or below `at`.
-    pub(super) fn locate(&self, at: u64) -> Cursor {
-        let mut cursor = self.leaf_at(at);
+    fn locate(&self, at: u64) -> Option<Cursor> {
+        let mut cursor = self.branches.leaf(|inner| Some(inner.child_at(at)))?;
         visit();
-        cursor.index = self.leaves.get(cursor.leaf).map_or(0, |leaf| leaf.count_up_to(at));
-        cursor
+        cursor.index = self.leaves.list.get(cursor.leaf)?.count_up_to(at);
+        Some(cursor)
     }
 
-    /// The start of the leaf in which a hole that begins at `at` is.
-    fn leaf_at(&self, at: u64) -> Cursor {
-        let mut cursor = Cursor { leaf: self.root, ..Cursor::root() };
-        for _ in 0..self.height {
-            visit();
-            let Some(inner) = self.inners.get(cursor.leaf) else { break };
-            cursor.leaf = cursor.step_into(cursor.leaf, inner.child_at(at), inner);
-        }
-        cursor
+    /// The last hole that begins at or below `at`, and the one after it.
+    pub(super) fn beside(&self, at: u64) -> (Option<Hole>, Option<Hole>) {
+        self.locate(at).map_or((None, None), |cursor| self.leaves.beside(cursor))
+    }
+
+    /// The holes before and after the one at a cursor.
+    pub(super) fn neighbours(&self, cursor: Cursor) -> (Option<Hole>, Option<Hole>) {
+        let above = Cursor { index: cursor.index + 1, ..cursor };
+        (self.leaves.beside(cursor).0, self.leaves.beside(above).1)
+    }
+
+    /// The hole that begins at `start`.
+    #[inline]
+    pub(super) fn find(&self, start: u64) -> Option<(Cursor, Hole)> {
+        let mut cursor = self.locate(start)?;
+        cursor.index = cursor.index.checked_sub(1)?;
+        let hole = *self.leaves.holes(cursor.leaf).get(cursor.index)?;
+        (hole.start == start).then_some((cursor, hole))
+    }
+
+    /// The hole that ends at `at` and the one that begins there, if there are both.
+    pub(super) fn touching(&self, at: u64) -> Option<(Hole, Hole)> {
+        let (below, above) = self.beside(at.checked_sub(1)?);
+        below.zip(above).filter(|(below, above)| below.end == at && above.start == at)
+    }
+
+    /// Every hole that ends above `at`.
+    pub(super) fn each_from(&self, at: u64) -> impl Iterator<Item = Hole> {
+        let cursor = self.locate(at);
+        let below = cursor.and_then(|cursor| self.leaves.beside(cursor).0);
+        let above = cursor.into_iter().flat_map(|cursor| self.leaves.each_from(cursor));
+        below.filter(|below| below.end > at).into_iter().chain(above)
+    }
+
+    /// Every hole.
+    pub(super) fn each(&self) -> impl Iterator<Item = Hole> {
+        self.each_from(0)
     }
 
     /// The lowest hole that has `size` bytes.
     pub(super) fn lowest(&self, size: u64) -> Option<(Cursor, Hole)> {
-        self.descend(0, self.root, size)
-    }
-
-    /// Descends from a node on `level` to the lowest hole of `size` bytes under it. Unless the node is the
-    /// root, the bounds of the cursor are those of the whole tree.
-    fn descend(&self, level: usize, mut node: usize, size: u64) -> Option<(Cursor, Hole)> {
-        let mut cursor = Cursor::root();
-        for _ in level..self.height {
-            visit();
-            let inner = self.inners.get(node)?;
-            let child = find_index(inner.largest_each(), |&largest| largest >= size)?;
-            node = cursor.step_into(node, child, inner);
-        }
+        let lowest = |largest: &[u64]| find_index(largest, |&largest| largest >= size);
+        let mut cursor = self.branches.leaf(|inner| lowest(inner.largest_each()))?;
         visit();
-        cursor.leaf = node;
-        let holes = self.leaves.get(node)?.holes.as_slice();
+        let holes = self.leaves.holes(cursor.leaf);
         cursor.index = find_index(holes, |hole| hole.size() >= size)?;
         Some((cursor, *holes.get(cursor.index)?))
     }
@@ -151,12 +138,13 @@ impl Tree {
         is_right: impl Fn(GroupId) -> bool,
     ) -> Option<(Cursor, Hole)> {
         let mut found = None;
-        self.scan(Cursor::root(), (0, self.root), size, &mut |cursor, hole| {
-            let is_right = is_right(hole.group);
-            if is_right {
-                found = Some((cursor, *hole));
-            }
-            is_right
+        self.branches.each_leaf_with(size, |mut cursor| {
+            let holes = self.leaves.holes(cursor.leaf);
+            let index = holes.iter().position(|hole| hole.size() >= size && is_right(hole.group));
+            let Some(index) = index else { return false };
+            cursor.index = index;
+            found = holes.get(index).map(|&hole| (cursor, hole));
+            true
         });
         found
     }
@@ -164,172 +152,107 @@ impl Tree {
     /// Calls `is_enough` for each hole that has `size` bytes, the lowest first, until it returns `true`.
     #[inline]
     pub(super) fn each_of_size(&self, size: u64, mut is_enough: impl FnMut(&Hole) -> bool) {
-        self.scan(Cursor::root(), (0, self.root), size, &mut |_, hole| is_enough(hole));
-    }
-
-    /// The same for the holes under a node on a level.
-    fn scan(
-        &self,
-        mut cursor: Cursor,
-        (level, node): (usize, usize),
-        size: u64,
-        is_enough: &mut impl FnMut(Cursor, &Hole) -> bool,
-    ) -> bool {
-        visit();
-        if level == self.height {
-            cursor.leaf = node;
-            let holes = self.leaves.get(node).map_or(&[][..], |leaf| leaf.holes.as_slice());
-            return holes.iter().enumerate().any(|(index, hole)| {
-                cursor.index = index;
-                hole.size() >= size && is_enough(cursor, hole)
-            });
-        }
-        let Some(inner) = self.inners.get(node) else { return false };
-        let children =
-            inner.largest_each().iter().enumerate().filter(|&(_, &largest)| largest >= size);
-        for (child, _) in children {
-            let mut cursor = cursor;
-            let below = cursor.step_into(node, child, inner);
-            if self.scan(cursor, (level + 1, below), size, is_enough) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// The path down to the leaf of a cursor.
-    fn path(&self, cursor: Cursor) -> Vec<PathStep> {
-        let mut node = self.root;
-        let steps = (0..self.height).map_while(|_| {
-            visit();
-            let inner = self.inners.get(node)?;
-            let child = inner.child_at(cursor.floor);
-            let step = PathStep { node, child };
-            node = inner.children.get(child)?;
-            Some(step)
+        self.branches.each_leaf_with(size, |cursor| {
+            let mut holes = self.leaves.holes(cursor.leaf).iter();
+            holes.any(|hole| hole.size() >= size && is_enough(hole))
         });
-        steps.collect()
     }
 
-    /// The lowest hole that begins at or above `at` and has `size` bytes, which are more than none.
-    pub(super) fn lowest_from(&self, at: u64, size: u64) -> Option<Hole> {
-        let cursor = self.locate(at.saturating_sub(1));
-        let holes = self.leaves.get(cursor.leaf)?.holes.as_slice();
-        let fits = |hole: &&Hole| hole.start >= at && hole.size() >= size;
-        // If `at` is 0, a hole that begins there lies right before the cursor.
-        let index = cursor.index.saturating_sub(usize::from(at == 0));
-        if let Some(hole) = holes.get(index..)?.iter().find(fits) {
-            return Some(*hole);
-        }
-        for (level, step) in self.path(cursor).into_iter().enumerate().rev() {
-            visit();
-            let inner = self.inners.get(step.node)?;
-            let rest = inner.largest_each().get(step.child + 1..)?;
-            let Some(next) = rest.iter().position(|&largest| largest >= size) else { continue };
-            let node = inner.children.get(step.child + 1 + next)?;
-            return self.descend(level + 1, node, size).map(|found| found.1);
-        }
-        None
-    }
-
-    /// The hole before a cursor.
-    #[inline]
-    pub(super) fn below(&self, cursor: Cursor) -> Option<Hole> {
-        let leaf = self.leaves.get(cursor.leaf)?;
-        match cursor.index.checked_sub(1) {
-            Some(index) => leaf.holes.get(index),
-            None => self.leaves.get(leaf.below)?.holes.as_slice().last().copied(),
-        }
-    }
-
-    /// The hole at a cursor, or the next where it is the end of its leaf.
-    #[inline]
-    pub(super) fn above(&self, cursor: Cursor) -> Option<Hole> {
-        let leaf = self.leaves.get(cursor.leaf)?;
-        let here = leaf.holes.get(cursor.index);
-        here.or_else(|| self.leaves.get(leaf.above)?.holes.get(0))
-    }
-
-    /// The hole after the one at a cursor.
-    pub(super) fn after(&self, cursor: Cursor) -> Option<Hole> {
-        self.above(Cursor { index: cursor.index + 1, ..cursor })
-    }
-
-    /// The hole that begins at `start`.
-    #[inline]
-    pub(super) fn find(&self, start: u64) -> Option<(Cursor, Hole)> {
-        let mut cursor = self.locate(start);
-        cursor.index = cursor.index.checked_sub(1)?;
-        let hole = self.leaves.get(cursor.leaf)?.holes.get(cursor.index)?;
-        (hole.start == start).then_some((cursor, hole))
-    }
-
-    /// The hole that ends at `at`.
-    pub(super) fn ending_at(&self, at: u64) -> Option<Hole> {
-        let cursor = self.locate(at.checked_sub(1)?);
-        self.below(cursor).filter(|below| below.end == at)
-    }
-
-    /// The hole that ends at `at` and the one that begins there, where there are both.
-    pub(super) fn touching(&self, at: u64) -> Option<(Hole, Hole)> {
-        let cursor = self.locate(at.checked_sub(1)?);
-        let (below, above) = (self.below(cursor)?, self.above(cursor)?);
-        (below.end == at && above.start == at).then_some((below, above))
-    }
-
-    /// Every hole from a cursor on.
-    pub(super) fn each_from(&self, cursor: Cursor) -> impl Iterator<Item = Hole> {
-        let mut next = (cursor.leaf, cursor.index);
-        core::iter::from_fn(move || {
-            loop {
-                let leaf = self.leaves.get(next.0)?;
-                if let Some(hole) = leaf.holes.get(next.1) {
-                    next.1 += 1;
-                    return Some(hole);
-                }
-                next = (leaf.above, 0);
-            }
-        })
-    }
-
-    /// Every hole.
-    pub(super) fn each(&self) -> impl Iterator<Item = Hole> {
-        let mut first = self.locate(0);
-        first.index = 0;
-        self.each_from(first)
-    }
-}
-
-impl Tree {
     /// Moves every hole to the group that `group` returns for its own.
     pub(super) fn regroup(&mut self, group: impl Fn(GroupId) -> GroupId) {
-        let holes = self.leaves.iter_mut().flat_map(|leaf| leaf.holes.as_mut_slice());
+        let holes = self.leaves.list.iter_mut().flat_map(|leaf| leaf.holes.as_mut_slice());
         holes.for_each(|hole| hole.group = group(hole.group));
     }
-}
 
-impl Cursor {
-    #[inline]
-    fn root() -> Self {
-        let last = PathStep { node: NO_NODE, child: 0 };
-        Self { last, leaf: NO_NODE, index: 0, floor: 0, limit: u64::MAX }
+    /// Inserts a hole that overlaps none.
+    pub(super) fn put(&mut self, hole: Hole) {
+        if self.leaves.list.is_empty() {
+            *self = Self::new();
+        }
+        let Some(cursor) = self.locate(hole.start) else { return };
+        let Some(leaf) = self.leaves.list.get_mut(cursor.leaf) else { return };
+        if leaf.holes.is_full() {
+            self.split_leaf(cursor, hole);
+        } else {
+            leaf.holes.insert(cursor.index, hole);
+            self.resized(cursor, 0, hole.size());
+        }
     }
 
-    /// Descends to a child and returns its node.
+    /// Removes the hole at a cursor.
+    pub(super) fn remove(&mut self, cursor: Cursor) {
+        let Some(leaf) = self.leaves.list.get_mut(cursor.leaf) else { return };
+        let Some(hole) = leaf.holes.get(cursor.index) else { return };
+        leaf.holes.remove(cursor.index);
+        let left = leaf.holes.len();
+        self.resized(cursor, hole.size(), 0);
+        if left <= LEAF_CAPACITY / 4 && self.branches.height > 0 {
+            self.merge_short_leaves(cursor, left);
+        }
+    }
+
+    /// Removes the hole that begins at `start`.
+    pub(super) fn drop_at(&mut self, start: u64) {
+        if let Some((cursor, _)) = self.find(start) {
+            self.remove(cursor);
+        }
+    }
+
+    /// Changes the ends and the group of the hole at a cursor. It keeps its rank among the holes.
     #[inline]
-    fn step_into(&mut self, node: usize, child: usize, inner: &Inner) -> usize {
-        self.last = PathStep { node, child };
-        let separators = inner.separators.as_slice();
-        if let Some(&first) = separators.get(child).filter(|_| child > 0) {
-            self.floor = first;
+    pub(super) fn change(&mut self, cursor: Cursor, old: Hole, new: Hole) {
+        if new.start < cursor.floor || new.start >= cursor.limit {
+            self.remove(cursor);
+            self.put(new);
+            return;
         }
-        if let Some(&next) = separators.get(child + 1) {
-            self.limit = next;
+        let Some(leaf) = self.leaves.list.get_mut(cursor.leaf) else { return };
+        leaf.holes.set(cursor.index, new);
+        self.resized(cursor, old.size(), new.size());
+    }
+
+    /// Updates the largest sizes after a hole in the cursor's leaf went from `old` to `new` bytes.
+    fn resized(&mut self, cursor: Cursor, old: u64, new: u64) {
+        let Some(leaf) = self.leaves.list.get_mut(cursor.leaf) else { return };
+        let inner = self.branches.inners.get_mut(cursor.last.node);
+        let above = inner.map(|inner| (inner, cursor.last.child));
+        let mut target = LeafPath { leaf, above, limit: cursor.limit };
+        if if new > old { target.grew(new) } else { target.shrank(old, new) } {
+            self.branches.propagate_largest(cursor);
         }
-        inner.children.get(child).unwrap_or(NO_NODE)
+    }
+
+    #[cold]
+    fn split_leaf(&mut self, cursor: Cursor, hole: Hole) {
+        let Some((number, first)) = self.leaves.split(cursor, hole) else { return };
+        let (low, high) = (self.leaves.largest(cursor.leaf), self.leaves.largest(number));
+        let path = self.branches.path(cursor);
+        self.branches.add_child(&path, low, (first, high, number));
+    }
+
+    /// Frees a leaf that is empty, or merges it with a neighbour if both are short, so that the number of
+    /// leaves follows the number of holes.
+    fn merge_short_leaves(&mut self, cursor: Cursor, left: usize) {
+        let step = cursor.last;
+        if left == 0 {
+            let path = self.branches.path(cursor);
+            self.leaves.remove(cursor.leaf);
+            self.branches.remove_child(&path, step.child);
+            return;
+        }
+        let mut pairs = self.branches.pairs(step);
+        let merged = pairs.find(|&(_, low, high)| self.leaves.merge(low, high));
+        if let Some((lower, low, _)) = merged {
+            let path = self.branches.path(cursor);
+            if let Some(inner) = self.branches.inners.get_mut(step.node) {
+                inner.set_largest(lower, self.leaves.largest(low));
+            }
+            self.branches.remove_child(&path, lower + 1);
+        }
     }
 }
 
+/// Counts a node that was visited, for tests.
 #[inline]
 pub(super) fn visit() {
     #[cfg(test)]
