@@ -8,7 +8,7 @@
 //!
 //! The driver works without a lock on the address space. What the request waits for is its own meanwhile.
 
-use super::{AddressSpace, AddressSpaceError, Offset, Plan, Step, Streams};
+use super::{AddressSpace, AddressSpaceError, Offset, PageMapping, Plan, Step, Streams};
 use crate::Bytes;
 
 /// A page that was taken out of the address space, to be moved or released. Its old addresses are an alias.
@@ -42,25 +42,21 @@ impl RemovedPage {
     pub fn mapping(&self) -> PageMapping {
         PageMapping { at: self.at, page: self.page, size: self.size }
     }
-}
 
-/// Where a page is mapped that is no longer in the address space there: the old mapping of a moved page, kept or not, or a
-/// page that is to be returned to the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageMapping {
-    /// Where it is.
-    pub at: Offset,
-    /// The page that is mapped there.
-    pub page: u64,
-    /// How large it is.
-    pub size: Bytes,
+    /// Puts the page back where it was.
+    pub fn put_back(self, space: &mut AddressSpace) {
+        let Self { at, page, size, streams } = self;
+        let cleared = space.page_table_mut().clear_alias(at);
+        let placed = space.add_page(at, size, page, streams);
+        debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
+    }
 }
 
 /// Holes that were taken out of the address space for a request, each with the streams in whose order it was free.
 ///
 /// The numbers of these streams must not be reused until they are [back](AddressSpace::put_aside_back).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SetAside(Vec<(Offset, Offset, Streams)>);
+pub struct SetAside(pub(super) Vec<(Offset, Offset, Streams)>);
 
 /// What a plan needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,6 +72,60 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Takes everything that a plan needs out of the address space. The plan was made for `taker` and for the address
+    /// space as it is now; otherwise nothing changes and the reason is returned.
+    pub fn take(
+        space: &mut AddressSpace,
+        plan: &Plan,
+        taker: &Streams,
+    ) -> Result<Self, AddressSpaceError> {
+        let mut claim = Self { window: plan.window, ..Self::default() };
+        for &step in &plan.steps {
+            if let Err(error) = claim.take_step(space, step, taker) {
+                claim.give_back(space);
+                return Err(error);
+            }
+        }
+        let (start, end) = plan.window;
+        claim.aside = space.set_aside(start, end);
+        Ok(claim)
+    }
+
+    fn take_step(
+        &mut self,
+        space: &mut AddressSpace,
+        step: Step,
+        taker: &Streams,
+    ) -> Result<(), AddressSpaceError> {
+        let (at, size, from, is_mapped) = match step {
+            Step::Create { at, size } => (at, size, None, false),
+            Step::Move { from, to, size } => (to, size, Some(from), false),
+            Step::Return { from, to, size } => (to, size, Some(from), true),
+            Step::Clear { at, .. } => {
+                self.cleared.push(space.page_table_mut().clear_kept(at)?);
+                return Ok(());
+            }
+        };
+        let from = from.map(|from| space.remove_page(from)).transpose()?;
+        let usable = from.is_none_or(|page| page.streams.contains(*taker));
+        let claimed = match usable {
+            true => space.page_table_mut().claim_gap(at, size),
+            false => Err(AddressSpaceError::InUse { at }),
+        };
+        match claimed {
+            Ok(()) => self.gaps.push(ClaimedGap { at, size, from, is_mapped }),
+            Err(_) => from.into_iter().for_each(|page| page.put_back(space)),
+        }
+        claimed
+    }
+
+    /// Gives back a claim that nothing was done with.
+    pub fn give_back(mut self, space: &mut AddressSpace) {
+        space.put_aside_back(&mut self.aside);
+        self.gaps.into_iter().rev().for_each(|gap| gap.give_back(space));
+        self.cleared.into_iter().for_each(|mapping| space.pages.keep(mapping));
+    }
+
     /// The bytes of pages that move.
     pub fn moved(&self) -> Bytes {
         let moved = self.gaps.iter().filter_map(|gap| gap.from);
@@ -88,97 +138,12 @@ impl Claim {
     }
 }
 
-impl AddressSpace {
-    /// Takes everything that a plan needs out of the address space. The plan was made for `taker` and for the address
-    /// space as it is now; otherwise nothing changes and the reason is returned.
-    pub fn claim(&mut self, plan: &Plan, taker: &Streams) -> Result<Claim, AddressSpaceError> {
-        let mut claim = Claim { window: plan.window, ..Claim::default() };
-        for &step in &plan.steps {
-            if let Err(error) = self.claim_step(step, taker, &mut claim) {
-                self.give_back(claim);
-                return Err(error);
-            }
-        }
-        let (start, end) = plan.window;
-        claim.aside = self.set_aside(start, end);
-        Ok(claim)
-    }
-
-    fn claim_step(
-        &mut self,
-        step: Step,
-        taker: &Streams,
-        claim: &mut Claim,
-    ) -> Result<(), AddressSpaceError> {
-        let (at, size, from, is_mapped) = match step {
-            Step::Create { at, size } => (at, size, None, false),
-            Step::Move { from, to, size } => (to, size, Some(from), false),
-            Step::Return { from, to, size } => (to, size, Some(from), true),
-            Step::Clear { at, .. } => {
-                let (page, size) = self.kept_at(at).ok_or(AddressSpaceError::Absent { at })?;
-                self.clear_kept(at)?;
-                claim.cleared.push(PageMapping { at, page, size });
-                return Ok(());
-            }
-        };
-        let from = from.map(|from| self.remove_page(from)).transpose()?;
-        let usable = from.is_none_or(|page| page.streams.contains(*taker));
-        let claimed = match usable {
-            true => self.claim_gap(at, size),
-            false => Err(AddressSpaceError::InUse { at }),
-        };
-        match claimed {
-            Ok(()) => claim.gaps.push(ClaimedGap { at, size, from, is_mapped }),
-            Err(_) => from.into_iter().for_each(|page| self.put_page_back(page)),
-        }
-        claimed
-    }
-
-    /// Gives back a claim that nothing was done with.
-    pub fn give_back(&mut self, mut claim: Claim) {
-        self.put_aside_back(&mut claim.aside);
-        for gap in claim.gaps.into_iter().rev() {
-            self.unclaim_gap(gap);
-        }
-        claim.cleared.into_iter().for_each(|mapping| self.keep_again(mapping));
-    }
-
-    /// Gives back one gap of a claim.
-    pub fn unclaim_gap(&mut self, gap: ClaimedGap) {
-        let cleared = self.clear_alias(gap.at);
+impl ClaimedGap {
+    /// Gives back one gap of a claim, and the page that was to move there.
+    pub fn give_back(self, space: &mut AddressSpace) {
+        let cleared = space.page_table_mut().clear_alias(self.at);
         debug_assert!(cleared.is_ok(), "the claimed gap is gone: {cleared:?}");
-        gap.from.into_iter().for_each(|page| self.put_page_back(page));
-    }
-
-    /// Puts a removed page back where it was.
-    pub fn put_page_back(&mut self, page: RemovedPage) {
-        let RemovedPage { at, page, size, streams } = page;
-        let cleared = self.clear_alias(at);
-        let placed = self.add_page(at, size, page, streams);
-        debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
-    }
-
-    /// Takes the holes in `start..end` out of the address space. Their bytes count as neither free nor taken.
-    pub fn set_aside(&mut self, start: Offset, end: Offset) -> SetAside {
-        let inside = self.holes.all.each_from(start).take_while(|hole| hole.start < end);
-        let parts: Vec<(Offset, Offset, Streams)> = inside
-            .map(|hole| (hole.start.max(start), hole.end.min(end), *self.holes.set(&hole)))
-            .collect();
-        for &(start, end, _) in &parts {
-            self.holes.remove_range(start, end);
-            self.aside += end - start;
-        }
-        self.holes.adapt(&self.runs);
-        SetAside(parts)
-    }
-
-    /// Puts holes back that were [set aside](Self::set_aside).
-    pub fn put_aside_back(&mut self, aside: &mut SetAside) {
-        for (start, end, streams) in aside.0.drain(..) {
-            self.aside -= end - start;
-            let freed = self.free(start, Bytes::new(end - start), streams);
-            debug_assert!(freed.is_ok(), "what was set aside is free already: {freed:?}");
-        }
+        self.from.into_iter().for_each(|page| page.put_back(space));
     }
 }
 

@@ -9,8 +9,8 @@
 //! small as the gaps of a window, and entirely free ones move or are released. So no plan is needed to know. An outline
 //! looks up two holes for each page, by their addresses, whatever the number of holes.
 
-use super::window::{FreeRange, MAP, openings, window};
-use super::{AddressSpace, Offset};
+use super::plan::window::{FreeRange, MAP, openings, window};
+use super::{AddressSpace, Holes, Offset};
 use crate::Bytes;
 
 /// Ranges of addresses, the lowest first.
@@ -30,6 +30,38 @@ pub struct Outline {
 }
 
 impl Outline {
+    /// The address space with `returned` free as well, no old mappings, and everything free for all streams. `returned` is
+    /// sorted by address. Without `moves`, entirely free pages stay where they are.
+    pub fn new(space: &AddressSpace, returned: &Ranges, moves: bool) -> Self {
+        let gap = |(start, end)| FreeRange { start, end, is_gap: true, price: MAP };
+        let hole = |start, end| FreeRange { start, end, is_gap: false, price: 0 };
+        let table = space.page_table();
+        let mut outline = Self {
+            granule: table.granule().bytes().get(),
+            ranges: table.gaps.each().map(gap).collect(),
+            backed: table.backed_bytes().get(),
+            movable: 0,
+            largest_page: 0,
+        };
+        let aliases = table.aliases.iter().map(|(&at, size)| gap((at, at + size)));
+        outline.ranges.extend(aliases);
+        for (at, _, size) in table.pages() {
+            let (size, end) = (size.get(), at + size.get());
+            outline.largest_page = outline.largest_page.max(size);
+            let head = free_up_to(space.holes(), at, end, returned);
+            if moves && head == end {
+                outline.movable += size;
+                outline.ranges.push(gap((at, end)));
+                continue;
+            }
+            let tail = free_down_to(space.holes(), end, head, returned);
+            let ends = [hole(at, head), hole(tail, end)];
+            outline.ranges.extend(ends.into_iter().filter(|range| range.start < range.end));
+        }
+        outline.ranges.sort_unstable_by_key(|range| range.start);
+        outline
+    }
+
     /// The bytes of all pages.
     pub fn backed_bytes(&self) -> Bytes {
         Bytes::new(self.backed)
@@ -68,93 +100,29 @@ impl Outline {
     }
 }
 
-impl AddressSpace {
-    /// The address space with `returned` free as well, no old mappings, and everything free for all streams. `returned` is
-    /// sorted by address. Without `moves`, entirely free pages stay where they are.
-    pub fn outline(&self, returned: &Ranges, moves: bool) -> Outline {
-        let gap = |(start, end)| FreeRange { start, end, is_gap: true, price: MAP };
-        let hole = |start, end| FreeRange { start, end, is_gap: false, price: 0 };
-        let mut outline = Outline {
-            granule: self.granule.bytes().get(),
-            ranges: self.gaps.each().map(gap).collect(),
-            backed: self.backed,
-            movable: 0,
-            largest_page: 0,
-        };
-        let aliases = self.aliases.iter().map(|(&at, size)| gap((at, at + size)));
-        outline.ranges.extend(aliases);
-        for (&at, placed) in &self.pages {
-            let end = at + placed.size;
-            outline.largest_page = outline.largest_page.max(placed.size);
-            let head = self.free_up_to(at, end, returned);
-            if moves && head == end {
-                outline.movable += placed.size;
-                outline.ranges.push(gap((at, end)));
-                continue;
-            }
-            let tail = self.free_down_to(end, head, returned);
-            let ends = [hole(at, head), hole(tail, end)];
-            outline.ranges.extend(ends.into_iter().filter(|range| range.start < range.end));
-        }
-        outline.ranges.sort_unstable_by_key(|range| range.start);
-        outline
+/// Where the memory that is or becomes free from `at` on ends, at most `end`.
+fn free_up_to(holes: &Holes, mut at: Offset, end: Offset, returned: &Ranges) -> Offset {
+    while at < end {
+        let next = [holes.around(at), around(at, returned)].into_iter().flatten();
+        let Some(next) = next.map(|range| range.1).max() else { return at };
+        at = next;
     }
+    end
+}
 
-    /// Whether `size` bytes in one piece would be free with `returned` free as well, which is sorted by address.
-    pub fn would_fit(&self, size: Bytes, returned: &Ranges) -> bool {
-        let size = size.get();
-        if self.holes.largest() >= size {
-            return true;
-        }
-        let mut returned = returned.iter().copied().peekable();
-        let mut holes = self.holes.each().map(|hole| (hole.start, hole.end)).peekable();
-        let mut run: (Offset, Offset) = (0, 0);
-        loop {
-            let next = match (holes.peek(), returned.peek()) {
-                (Some(hole), Some(other)) if other < hole => returned.next(),
-                (Some(_), _) => holes.next(),
-                (None, _) => returned.next(),
-            };
-            let Some((start, end)) = next else { return false };
-            // Islands may touch, and no block crosses from one to the next.
-            let goes_on = start <= run.1 && self.runs.around(run.0, start + 1).is_some();
-            run = if goes_on { (run.0, run.1.max(end)) } else { (start, end) };
-            if run.1 - run.0 >= size {
-                return true;
-            }
-        }
+/// Where the memory that is or becomes free up to `end` begins, at least `start`.
+fn free_down_to(holes: &Holes, mut end: Offset, start: Offset, returned: &Ranges) -> Offset {
+    while end > start {
+        let next = [holes.around(end - 1), around(end - 1, returned)].into_iter().flatten();
+        let Some(next) = next.map(|range| range.0).min() else { return end };
+        end = next;
     }
-
-    /// Where the memory that is or becomes free from `at` on ends, at most `end`.
-    fn free_up_to(&self, mut at: Offset, end: Offset, returned: &Ranges) -> Offset {
-        while at < end {
-            let hole = self.holes.around(at).map(|hole| hole.end);
-            let back = returned_around(at, returned).map(|range| range.1);
-            match hole.max(back) {
-                Some(next) => at = next,
-                None => return at,
-            }
-        }
-        end
-    }
-
-    /// Where the memory that is or becomes free up to `end` begins, at least `start`.
-    fn free_down_to(&self, mut end: Offset, start: Offset, returned: &Ranges) -> Offset {
-        while end > start {
-            let hole = self.holes.around(end - 1).map(|hole| hole.start);
-            let back = returned_around(end - 1, returned).map(|range| range.0);
-            match hole.into_iter().chain(back).min() {
-                Some(next) => end = next,
-                None => return end,
-            }
-        }
-        start
-    }
+    start
 }
 
 /// The range around `at`.
-fn returned_around(at: Offset, returned: &Ranges) -> Option<(Offset, Offset)> {
-    let above = returned.partition_point(|range| range.0 <= at);
-    let range = returned.get(above.checked_sub(1)?)?;
+fn around(at: Offset, ranges: &Ranges) -> Option<(Offset, Offset)> {
+    let above = ranges.partition_point(|range| range.0 <= at);
+    let range = ranges.get(above.checked_sub(1)?)?;
     (at < range.1).then_some(*range)
 }

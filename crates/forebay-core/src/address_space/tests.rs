@@ -7,10 +7,10 @@ mod model;
 mod plans;
 mod reference;
 mod steps;
-mod whole;
 
 use proptest::prelude::*;
 
+use super::holes::tests::listed;
 use super::*;
 use events::{Event, cells, events, growths};
 use model::{CELL, GRANULE, Model, SPACE};
@@ -22,8 +22,47 @@ const C: Streams = Streams::only(2);
 /// An address space that begins at nothing.
 fn space_of(granule: PageSize, size: Bytes) -> AddressSpace {
     let mut space = AddressSpace::new(granule, Boundaries::Joined);
-    space.reserve(0, size).unwrap();
+    space.page_table_mut().reserve(0, size).unwrap();
     space
+}
+
+/// Questions and requests as tests ask them.
+trait Asked {
+    /// Allocates for `taker`, which is one stream or none that can be told apart.
+    fn allocate(&mut self, size: Bytes, taker: Streams) -> Option<Offset>;
+
+    /// The streams that `taker` should wait for.
+    fn better_owner(&mut self, size: Bytes, taker: Streams) -> Option<Streams>;
+
+    /// Every stream in whose order something is free.
+    fn owners(&self) -> Streams;
+
+    /// The bytes of all pages that are entirely free.
+    fn free_whole_pages(&self) -> Bytes;
+}
+
+impl Asked for AddressSpace {
+    fn allocate(&mut self, size: Bytes, taker: Streams) -> Option<Offset> {
+        self.allocate_for(size, number(taker))
+    }
+
+    fn better_owner(&mut self, size: Bytes, taker: Streams) -> Option<Streams> {
+        self.better_owner_for(size, number(taker))
+    }
+
+    fn owners(&self) -> Streams {
+        listed(&self.holes).into_iter().fold(Streams::NONE, |all, hole| all.or(hole.2))
+    }
+
+    fn free_whole_pages(&self) -> Bytes {
+        Bytes::new(self.free_pages().map(|page| page.1.get()).sum())
+    }
+}
+
+/// The number of a stream; of one that cannot be told apart, a number that no other has.
+fn number(taker: Streams) -> u32 {
+    assert!(taker.numbers().count() < 2, "{taker:?} is not one stream");
+    taker.numbers().next().unwrap_or(Streams::MOST)
 }
 
 /// Whether work of one of `idle` being over means that memory free in the order of `free` is.
@@ -89,12 +128,12 @@ impl Pair {
     }
 
     fn record_wait(&mut self, taker: Streams, owner: Streams) {
-        self.space.record_wait(taker, owner);
+        self.space.holes_mut().record_wait(taker, owner);
         self.model.extend(|set| !owner.is_empty() && set.contains(owner), taker);
     }
 
     fn record_idle(&mut self, streams: Streams) {
-        self.space.record_idle(streams);
+        self.space.holes_mut().record_idle(streams);
         self.model.extend(|set| is_over(set, streams), Streams::ALL);
     }
 
@@ -108,11 +147,11 @@ impl Pair {
     }
 
     fn clear_kept(&mut self, at: u64) -> Option<()> {
-        self.both(|l| l.clear_kept(at), |m| m.clear_kept(at))
+        self.both(|l| l.page_table_mut().clear_kept(at).map(drop), |m| m.clear_kept(at))
     }
 
     fn clear_alias(&mut self, at: u64) -> Option<()> {
-        self.both(|l| l.clear_alias(at), |m| m.clear_alias(at))
+        self.both(|l| l.page_table_mut().clear_alias(at), |m| m.clear_alias(at))
     }
 
     /// Makes a plan and carries it out as a pool does.
@@ -141,16 +180,23 @@ impl Pair {
                     self.add_page(at, size.get(), taker).unwrap();
                 }
                 Step::Clear { at, size } => {
-                    assert_eq!(self.space.kept_at(at).map(|kept| kept.1), Some(size));
+                    assert_eq!(
+                        self.space.page_table().kept().get(at).map(|kept| kept.size),
+                        Some(size)
+                    );
                     self.clear_kept(at).unwrap();
                 }
                 Step::Move { from, to, size } | Step::Return { from, to, size } => {
-                    let kept = self.space.kept_at(to);
+                    let kept = self.space.page_table().kept().get(to);
                     let (page, lifted, free) = self.remove_page(from).unwrap();
                     assert_eq!(lifted, size);
                     assert!(free.contains(taker), "a page that the taker may not write is moved");
                     if matches!(step, Step::Return { .. }) {
-                        assert_eq!(kept, Some((page, size)), "it is not mapped there");
+                        assert_eq!(
+                            kept,
+                            Some(PageMapping { at: to, page, size }),
+                            "it is not mapped there"
+                        );
                         returned += size.get();
                     } else {
                         assert_eq!(kept, None, "another is mapped there");
@@ -202,7 +248,10 @@ impl Pair {
                 let aliases: Vec<u64> = self.model.aliases.keys().copied().collect();
                 if let Some(at) = pick(&aliases, alias) {
                     let page = self.pages_before[&at];
-                    self.both(|l| l.keep_alias(at, page), |m| m.keep_alias(at, page));
+                    self.both(
+                        |l| l.page_table_mut().keep_alias(at, page),
+                        |m| m.keep_alias(at, page),
+                    );
                 }
             }
             Event::ClearKept { kept } => {
@@ -223,26 +272,25 @@ impl Pair {
     fn check(&self) {
         let (space, model) = (&self.space, &self.model);
         let holes = model.holes();
-        let known: Vec<_> =
-            space.holes.each().map(|h| (h.start, h.end, *space.holes.set(&h))).collect();
-        assert_eq!(known, holes);
+        assert_eq!(listed(&space.holes), holes);
         let sizes = || holes.iter().map(|hole| hole.1 - hole.0);
-        assert_eq!(space.free_bytes().get(), sizes().sum::<u64>());
-        assert_eq!(space.largest_hole().get(), sizes().max().unwrap_or(0));
-        assert_eq!(space.hole_count(), holes.len());
+        assert_eq!(space.holes().bytes().get(), sizes().sum::<u64>());
+        assert_eq!(space.holes().largest().get(), sizes().max().unwrap_or(0));
+        assert_eq!(space.holes().count(), holes.len());
         let backed = model.pages.values().map(|(size, _)| size).sum::<u64>();
         assert_eq!(space.backed_bytes().get(), backed);
         assert_eq!(space.taken(), model.taken());
         assert!(space.peak >= space.taken());
-        let pages = space.pages().map(|(at, page, size)| (at, (size.get(), page)));
+        let pages = space.page_table().pages().map(|(at, page, size)| (at, (size.get(), page)));
         assert!(pages.eq(model.pages.clone()));
-        assert_eq!(space.aliases, model.aliases);
-        let mut kept: Vec<_> = space.kept().map(|(at, size)| (at, size.get())).collect();
+        assert_eq!(space.pages.aliases, model.aliases);
+        let mut kept: Vec<_> =
+            space.page_table().kept().oldest_first().map(|(at, size)| (at, size.get())).collect();
         kept.sort_unstable();
         assert!(kept.into_iter().eq(model.kept.iter().map(|(&at, kept)| (at, kept.0))));
         for (_, page) in model.pages.values() {
             let due = model.kept.iter().filter(|(_, kept)| kept.1 == *page).map(|(&at, _)| at);
-            assert!(space.kept_of(*page).eq(due));
+            assert!(space.page_table().kept().of(*page).eq(due));
         }
         let idle: Vec<_> = space.free_pages().map(|(at, size)| (at, size.get())).collect();
         assert_eq!(idle, model.free_pages());
@@ -367,21 +415,21 @@ proptest! {
         let blocks: Vec<_> = blocks.filter_map(|(at, block)| comes_back(at).then_some(block)).collect();
         let ranges: Vec<_> = blocks.iter().map(|&(at, size)| (at, at + size)).collect();
         let (size, limit) = (Bytes::new(size), Bytes::new(limit * GRANULE));
-        let would_fit = space.would_fit(size, &ranges);
-        let outline = space.outline(&ranges, moves);
+        let would_fit = space.holes().would_fit(size, &ranges);
+        let outline = Outline::new(&space, &ranges, moves);
 
         for (at, size) in blocks {
             space.free(at, Bytes::new(size), Streams::ALL).unwrap();
         }
         for at in pair.model.aliases.keys() {
-            space.clear_alias(*at).unwrap();
+            space.page_table_mut().clear_alias(*at).unwrap();
         }
-        space.record_idle(Streams::ALL);
-        prop_assert_eq!(would_fit, space.largest_hole() >= size);
+        space.holes_mut().record_idle(Streams::ALL);
+        prop_assert_eq!(would_fit, space.holes().largest() >= size);
         let whole = if moves { space.free_whole_pages() } else { Bytes::ZERO };
         prop_assert_eq!(outline.movable_bytes(), whole);
         // A reservation more, so that no plan lacks addresses.
-        space.reserve(2 * SPACE, Bytes::new(4 * SPACE)).unwrap();
+        space.page_table_mut().reserve(2 * SPACE, Bytes::new(4 * SPACE)).unwrap();
         let growth = Growth { largest_page: Bytes::ZERO, moves, ..Growth::default() };
         let can_plan = |space: &AddressSpace| Plan::make(space, size, A, &growth, limit).is_ok();
         let mut can = can_plan(&space);
@@ -389,7 +437,7 @@ proptest! {
             let free: Vec<_> = space.free_pages().map(|page| page.0).collect();
             for at in free {
                 space.remove_page(at).unwrap();
-                space.clear_alias(at).unwrap();
+                space.page_table_mut().clear_alias(at).unwrap();
             }
             can |= can_plan(&space);
         }
@@ -436,8 +484,8 @@ fn neighbours_merge_only_with_a_stream_in_common() {
         pair.add_page(at * GRANULE, GRANULE, streams).unwrap();
     }
     pair.check();
-    assert_eq!(pair.space.hole_count(), 3);
-    assert_eq!(pair.space.largest_hole().get(), 2 * GRANULE);
+    assert_eq!(pair.space.holes().count(), 3);
+    assert_eq!(pair.space.holes().largest().get(), 2 * GRANULE);
     assert_eq!(pair.allocate(2 * GRANULE, A), None);
     assert_eq!(
         pair.allocate(2 * GRANULE, C),
@@ -455,7 +503,7 @@ fn waiting_merges() {
     assert_eq!(pair.allocate(2 * GRANULE, A), None);
     pair.record_wait(A, B);
     pair.check();
-    assert_eq!(pair.space.hole_count(), 1);
+    assert_eq!(pair.space.holes().count(), 1);
     assert_eq!(pair.allocate(2 * GRANULE, B), None, "B has not waited for A");
     assert_eq!(pair.allocate(2 * GRANULE, A), Some(0));
 }
@@ -514,7 +562,7 @@ fn a_line_of_many_holes_finds_the_lowest() {
     space.add_page(0, page, 1, A).unwrap();
     let cell = Bytes::new(CELL);
     let all: Vec<u64> = (0..page.get() / CELL).map(|_| space.allocate(cell, A).unwrap()).collect();
-    assert_eq!((space.allocate(cell, A), space.hole_count()), (None, 0));
+    assert_eq!((space.allocate(cell, A), space.holes().count()), (None, 0));
     let mut random = crate::Random::new(7);
     let mut live: std::collections::BTreeSet<u64> = all.into_iter().collect();
     let mut free: std::collections::BTreeSet<u64> = std::collections::BTreeSet::new();
@@ -538,7 +586,7 @@ fn a_line_of_many_holes_finds_the_lowest() {
                 live.insert(at);
             }
         }
-        assert_eq!(space.free_bytes().get(), u64::try_from(free.len()).unwrap() * CELL);
+        assert_eq!(space.holes().bytes().get(), u64::try_from(free.len()).unwrap() * CELL);
     }
 }
 

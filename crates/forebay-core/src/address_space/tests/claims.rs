@@ -5,34 +5,40 @@ use super::*;
 impl Pair {
     /// Claims what a plan needs: no request gets it, and given back it is all where it was.
     pub(super) fn claim_and_give_back(&mut self, plan: &Plan, size: u64, taker: Streams) {
-        let claim = self.space.claim(plan, &taker).unwrap();
+        let claim = Claim::take(&mut self.space, plan, &taker).unwrap();
         if !plan.steps.is_empty() {
-            assert!(!self.space.can_take(Bytes::new(size), taker), "the request fits already");
+            let fits = self.space.clone().allocate(Bytes::new(size), taker);
+            assert_eq!(fits, None, "the request fits already");
             let (start, end) = plan.window;
-            assert!(self.space.holes().all(|(at, size)| at + size.get() <= start || at >= end));
+            assert!(
+                self.space.holes().iter().all(|(at, size)| at + size.get() <= start || at >= end)
+            );
             for gap in &claim.gaps {
-                assert_eq!(self.space.clone().claim_gap(gap.at, gap.size).ok(), None);
+                assert_eq!(
+                    self.space.clone().page_table_mut().claim_gap(gap.at, gap.size).ok(),
+                    None
+                );
             }
         }
-        self.space.give_back(claim);
+        claim.give_back(&mut self.space);
         self.check();
     }
 
     /// Claims what a plan needs and settles it as a pool does: the request lies in one hole then.
     pub(super) fn claim_and_settle(&self, plan: &Plan, size: u64, taker: Streams) {
         let (mut space, mut page) = (self.space.clone(), 1_u64 << 40);
-        let mut claim = space.claim(plan, &taker).unwrap();
+        let mut claim = Claim::take(&mut space, plan, &taker).unwrap();
         for gap in claim.gaps.drain(..) {
             page += 1;
             let number = gap.from.map_or(page, |from| from.page);
-            space.clear_alias(gap.at).unwrap();
+            space.page_table_mut().clear_alias(gap.at).unwrap();
             space.add_page(gap.at, gap.size, number, taker).unwrap();
             let (start, end) = (gap.at.max(claim.window.0), gap.at + gap.size.get());
             claim.aside.extend(space.set_aside(start, end.min(claim.window.1)));
             let outside = |(at, size): (u64, Bytes)| {
                 at + size.get() <= claim.window.0 || at >= claim.window.1
             };
-            assert!(space.holes().all(outside), "others get a part before it is whole");
+            assert!(space.holes().iter().all(outside), "others get a part before it is whole");
         }
         space.put_aside_back(&mut claim.aside);
         assert!(space.allocate(Bytes::new(size), taker).is_some(), "{size} B do not fit");

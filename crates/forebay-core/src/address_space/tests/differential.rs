@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::reference::{Listed, Reference};
-use super::{A, B, config};
+use super::{A, Asked, B, config};
+use crate::address_space::holes::tests::{check, listed};
 use crate::address_space::{
     AddressSpace, AddressSpaceError, Boundaries, Growth, Plan, PlanError, Step, Streams,
 };
@@ -30,8 +31,8 @@ impl Twins {
         let mut space = AddressSpace::new(PageSize::new(GRANULE).unwrap(), boundaries);
         let apart = boundaries == Boundaries::Apart;
         if !apart {
-            space.reserve(BASE, Bytes::new(granules * GRANULE)).unwrap();
-            assert_eq!(space.reserved_bytes().get(), granules * GRANULE);
+            space.page_table_mut().reserve(BASE, Bytes::new(granules * GRANULE)).unwrap();
+            assert_eq!(space.page_table().reserved_bytes().get(), granules * GRANULE);
         }
         let size = BASE + granules * GRANULE;
         let mut list = Reference { size, granule: GRANULE, apart, ..Reference::default() };
@@ -82,7 +83,9 @@ impl Twins {
     }
 
     fn allocate(&mut self, most: u64) {
-        let (size, taker) = ((1 + self.random.below(most)) * CELL, self.set());
+        // One stream, or none that can be told apart.
+        let taker = if self.random.chance(1, 20) { Streams::NONE } else { self.stream() };
+        let size = (1 + self.random.below(most)) * CELL;
         let worth = self.space.better_owner(Bytes::new(size), taker);
         assert_eq!(worth, self.list.better_owner(size, taker));
         let at = self.space.allocate(Bytes::new(size), taker);
@@ -101,7 +104,7 @@ impl Twins {
         };
         let size = self.random.below(20) * CELL;
         let around = self.list.holes.iter().find(|hole| hole.0 <= at && at < hole.1);
-        assert_eq!(self.space.hole_end(at), around.map(|hole| hole.1));
+        assert_eq!(self.space.holes().around(at).map(|hole| hole.1), around.map(|hole| hole.1));
         let taken = self.space.allocate_at(at, Bytes::new(size));
         assert_eq!(taken.is_ok(), self.list.allocate_at(at, size), "{size} B at {at:#x}");
         self.live.extend(taken.ok().map(|()| (at, size)));
@@ -143,7 +146,7 @@ impl Twins {
     fn clear_alias(&mut self) {
         let aliases: Vec<u64> = self.list.aliases.keys().copied().filter(|&at| at > 0).collect();
         let Some(index) = self.random.index(aliases.len()) else { return };
-        assert_eq!(self.space.clear_alias(aliases[index]), Ok(()));
+        assert_eq!(self.space.page_table_mut().clear_alias(aliases[index]), Ok(()));
         self.list.aliases.remove(&aliases[index]);
     }
 
@@ -183,7 +186,7 @@ impl Twins {
     /// With another range there is a plan exactly where addresses were lacking.
     fn check_lack(&self, lack: PlanError, size: u64, taker: Streams, growth: &Growth, limit: u64) {
         let mut space = self.space.clone();
-        space.reserve(BASE - (1 << 40), Bytes::new(1 << 30)).unwrap();
+        space.page_table_mut().reserve(BASE - (1 << 40), Bytes::new(1 << 30)).unwrap();
         let again = Plan::make(&space, Bytes::new(size), taker, growth, Bytes::new(limit));
         assert_eq!(again.is_ok(), lack == PlanError::Addresses, "{lack:?}, then {again:?}");
     }
@@ -196,27 +199,27 @@ impl Twins {
             19 => self.give_anything(),
             20 => {
                 let (taker, owner) = (self.set(), self.set());
-                self.space.record_wait(taker, owner);
+                self.space.holes_mut().record_wait(taker, owner);
                 self.list.record_wait(taker, owner);
             }
             21 => {
                 let (taker, owners) = (self.set(), self.set().or(self.set()));
-                self.space.record_wait_any(taker, owners);
+                self.space.holes_mut().record_wait_any(taker, owners);
                 self.list.record_wait_any(taker, owners);
             }
             22 => {
                 let streams = self.set();
                 if self.random.chance(1, 3) {
-                    self.space.record_idle(streams);
+                    self.space.holes_mut().record_idle(streams);
                     self.list.record_idle(streams);
                 }
             }
             23 => {
                 let (from, to) = (self.stream(), self.set());
-                self.space.hand_over(from, to);
+                self.space.holes_mut().hand_over(from, to);
                 self.list.hand_over(from, to);
                 let has = |hole: &Listed| hole.2 != Streams::ALL && hole.2.contains(from);
-                assert_eq!(self.space.owns_nothing(from), !self.list.holes.iter().any(has));
+                assert_eq!(self.space.holes().owns_nothing(from), !self.list.holes.iter().any(has));
             }
             24..=27 => self.add_page(),
             28 => self.remove_page(),
@@ -228,21 +231,17 @@ impl Twins {
 
     fn check(&self) {
         let (space, list) = (&self.space, &self.list);
-        space.holes.check(space);
-        let holes: Vec<Listed> = space
-            .holes
-            .each()
-            .map(|hole| (hole.start, hole.end, *space.holes.set(&hole)))
-            .collect();
+        check(&space.holes);
+        let holes = listed(&space.holes);
         assert_eq!(holes, list.holes);
         assert_eq!(space.owners(), list.owners());
         assert_eq!(
-            (space.hole_count(), space.free_bytes().get()),
+            (space.holes().count(), space.holes().bytes().get()),
             (holes.len(), list.free_bytes())
         );
         assert_eq!(space.backed_bytes().get(), list.backed());
         let largest = holes.iter().map(|hole| hole.1 - hole.0).max().unwrap_or(0);
-        assert_eq!(space.largest_hole().get(), largest);
+        assert_eq!(space.holes().largest().get(), largest);
         let free = |at: u64, end: u64| {
             let inside = holes.iter().map(|hole| hole.1.min(end).saturating_sub(hole.0.max(at)));
             inside.sum::<u64>() == end - at
@@ -297,7 +296,7 @@ fn a_long_line_agrees_with_a_list_of_holes() {
             }
         }
         twins.check();
-        twins.space.record_idle(Streams::ALL);
+        twins.space.holes_mut().record_idle(Streams::ALL);
         twins.list.record_idle(Streams::ALL);
         twins.check();
     }
@@ -310,9 +309,9 @@ fn what_is_free_for_all_stays_so_when_a_number_is_handed_over() {
     space.add_page(0, page, 1, Streams::ALL).unwrap();
     space.add_page(2 * GRANULE, page, 2, A).unwrap();
     space.add_page(4 * GRANULE, page, 3, A.or(B)).unwrap();
-    assert!(!space.owns_nothing(A));
-    space.hand_over(A, Streams::NONE);
-    assert!(space.owns_nothing(A) && !space.owns_nothing(B));
+    assert!(!space.holes().owns_nothing(A));
+    space.holes_mut().hand_over(A, Streams::NONE);
+    assert!(space.holes().owns_nothing(A) && !space.holes().owns_nothing(B));
     assert_eq!(space.allocate(page, Streams::NONE), Some(0), "it is still everybody's");
     assert_eq!(
         space.allocate(page, A),
@@ -321,7 +320,7 @@ fn what_is_free_for_all_stays_so_when_a_number_is_handed_over() {
     );
     assert_eq!(space.allocate(page, B), Some(4 * GRANULE));
     assert_eq!(space.allocate(page, Streams::only(Streams::MOST)), None);
-    space.record_idle(Streams::ALL);
+    space.holes_mut().record_idle(Streams::ALL);
     assert_eq!(space.allocate(page, A), Some(2 * GRANULE), "nobody's until the device was idle");
 }
 
@@ -345,23 +344,30 @@ fn ranges_may_touch_and_not_overlap() {
     );
     let plan = |space: &AddressSpace| Plan::make(space, size, A, &Growth::default(), Bytes::MAX);
     assert_eq!(plan(&space), Err(PlanError::Addresses));
-    space.reserve(BASE, size).unwrap();
+    space.page_table_mut().reserve(BASE, size).unwrap();
     assert!(plan(&space).is_ok());
     let inside = BASE + 3 * GRANULE;
-    assert_eq!(space.reserve(inside, size), Err(AddressSpaceError::Occupied { at: inside }));
-    assert!(space.reserve(BASE + 1, size).is_err() && space.reserve(1 << 57, size).is_err());
-    space.reserve(BASE + size.get(), size).unwrap();
-    assert_eq!(space.reserved_bytes(), Bytes::new(8 * GRANULE));
+    assert_eq!(
+        space.page_table_mut().reserve(inside, size),
+        Err(AddressSpaceError::Occupied { at: inside })
+    );
+    assert!(
+        space.page_table_mut().reserve(BASE + 1, size).is_err()
+            && space.page_table_mut().reserve(1 << 57, size).is_err()
+    );
+    space.page_table_mut().reserve(BASE + size.get(), size).unwrap();
+    assert_eq!(space.page_table().reserved_bytes(), Bytes::new(8 * GRANULE));
     // A block may lie across the two, a page may not.
     let across = space.add_page(inside, Bytes::new(2 * GRANULE), 1, A);
     assert_eq!(across, Err(AddressSpaceError::Malformed { at: inside, size: 2 * GRANULE }));
     space.add_page(inside, page, 1, A).unwrap();
     space.add_page(BASE + size.get(), page, 2, A).unwrap();
     assert_eq!(space.allocate(Bytes::new(2 * GRANULE), A), Some(inside));
-    let pages: Vec<u64> = space.pages_in(inside + 1, inside + 2).map(|page| page.0).collect();
+    let pages: Vec<u64> =
+        space.page_table().pages_in(inside + 1, inside + 2).map(|page| page.0).collect();
     assert_eq!(pages, [inside]);
-    assert_eq!(space.pages_in(inside, BASE + size.get() + 1).count(), 2);
-    assert_eq!(space.pages_in(BASE, inside).count(), 0);
+    assert_eq!(space.page_table().pages_in(inside, BASE + size.get() + 1).count(), 2);
+    assert_eq!(space.page_table().pages_in(BASE, inside).count(), 0);
 }
 
 #[test]
@@ -371,7 +377,7 @@ fn segments_are_islands() {
     space.add_page(BASE, page, 1, A).unwrap();
     space.add_page(BASE + GRANULE, page, 2, A).unwrap();
     assert_eq!(space.add_page(BASE, page, 3, A), Err(AddressSpaceError::Occupied { at: BASE }));
-    assert_eq!(space.hole_count(), 2);
+    assert_eq!(space.holes().count(), 2);
     assert_eq!(space.allocate(Bytes::new(2 * GRANULE), A), None);
     assert_eq!(space.allocate(page, A), Some(BASE));
     assert_eq!(space.allocate(page, A), Some(BASE + GRANULE));
@@ -379,7 +385,7 @@ fn segments_are_islands() {
     assert_eq!(both, Err(AddressSpaceError::InUse { at: BASE }), "no block lies in both");
     space.free(BASE + GRANULE, page, A).unwrap();
     space.free(BASE, page, A).unwrap();
-    assert_eq!((space.hole_count(), space.largest_hole()), (2, page));
+    assert_eq!((space.holes().count(), space.holes().largest()), (2, page));
     let wanted = |limit| Plan::segment(&space, page, &Growth::default(), Bytes::new(limit));
     assert_eq!(wanted(2 * GRANULE), None);
     assert_eq!(wanted(3 * GRANULE), Some(page));

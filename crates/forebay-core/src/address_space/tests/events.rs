@@ -40,6 +40,14 @@ fn sets() -> impl Strategy<Value = Streams> {
     ]
 }
 
+/// One stream, or none that can be told apart.
+fn takers() -> impl Strategy<Value = Streams> {
+    prop_oneof![
+        8 => (0_u32..4).prop_map(Streams::only),
+        1 => Just(Streams::only(Streams::MOST)),
+    ]
+}
+
 pub(super) fn cells(most: u64) -> impl Strategy<Value = u64> {
     (1..=most).prop_map(|count| count * CELL)
 }
@@ -81,7 +89,7 @@ fn plans() -> impl Strategy<Value = Event> {
 
 pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
-        8 => (cells(20), sets()).prop_map(|(size, streams)| Event::Take { size, streams }),
+        8 => (cells(20), takers()).prop_map(|(size, streams)| Event::Take { size, streams }),
         6 => (0_usize..64, sets()).prop_map(|(block, streams)| Event::Give { block, streams }),
         1 => (places(), page_sizes(), sets())
             .prop_map(|(at, size, streams)| Event::GiveAnything { at, size, streams }),

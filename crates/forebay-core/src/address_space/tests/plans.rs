@@ -1,7 +1,7 @@
 //! Plans for lines that are small enough to be drawn.
 
 use super::model::{GRANULE, SPACE};
-use super::{A, B, space_of};
+use super::{A, Asked, B, space_of};
 use crate::address_space::{AddressSpace, AddressSpaceError, Growth, Plan, Step, Streams};
 use crate::{Bytes, PageSize};
 
@@ -44,7 +44,7 @@ fn free_pages_are_moved_before_any_is_made_above_the_spare() {
     let block = space.allocate(Bytes::new(3 * GRANULE), A).unwrap();
     space.free(block, Bytes::new(3 * GRANULE), A).unwrap();
     space.remove_page(10 * GRANULE).unwrap();
-    space.clear_alias(10 * GRANULE).unwrap();
+    space.page_table_mut().clear_alias(10 * GRANULE).unwrap();
     assert_eq!(steps(&space, 1, 5, A), moved);
 }
 
@@ -136,7 +136,7 @@ fn a_page_returns_for_nothing_to_where_it_is_mapped_still() {
     for (from, to) in [(0, 4), (2, 5)] {
         let number = space.remove_page(from * GRANULE).unwrap().page;
         space.add_page(to * GRANULE, page, number, A).unwrap();
-        space.keep_alias(from * GRANULE, number).unwrap();
+        space.page_table_mut().keep_alias(from * GRANULE, number).unwrap();
     }
     // Another page may not take a place that is still mapped.
     let other = space.add_page(0, page, 9, A);

@@ -1,8 +1,8 @@
 //! What it costs: nodes visited, not time, so that an address space that looks at every hole is found out on
 //! any machine.
 
-use super::A;
-use crate::address_space::tree::check::visits;
+use super::{A, Asked};
+use crate::address_space::holes::tests::visits;
 use crate::address_space::{AddressSpace, Boundaries, Growth, Plan, Streams};
 use crate::{Bytes, PageSize, Random};
 
@@ -16,7 +16,7 @@ fn space(
 ) -> (AddressSpace, Vec<(u64, u64, Streams)>) {
     let mut space = AddressSpace::new(PageSize::DEVICE, Boundaries::Joined);
     let page = Bytes::mib(2);
-    space.reserve(0, Bytes::gib(4)).unwrap();
+    space.page_table_mut().reserve(0, Bytes::gib(4)).unwrap();
     let mut blocks = Vec::new();
     for number in 0_u64.. {
         if blocks.len() as u64 >= 2 * holes {
@@ -54,7 +54,7 @@ fn visits_per_step(holes: u64, streams: u64) -> f64 {
             let owner = Streams::only(owners.numbers().next().unwrap());
             // Joining is paid for by the blocks that came back before.
             if random.chance(1, 50) {
-                space.record_wait(taker, owner);
+                space.holes_mut().record_wait(taker, owner);
             }
         }
         let at = space.allocate(Bytes::new(size), taker);
@@ -95,7 +95,7 @@ fn a_thousand_streams_cost_a_request_what_a_few_do() {
 fn gaps_and_donors(count: u64) -> AddressSpace {
     let mib = |count: u64| Bytes::mib(count).get();
     let mut space = AddressSpace::new(PageSize::DEVICE, Boundaries::Joined);
-    space.reserve(0, Bytes::gib(4096)).unwrap();
+    space.page_table_mut().reserve(0, Bytes::gib(4096)).unwrap();
     for page in 0..count {
         space.add_page(page * mib(4), Bytes::mib(2), page, A).unwrap();
     }
@@ -136,7 +136,7 @@ fn a_request_that_moves_three_pages_costs_the_same_among_very_many() {
     }
     let visited = |count: u64| {
         let mut space = AddressSpace::new(PageSize::DEVICE, Boundaries::Joined);
-        space.reserve(0, Bytes::gib(4096)).unwrap();
+        space.page_table_mut().reserve(0, Bytes::gib(4096)).unwrap();
         for page in 0..count {
             space.add_page(Bytes::mib(2 * page).get(), Bytes::mib(2), page, A).unwrap();
             space.allocate(Bytes::mib(2), A).unwrap();
@@ -162,7 +162,7 @@ fn a_prepared_plan_is_the_same() {
     for seed in 0..if cfg!(miri) { 2 } else { 300 } {
         let mut random = Random::new(seed);
         let mut space = AddressSpace::new(PageSize::DEVICE, Boundaries::Joined);
-        space.reserve(0, Bytes::gib(64)).unwrap();
+        space.page_table_mut().reserve(0, Bytes::gib(64)).unwrap();
         let granule = PageSize::DEVICE.bytes().get();
         let (mut at, mut live) = (0, Vec::new());
         for page in 0..120 {
@@ -182,7 +182,7 @@ fn a_prepared_plan_is_the_same() {
             let (at, size, owner) = live.swap_remove(index);
             space.free(at, Bytes::new(size), owner).unwrap();
         }
-        space.record_wait(A, Streams::only(2));
+        space.holes_mut().record_wait(A, Streams::only(2));
         let growth = Growth { largest_page: Bytes::mib(8), ..Growth::default() };
         space.record_growth(Bytes::mib(2), Bytes::ZERO, &growth);
         let mut prepared = space.clone();

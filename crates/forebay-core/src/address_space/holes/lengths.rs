@@ -5,7 +5,8 @@
 //! unused for as many changes as building it cost. A program with few holes never has it: there a scan costs less than
 //! maintaining it.
 
-use std::collections::BTreeSet;
+use core::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use super::groups::GroupId;
 use super::tree::Hole;
@@ -118,14 +119,26 @@ impl Lengths {
         self.all.range((size, 0)..).next().copied()
     }
 
-    /// How long the shortest hole of a group is that has at least `size` bytes.
-    pub(super) fn shortest_of(&self, id: GroupId, size: u64) -> Option<u64> {
-        self.grouped.get(id.slot())?.range((size, 0)..).next().map(|hole| hole.0)
+    /// The next hole of a group from a length and start on: its length, and where it begins.
+    pub(super) fn next_of(&self, id: GroupId, from: (u64, u64)) -> Option<(u64, u64)> {
+        self.grouped.get(id.slot())?.range(from..).next().copied()
     }
 
-    /// The next hole of a group, given by its slot, from a length and start on.
-    pub(super) fn next_of(&self, slot: usize, from: (u64, u64)) -> Option<(u64, u64)> {
-        self.grouped.get(slot)?.range(from..).next().copied()
+    /// The holes of some groups that have at least `least` bytes, the shortest first and the lowest of equals: length and
+    /// start. Looked up one after another.
+    pub(super) fn each_of(
+        &self,
+        groups: impl Iterator<Item = GroupId>,
+        least: u64,
+    ) -> impl Iterator<Item = (u64, u64)> {
+        let next_of = |id, from| self.next_of(id, from).map(|hole| Reverse((hole, id)));
+        // The next hole of each group.
+        let mut next: BinaryHeap<_> = groups.filter_map(|id| next_of(id, (least, 0))).collect();
+        core::iter::from_fn(move || {
+            let Reverse(((length, start), id)) = next.pop()?;
+            next.extend(next_of(id, (length, start.saturating_add(1))));
+            Some((length, start))
+        })
     }
 
     /// Notes that the index is in use.

@@ -14,11 +14,11 @@
 //! enough, from the lowest address up.
 
 mod branches;
-#[cfg(test)]
-pub(super) mod check;
 mod fast_path;
 mod leaves;
 mod node;
+#[cfg(test)]
+pub(super) mod tests;
 
 use super::groups::GroupId;
 use branches::Branches;
@@ -254,7 +254,7 @@ impl Tree {
 
 /// Counts a node that was visited, for tests.
 #[inline]
-pub(super) fn visit() {
+pub(in crate::address_space) fn visit() {
     #[cfg(test)]
-    check::count();
+    tests::count();
 }

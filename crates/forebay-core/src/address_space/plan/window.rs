@@ -9,20 +9,20 @@
 //! Only gaps and the holes beside them are considered: a hole that touches no gap cannot be extended. Where a
 //! page can return to a kept mapping, filling the gap is free.
 
-use super::{AddressSpace, Offset, Streams};
+use super::Offset;
 
 /// A part of an opening: a hole, or a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FreeRange {
-    pub(super) start: Offset,
-    pub(super) end: Offset,
-    pub(super) is_gap: bool,
+pub(in crate::address_space) struct FreeRange {
+    pub(in crate::address_space) start: Offset,
+    pub(in crate::address_space) end: Offset,
+    pub(in crate::address_space) is_gap: bool,
     /// What it costs the driver to fill a byte of it.
-    pub(super) price: u64,
+    pub(in crate::address_space) price: u64,
 }
 
 /// The price of a gap: a page has to be mapped.
-pub(super) const MAP: u64 = 3;
+pub(in crate::address_space) const MAP: u64 = 3;
 
 /// The price of a gap where another page is still mapped: on one H200, to remove a mapping takes two thirds of the time
 /// of making one.
@@ -30,15 +30,15 @@ const UNMAP_AND_MAP: u64 = 5;
 
 /// A kept mapping to which its page can return, because the taker may use all of it where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Return {
-    pub(super) to: Offset,
-    pub(super) size: u64,
-    pub(super) from: Offset,
+pub(in crate::address_space) struct Return {
+    pub(in crate::address_space) to: Offset,
+    pub(in crate::address_space) size: u64,
+    pub(in crate::address_space) from: Offset,
 }
 
 /// Splits the gaps at kept mappings, so that a window can be measured by what it costs. `kept` and `returns` are in the
 /// order of their addresses.
-pub(super) fn split(
+pub(in crate::address_space) fn split(
     ranges: &[FreeRange],
     kept: impl Iterator<Item = (Offset, Offset)>,
     returns: &[Return],
@@ -61,52 +61,32 @@ pub(super) fn split(
 
 /// Where a block could lie once its gaps are filled; the smaller, the better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Window {
+pub(in crate::address_space) struct Window {
     /// What it costs the driver to fill its gaps.
-    pub(super) price: u64,
-    pub(super) missing: u64,
+    pub(in crate::address_space) price: u64,
+    pub(in crate::address_space) missing: u64,
     /// The bytes of its opening that stay free: using up a small opening is better than splitting a
     /// large one.
-    pub(super) left: u64,
-    pub(super) at: Offset,
+    pub(in crate::address_space) left: u64,
+    pub(in crate::address_space) at: Offset,
 }
 
 /// Groups the ranges into runs that touch.
-pub(super) fn openings(ranges: &[FreeRange]) -> impl Iterator<Item = &[FreeRange]> {
+pub(in crate::address_space) fn openings(
+    ranges: &[FreeRange],
+) -> impl Iterator<Item = &[FreeRange]> {
     ranges.chunk_by(|one, next| one.end == next.start)
-}
-
-impl AddressSpace {
-    /// The gaps, and the holes beside them that `taker` can use, in order.
-    pub(super) fn ranges(&self, taker: &Streams) -> Vec<FreeRange> {
-        let mut ranges: Vec<FreeRange> = Vec::new();
-        for (start, end) in self.gaps.each() {
-            let gap = FreeRange { start, end, is_gap: true, price: MAP };
-            let below = start.checked_sub(1).and_then(|last| self.holes.all.beside(last).0);
-            let below = below.filter(|below| below.end == start);
-            let above = self.holes.all.find(end).map(|found| found.1);
-            let usable = |hole: super::tree::Hole| {
-                let (start, end) = (hole.start, hole.end);
-                self.holes.set(&hole).serve(taker).then_some(FreeRange {
-                    start,
-                    end,
-                    is_gap: false,
-                    price: 0,
-                })
-            };
-            // The hole between two gaps is above the one and below the other.
-            let below = below.and_then(usable).filter(|below| ranges.last() != Some(below));
-            ranges.extend(below.into_iter().chain([gap]).chain(above.and_then(usable)));
-        }
-        ranges
-    }
 }
 
 /// The best window for `size` in an opening: from the start of one of its ranges, or up to
 /// the end of one of its holes.
 ///
 /// Both ends of a window only ever go up, so all windows are measured in one pass.
-pub(super) fn window(granule: u64, opening: &[FreeRange], size: u64) -> Option<Window> {
+pub(in crate::address_space) fn window(
+    granule: u64,
+    opening: &[FreeRange],
+    size: u64,
+) -> Option<Window> {
     let (start, end) = (opening.first()?.start, opening.last()?.end);
     let left = (end - start).checked_sub(size)?;
     // The missing bytes below each range, and below the end of the opening, and their price.

@@ -9,65 +9,39 @@
 //! A plan for many gaps takes, for each gap, the first donors that fit in it. A tree over the donors so far finds the
 //! next one that is small enough, so that a gap costs a logarithm, not a look at every donor that is too large for it.
 
-use core::cell::OnceCell;
 use core::cmp::Reverse;
-use std::collections::BinaryHeap;
+use core::iter::Peekable;
 
-use super::groups::StreamsRef;
-use super::lengths::{Lengths, SCAN_LIMIT};
-use super::tree::visit;
-use super::{AddressSpace, Offset, Streams};
+use crate::address_space::holes::visit;
+use crate::address_space::{Holes, Offset, PageTable};
 
 /// A free page: where it is, and its size.
 pub(super) type Donor = (Offset, u64);
 
-/// The donors of a plan. Its attempts share what was sorted.
-#[derive(Debug, Default)]
-pub(super) struct Donors(OnceCell<Vec<Donor>>);
-
-impl Donors {
-    /// Every page that is free in the order of `taker`, in order of preference.
-    pub(super) fn each<'a>(
-        &'a self,
-        space: &'a AddressSpace,
-        taker: &'a Streams,
-    ) -> Box<dyn Iterator<Item = Donor> + 'a> {
-        match &space.holes.lengths {
-            Some(lengths) => Box::new(ByLength::new(space, lengths, taker)),
-            None => Box::new(self.0.get_or_init(|| sorted(space, taker)).iter().copied()),
-        }
-    }
-}
-
-/// All donors, sorted.
-fn sorted(space: &AddressSpace, taker: &Streams) -> Vec<Donor> {
+/// All pages that are free in the order of `taker`, in order of preference.
+pub(super) fn sorted(table: &PageTable, holes: &Holes, taker: u32) -> Vec<Donor> {
     // Neighbouring holes that the taker may use are merged, so a page that is free for it lies within one hole.
     let mut pages: Vec<(u64, Reverse<u64>, Offset)> = Vec::new();
-    for hole in space.holes.holes_for(taker, space.granule.bytes().get()) {
-        let inside = pages_within(space, hole.start, hole.end);
-        pages.extend(inside.map(|(from, size)| (hole.size(), Reverse(size), from)));
-    }
+    holes.index.each_for(taker, table.granule().bytes().get(), |start, end| {
+        let inside = pages_within(table, start, end);
+        pages.extend(inside.map(|(from, size)| (end - start, Reverse(size), from)));
+    });
     pages.sort_unstable();
     pages.into_iter().map(|(_, size, from)| (from, size.0)).collect()
 }
 
 /// The pages that lie entirely in `start..end`.
-fn pages_within(
-    space: &AddressSpace,
-    start: Offset,
-    end: Offset,
-) -> impl Iterator<Item = Donor> + '_ {
+fn pages_within(table: &PageTable, start: Offset, end: Offset) -> impl Iterator<Item = Donor> {
     visit();
-    let pages = space.pages.range(start..end).map(|(&from, placed)| (from, placed.size));
+    let pages = table.pages_from(start, end).map(|(from, _, size)| (from, size.get()));
     pages.filter(move |&(from, size)| from + size <= end)
 }
 
-/// Donors by the index of lengths: looked up one hole after another.
-struct ByLength<'a> {
-    space: &'a AddressSpace,
-    lengths: &'a Lengths,
-    /// The next hole of each group that the taker may use: length, start and group.
-    next: BinaryHeap<Reverse<(u64, Offset, usize)>>,
+/// The same, looked up one hole after another.
+pub(super) struct ByLength<'a, I: Iterator> {
+    table: &'a PageTable,
+    /// The length and the start of each hole, the shortest first.
+    holes: Peekable<I>,
     /// The length of the holes that are being walked.
     length: u64,
     /// Pages of these holes that are smaller than the hole: after all that are not.
@@ -76,28 +50,14 @@ struct ByLength<'a> {
     ready: Vec<Donor>,
 }
 
-impl<'a> ByLength<'a> {
-    fn new(space: &'a AddressSpace, lengths: &'a Lengths, taker: &Streams) -> Self {
-        let least = space.granule.bytes().get();
-        let usable = space.holes.groups.usable_by(StreamsRef::of(taker));
-        let first = usable.filter_map(|id| {
-            let (length, start) = lengths.next_of(id.slot(), (least, 0))?;
-            Some(Reverse((length, start, id.slot())))
-        });
-        let next = first.collect();
-        Self { space, lengths, next, length: 0, smaller: Vec::new(), ready: Vec::new() }
-    }
-
-    /// The next hole: its length and its start.
-    fn next_hole(&mut self) -> Option<(u64, Offset)> {
-        let Reverse((length, start, group)) = self.next.pop()?;
-        let after = self.lengths.next_of(group, (length, start.saturating_add(1)));
-        self.next.extend(after.map(|(length, start)| Reverse((length, start, group))));
-        Some((length, start))
+impl<'a, I: Iterator<Item = (u64, Offset)>> ByLength<'a, I> {
+    pub(super) fn new(table: &'a PageTable, holes: I) -> Self {
+        let (smaller, ready) = (Vec::new(), Vec::new());
+        Self { table, holes: holes.peekable(), length: 0, smaller, ready }
     }
 }
 
-impl Iterator for ByLength<'_> {
+impl<I: Iterator<Item = (u64, Offset)>> Iterator for ByLength<'_, I> {
     type Item = Donor;
 
     fn next(&mut self) -> Option<Donor> {
@@ -105,7 +65,7 @@ impl Iterator for ByLength<'_> {
             if let Some(donor) = self.ready.pop() {
                 return Some(donor);
             }
-            let length = self.next.peek().map(|hole| hole.0.0);
+            let length = self.holes.peek().map(|hole| hole.0);
             if length != Some(self.length) {
                 self.length = length.unwrap_or(0);
                 self.smaller.sort_unstable_by(|one, other| other.cmp(one));
@@ -115,8 +75,8 @@ impl Iterator for ByLength<'_> {
                 }
                 continue;
             }
-            let (length, start) = self.next_hole()?;
-            for (from, size) in pages_within(self.space, start, start + length) {
+            let (length, start) = self.holes.next()?;
+            for (from, size) in pages_within(self.table, start, start + length) {
                 if size == length {
                     return Some((from, size));
                 }
@@ -212,19 +172,6 @@ impl<I: Iterator<Item = Donor>> FirstFit<I> {
             *root = old;
         }
         (self.least, self.width) = (least, 2 * self.width);
-    }
-}
-
-impl AddressSpace {
-    /// Prepares for a plan: an address space that moves pages and has many holes gets an index of them by length, so that
-    /// a plan looks only at the pages that it moves. The index goes when it is unused for long.
-    pub fn prepare_to_plan(&mut self) {
-        if self.moved > 0 && self.holes.len() > SCAN_LIMIT {
-            match &mut self.holes.lengths {
-                Some(lengths) => lengths.note_use(),
-                None => self.holes.lengths = Some(self.holes.owned_lengths()),
-            }
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 use super::branches::Cursor;
 use super::node::{Inner, LEAF_CAPACITY, Leaf, find_index};
 use super::{GroupId, Hole, Tree, visit};
-use crate::address_space::hole::MayMerge;
+use crate::address_space::holes::MayMerge;
 
 /// The outcome of adding a hole on the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

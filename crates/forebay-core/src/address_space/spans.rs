@@ -1,14 +1,8 @@
 //! Spans of addresses: reserved ranges, the gaps in them, and runs of adjacent pages.
 //!
 //! ```text
-//!   reserved   [                 one range                 ]      [        another        ]
-//!   pages      [ page ][ page ]        [ page ]                   [ page ]
-//!   runs       [      run     ]        [  run ]                   [  run ]
-//!   gaps                       [  gap ]        [    gap    ]              [      gap      ]
+//!   [    span    ]      [ span ][   span   ]      no two overlap; two that touch are apart unless they were joined
 //! ```
-//!
-//! A gap lies within one reserved range, and so does a page: ranges that touch were reserved by separate
-//! calls, and a driver maps no page across two.
 
 use std::collections::BTreeMap;
 
@@ -61,13 +55,8 @@ impl Spans {
     }
 
     /// Every span, the lowest first.
-    pub(super) fn each(&self) -> impl Iterator<Item = (Offset, Offset)> {
+    pub(super) fn each(&self) -> impl DoubleEndedIterator<Item = (Offset, Offset)> {
         self.0.iter().map(|(&start, &end)| (start, end))
-    }
-
-    /// The highest span.
-    pub(super) fn last(&self) -> Option<(Offset, Offset)> {
-        self.0.last_key_value().map(|(&start, &end)| (start, end))
     }
 
     /// Whether a span begins at `at`.

@@ -13,104 +13,19 @@
 //! Allocations and frees name one stream by its number. The groups that a stream may use are indexed by
 //! that number, as bits, so that neither builds nor compares sets.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::streams::{Streams, ones};
+pub(super) use super::group_bits::GroupId;
+use super::group_bits::{FIRST, GroupBits, NO_GROUPS};
 use super::tree::Tree;
-
-/// The number of a group. It is reused once the group has no holes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct GroupId(u32);
-
-impl GroupId {
-    /// No group.
-    pub(super) const NONE: Self = Self(u32::MAX);
-
-    #[inline]
-    pub(super) fn slot(self) -> usize {
-        self.0 as usize
-    }
-
-    /// Its bit in a word, where it is one of the first groups.
-    #[inline]
-    fn bit(self) -> u64 {
-        1_u64.checked_shl(self.0).unwrap_or(0)
-    }
-}
-
-/// How many groups have their bits in the first word. Numbers are reused, so a program needs more only while its
-/// holes have more than this many different sets.
-const FIRST: usize = u64::BITS as usize;
-
-/// Groups, a bit each.
-#[derive(Clone, Debug, Default)]
-struct GroupBits {
-    /// The bits of the first groups.
-    first: u64,
-    /// Those of the others, a word for 64.
-    rest: Vec<u64>,
-}
-
-/// None of the groups.
-static NO_GROUPS: GroupBits = GroupBits { first: 0, rest: Vec::new() };
-
-impl GroupBits {
-    #[inline]
-    fn change(&mut self, id: GroupId, is_in: bool) {
-        let word = match (id.slot() / FIRST).checked_sub(1) {
-            None => &mut self.first,
-            Some(word) => {
-                if is_in && self.rest.len() <= word {
-                    self.rest.resize(word.saturating_add(1), 0);
-                }
-                let Some(word) = self.rest.get_mut(word) else { return };
-                word
-            }
-        };
-        let bit = 1 << (id.slot() % FIRST);
-        *word = if is_in { *word | bit } else { *word & !bit };
-    }
-
-    /// Whether a group is in it.
-    #[inline]
-    fn has(&self, id: GroupId) -> bool {
-        let word = match (id.slot() / FIRST).checked_sub(1) {
-            None => self.first,
-            Some(word) => self.rest.get(word).copied().unwrap_or(0),
-        };
-        word >> (id.slot() % FIRST) & 1 != 0
-    }
-
-    /// The words of those beyond the first, each with that of `other`.
-    #[inline]
-    fn rest_with<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (u64, u64)> + 'a {
-        let others = other.rest.iter().copied().chain(core::iter::repeat(0));
-        self.rest.iter().copied().zip(others)
-    }
-
-    /// The groups, the lowest number first.
-    fn each(&self) -> impl Iterator<Item = GroupId> {
-        Self::each_of(0, self.first).chain(self.each_of_rest())
-    }
-
-    /// Those beyond the first.
-    fn each_of_rest(&self) -> impl Iterator<Item = GroupId> {
-        let words = (1..).zip(&self.rest);
-        words.flat_map(|(number, &word)| Self::each_of(number, word))
-    }
-
-    fn each_of(number: u32, word: u64) -> impl Iterator<Item = GroupId> {
-        ones(word).map(move |bit| GroupId(number * u64::BITS + bit))
-    }
-}
+use crate::address_space::streams::Streams;
 
 /// How many empty groups are kept: they are likely to be used again.
 const MOST_SPARE: usize = 16;
 
 /// A set of streams by reference, or one stream by its number, which is the common case.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum StreamsRef<'a> {
+pub(in crate::address_space) enum StreamsRef<'a> {
     /// The stream with this number. Numbers from [`Streams::MOST`] on are in no set.
     One(u32),
     /// All of these streams. A set of one stream is [`StreamsRef::One`] instead.
@@ -120,19 +35,10 @@ pub(super) enum StreamsRef<'a> {
 impl<'a> StreamsRef<'a> {
     /// A reference to a set.
     #[inline]
-    pub(super) fn of(streams: &'a Streams) -> Self {
+    pub(in crate::address_space) fn of(streams: &'a Streams) -> Self {
         match streams.lowest().filter(|_| streams.is_single()) {
             Some(number) => Self::One(number),
             None => Self::Many(streams),
-        }
-    }
-
-    /// Whether it may use memory that is free in the order of `set`.
-    fn may_have(&self, set: &Streams) -> bool {
-        match *self {
-            Self::One(number) if number < Streams::MOST => set.has_number(number),
-            Self::One(_) => set.is_all(),
-            Self::Many(streams) => set.serve(streams),
         }
     }
 
@@ -190,6 +96,8 @@ pub(super) struct Groups {
     any_stream: GroupId,
     any_stream_bit: u64,
     no_stream: GroupId,
+    /// How many holes there are.
+    holes: usize,
     /// How many groups have holes, and which.
     live: usize,
     live_bits: GroupBits,
@@ -211,6 +119,7 @@ impl Default for Groups {
             any_stream: GroupId::NONE,
             any_stream_bit: 0,
             no_stream: GroupId::NONE,
+            holes: 0,
             live: 0,
             live_bits: GroupBits::default(),
             live_rest: 0,
@@ -227,7 +136,7 @@ pub(super) struct UsableGroups<'a> {
     /// The first of them, with the one that every stream may use.
     first: u64,
     /// All of them but that one.
-    bits: Cow<'a, GroupBits>,
+    bits: &'a GroupBits,
 }
 
 impl UsableGroups<'_> {
@@ -263,7 +172,7 @@ impl UsableGroups<'_> {
         }
         let Groups { live_bits, any_stream, .. } = self.groups;
         let (word, bit) = (any_stream.slot() / FIRST, 1 << (any_stream.slot() % FIRST));
-        let mut words = (1..).zip(live_bits.rest_with(&self.bits));
+        let mut words = (1..).zip(live_bits.rest_with(self.bits));
         words.all(|(number, (live, usable))| {
             is_so(live, if number == word { usable | bit } else { usable })
         })
@@ -271,16 +180,21 @@ impl UsableGroups<'_> {
 }
 
 impl Groups {
-    /// How many groups there are, including empty ones.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.by_set.len()
-    }
-
     /// How many groups have holes.
     #[inline]
     pub(super) fn live(&self) -> usize {
         self.live
+    }
+
+    /// How many holes all of them have.
+    #[inline]
+    pub(super) fn holes(&self) -> usize {
+        self.holes
+    }
+
+    /// How many holes a group has.
+    pub(super) fn count(&self, id: GroupId) -> usize {
+        self.get(id).map_or(0, |group| group.count)
     }
 
     #[inline]
@@ -341,40 +255,23 @@ impl Groups {
         groups.filter(move |&id| is_one || self.set(id).has(some))
     }
 
-    /// The groups that `taker` may use.
-    pub(super) fn usable_by(&self, taker: StreamsRef<'_>) -> impl Iterator<Item = GroupId> {
-        let number = match taker {
-            StreamsRef::One(number) => Some(number),
-            StreamsRef::Many(streams) => streams.lowest(),
-        };
-        let groups = number.and_then(|number| self.of_stream(number));
-        let groups = groups.into_iter().flat_map(|entry| entry.all.each());
-        let is_one = matches!(taker, StreamsRef::One(_));
-        let groups = groups.filter(move |&id| is_one || taker.may_have(self.set(id)));
+    /// The groups that the stream with number `taker` may use.
+    pub(super) fn usable_by(&self, taker: u32) -> impl Iterator<Item = GroupId> {
+        let groups = self.of_stream(taker).into_iter().flat_map(|entry| entry.all.each());
         groups.chain(Some(self.any_stream).filter(|&id| id != GroupId::NONE))
     }
 
     /// The same as a set, to test one group after another.
     #[inline]
-    pub(super) fn usable_set<'a>(&'a self, taker: StreamsRef<'a>) -> UsableGroups<'a> {
-        let bits = match taker {
-            StreamsRef::One(number) => {
-                Cow::Borrowed(self.of_stream(number).map_or(&NO_GROUPS, |entry| &entry.all))
-            }
-            StreamsRef::Many(_) => {
-                let mut bits = GroupBits::default();
-                self.usable_by(taker).for_each(|id| bits.change(id, true));
-                Cow::Owned(bits)
-            }
-        };
+    pub(super) fn usable_set(&self, taker: u32) -> UsableGroups<'_> {
+        let bits = self.of_stream(taker).map_or(&NO_GROUPS, |entry| &entry.all);
         UsableGroups { groups: self, first: bits.first | self.any_stream_bit, bits }
     }
 
     /// Whether `taker` may use all holes, as far as the masks tell; `false` means unknown.
     #[inline(always)]
-    pub(super) fn all_usable_by(&self, taker: StreamsRef<'_>) -> bool {
-        let StreamsRef::One(number) = taker else { return false };
-        let first = self.of_stream(number).map_or(0, |entry| entry.all.first);
+    pub(super) fn all_usable_by(&self, taker: u32) -> bool {
+        let first = self.of_stream(taker).map_or(0, |entry| entry.all.first);
         self.live_bits.first & !(first | self.any_stream_bit) == 0 && self.live_rest == 0
     }
 
@@ -414,6 +311,7 @@ impl Groups {
     /// Counts holes added to a group.
     #[inline]
     pub(super) fn hole_added(&mut self, id: GroupId, holes: usize) {
+        self.holes += holes;
         let Some(group) = self.get_mut(id) else { return };
         let was_empty = group.count == 0;
         group.count += holes;
@@ -435,9 +333,19 @@ impl Groups {
         }
     }
 
+    /// Counts a hole that went from one group to another, or stayed.
+    #[inline]
+    pub(super) fn hole_moved(&mut self, old: GroupId, new: GroupId) {
+        if old != new {
+            self.hole_added(new, 1);
+            self.hole_removed(old);
+        }
+    }
+
     /// Counts a hole removed from a group.
     #[inline]
     pub(super) fn hole_removed(&mut self, id: GroupId) {
+        self.holes -= 1;
         let Some(group) = self.get_mut(id) else { return };
         group.count = group.count.saturating_sub(1);
         if group.count == 0 {
@@ -473,6 +381,7 @@ impl Groups {
     pub(super) fn discard(&mut self, id: GroupId) {
         let Some(group) = self.get_mut(id) else { return };
         let old = core::mem::replace(group, Group::empty());
+        self.holes -= old.count;
         if old.count > 0 {
             self.set_live(id, false);
         }
@@ -535,13 +444,16 @@ impl Groups {
             }
         }
     }
+}
 
-    #[cfg(test)]
-    pub(super) fn check_live(&self) {
-        let live = |id: &GroupId| self.get(*id).is_some_and(|group| group.count > 0);
-        let ids: Vec<GroupId> = self.each().map(|(id, _)| id).filter(live).collect();
-        assert_eq!(self.live, ids.len());
-        assert_eq!(self.live_rest, ids.iter().filter(|id| id.slot() >= FIRST).count());
-        assert!(self.live_bits.each().eq(ids.into_iter().collect::<BTreeSet<_>>()));
-    }
+/// That the counts are those of the groups, and no group has two sets.
+#[cfg(test)]
+pub(super) fn check_counts(groups: &Groups) {
+    let all: BTreeSet<GroupId> = groups.each().map(|(id, _)| id).collect();
+    assert_eq!(all.len(), groups.by_set.len(), "a group has two sets");
+    let live: Vec<GroupId> = all.into_iter().filter(|&id| groups.count(id) > 0).collect();
+    assert_eq!(groups.holes, live.iter().map(|&id| groups.count(id)).sum::<usize>());
+    assert_eq!(groups.live, live.len());
+    assert_eq!(groups.live_rest, live.iter().filter(|id| id.slot() >= FIRST).count());
+    assert!(groups.live_bits.each().eq(live));
 }
