@@ -58,11 +58,11 @@ use crate::{Bytes, PageSize};
 pub use claim::{Claim, ClaimedGap, RemovedPage, SetAside};
 pub use error::AddressSpaceError;
 pub use holes::Holes;
-use holes::StreamsRef;
 pub use outline::Outline;
 pub use page_table::{Kept, PageMapping, PageTable};
 pub use plan::{Growth, Plan, PlanError, Step};
 pub use streams::Streams;
+use streams::StreamsRef;
 
 /// An address in the address space.
 pub type Offset = u64;

@@ -9,7 +9,7 @@
 //! small as the gaps of a window, and entirely free ones move or are released. So no plan is needed to know. An outline
 //! looks up two holes for each page, by their addresses, whatever the number of holes.
 
-use super::plan::window::{FreeRange, MAP, openings, window};
+use super::plan::window::{FreeRange, openings, window};
 use super::{AddressSpace, Holes, Offset};
 use crate::Bytes;
 
@@ -33,17 +33,15 @@ impl Outline {
     /// The address space with `returned` free as well, no old mappings, and everything free for all streams. `returned` is
     /// sorted by address. Without `moves`, entirely free pages stay where they are.
     pub fn new(space: &AddressSpace, returned: &Ranges, moves: bool) -> Self {
-        let gap = |(start, end)| FreeRange { start, end, is_gap: true, price: MAP };
-        let hole = |start, end| FreeRange { start, end, is_gap: false, price: 0 };
         let table = space.page_table();
         let mut outline = Self {
             granule: table.granule().bytes().get(),
-            ranges: table.gaps.each().map(gap).collect(),
+            ranges: table.gaps.each().map(FreeRange::gap).collect(),
             backed: table.backed_bytes().get(),
             movable: 0,
             largest_page: 0,
         };
-        let aliases = table.aliases.iter().map(|(&at, size)| gap((at, at + size)));
+        let aliases = table.aliases.iter().map(|(&at, size)| FreeRange::gap((at, at + size)));
         outline.ranges.extend(aliases);
         for (at, _, size) in table.pages() {
             let (size, end) = (size.get(), at + size.get());
@@ -51,12 +49,12 @@ impl Outline {
             let head = free_up_to(space.holes(), at, end, returned);
             if moves && head == end {
                 outline.movable += size;
-                outline.ranges.push(gap((at, end)));
+                outline.ranges.push(FreeRange::gap((at, end)));
                 continue;
             }
             let tail = free_down_to(space.holes(), end, head, returned);
-            let ends = [hole(at, head), hole(tail, end)];
-            outline.ranges.extend(ends.into_iter().filter(|range| range.start < range.end));
+            let ends = [(at, head), (tail, end)].into_iter().filter(|range| range.0 < range.1);
+            outline.ranges.extend(ends.map(FreeRange::hole));
         }
         outline.ranges.sort_unstable_by_key(|range| range.start);
         outline

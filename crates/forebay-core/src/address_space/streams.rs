@@ -1,8 +1,5 @@
 //! Sets of streams, which say in whose order memory is free.
 
-use core::cmp::Ordering;
-use core::hash::{Hash, Hasher};
-
 /// How many words hold the numbers of a set.
 const WORDS: usize = 32;
 
@@ -189,6 +186,34 @@ impl Streams {
     }
 }
 
+/// A set of streams by reference, or one stream by its number, which is the common case.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StreamsRef<'a> {
+    /// The stream with this number. Numbers from [`Streams::MOST`] on are in no set.
+    One(u32),
+    /// All of these streams. A set of one stream is [`StreamsRef::One`] instead.
+    Many(&'a Streams),
+}
+
+impl<'a> StreamsRef<'a> {
+    /// A reference to a set.
+    #[inline]
+    pub(super) fn of(streams: &'a Streams) -> Self {
+        match streams.lowest().filter(|_| streams.is_single()) {
+            Some(number) => Self::One(number),
+            None => Self::Many(streams),
+        }
+    }
+
+    /// Its set.
+    pub(super) fn set(&self) -> Streams {
+        match *self {
+            Self::One(number) => Streams::only(number),
+            Self::Many(streams) => *streams,
+        }
+    }
+}
+
 /// The words that a summary says are not zero.
 #[inline]
 fn words(summary: u32) -> impl Iterator<Item = usize> {
@@ -215,27 +240,3 @@ impl PartialEq for Streams {
 }
 
 impl Eq for Streams {}
-
-impl PartialOrd for Streams {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// An arbitrary total order, for use as a map key.
-impl Ord for Streams {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let brief = (self.summary, self.rest).cmp(&(other.summary, other.rest));
-        brief.then_with(|| {
-            let words = self.filled().map(|word| self.word(word).cmp(&other.word(word)));
-            words.fold(Ordering::Equal, Ordering::then)
-        })
-    }
-}
-
-impl Hash for Streams {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.summary, self.rest).hash(state);
-        self.filled().for_each(|word| self.word(word).hash(state));
-    }
-}

@@ -8,8 +8,14 @@
 use crate::address_space::streams::ones;
 
 /// The number of a group. It is reused once the group has no holes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupId(pub(super) u32);
+
+impl Default for GroupId {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
 
 impl GroupId {
     /// No group.

@@ -23,36 +23,8 @@ use crate::address_space::streams::Streams;
 /// How many empty groups are kept: they are likely to be used again.
 const MOST_SPARE: usize = 16;
 
-/// A set of streams by reference, or one stream by its number, which is the common case.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::address_space) enum StreamsRef<'a> {
-    /// The stream with this number. Numbers from [`Streams::MOST`] on are in no set.
-    One(u32),
-    /// All of these streams. A set of one stream is [`StreamsRef::One`] instead.
-    Many(&'a Streams),
-}
-
-impl<'a> StreamsRef<'a> {
-    /// A reference to a set.
-    #[inline]
-    pub(in crate::address_space) fn of(streams: &'a Streams) -> Self {
-        match streams.lowest().filter(|_| streams.is_single()) {
-            Some(number) => Self::One(number),
-            None => Self::Many(streams),
-        }
-    }
-
-    /// Its set.
-    pub(super) fn set(&self) -> Streams {
-        match *self {
-            Self::One(number) => Streams::only(number),
-            Self::Many(streams) => *streams,
-        }
-    }
-}
-
 /// The holes of one set.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Group {
     pub(super) set: Streams,
     /// How many holes it has.
@@ -63,28 +35,16 @@ pub(super) struct Group {
     pub(super) tree: Tree,
 }
 
-impl Group {
-    fn empty() -> Self {
-        Self { set: Streams::NONE, count: 0, is_spare: false, tree: Tree::unused() }
-    }
-}
-
 /// The groups that one stream may use, except the one that every stream may use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct StreamGroups {
     all: GroupBits,
     /// The group of this stream alone, or none.
     single: GroupId,
 }
 
-impl StreamGroups {
-    fn empty() -> Self {
-        Self { all: GroupBits::default(), single: GroupId::NONE }
-    }
-}
-
 /// All groups.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Groups {
     slots: Vec<Group>,
     unused: Vec<GroupId>,
@@ -107,26 +67,6 @@ pub(super) struct Groups {
     spare: Vec<GroupId>,
     /// The group that was looked up last.
     recent: GroupId,
-}
-
-impl Default for Groups {
-    fn default() -> Self {
-        Self {
-            slots: Vec::new(),
-            unused: Vec::new(),
-            by_set: BTreeSet::new(),
-            by_stream: Vec::new(),
-            any_stream: GroupId::NONE,
-            any_stream_bit: 0,
-            no_stream: GroupId::NONE,
-            holes: 0,
-            live: 0,
-            live_bits: GroupBits::default(),
-            live_rest: 0,
-            spare: Vec::new(),
-            recent: GroupId::NONE,
-        }
-    }
 }
 
 /// The groups that a taker may use.
@@ -220,7 +160,7 @@ impl Groups {
 
     /// Drops the trees of all groups.
     pub(super) fn drop_trees(&mut self) {
-        self.slots.iter_mut().for_each(|group| group.tree = Tree::unused());
+        self.slots.iter_mut().for_each(|group| group.tree = Tree::default());
     }
 
     /// The group of a set.
@@ -275,18 +215,6 @@ impl Groups {
         self.live_bits.first & !(first | self.any_stream_bit) == 0 && self.live_rest == 0
     }
 
-    /// The group of a referenced set, created if there is none.
-    #[inline]
-    pub(super) fn intern_ref(&mut self, order: StreamsRef<'_>) -> GroupId {
-        if let StreamsRef::One(number) = order {
-            let single = self.single(number);
-            if single != GroupId::NONE {
-                return single;
-            }
-        }
-        self.intern(&order.set())
-    }
-
     /// The group of a set, created if there is none.
     #[inline]
     pub(super) fn intern(&mut self, set: &Streams) -> GroupId {
@@ -301,7 +229,7 @@ impl Groups {
     fn make(&mut self, set: &Streams) -> GroupId {
         let id = self.unused.pop().unwrap_or_else(|| {
             let number = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-            self.slots.push(Group::empty());
+            self.slots.push(Group::default());
             GroupId(number)
         });
         self.index_set(id, set);
@@ -371,16 +299,17 @@ impl Groups {
             let Some(group) = self.get_mut(id) else { continue };
             group.is_spare = false;
             if group.count == 0 {
-                self.unindex_set(id);
+                self.unlist_set(id);
                 self.discard(id);
             }
         }
     }
 
-    /// Discards a group that is no longer indexed. Its holes have moved to another group.
+    /// Discards a group that is not in the index of sets. Its holes have moved to another group.
     pub(super) fn discard(&mut self, id: GroupId) {
+        self.index_streams(id, &Streams::NONE);
         let Some(group) = self.get_mut(id) else { return };
-        let old = core::mem::replace(group, Group::empty());
+        let old = core::mem::take(group);
         self.holes -= old.count;
         if old.count > 0 {
             self.set_live(id, false);
@@ -393,13 +322,8 @@ impl Groups {
         self.unused.push(id);
     }
 
-    /// Removes a group from the indexes, before it is discarded.
-    pub(super) fn unindex_set(&mut self, id: GroupId) {
-        self.unlist_set(id);
-        self.index_streams(id, &Streams::NONE);
-    }
-
-    /// Removes a group from the index of sets, before its set [changes](Self::index_set).
+    /// Removes a group from the index of sets, before its set [changes](Self::index_set) or it is
+    /// [discarded](Self::discard).
     pub(super) fn unlist_set(&mut self, id: GroupId) {
         let set = self.set(id);
         let (print, is_all, is_empty) = (set.fingerprint(), set.is_all(), set.is_empty());
@@ -424,13 +348,13 @@ impl Groups {
 
     /// Sets the streams of a group and indexes it by them. Costs what has changed: the set of a group may have very many
     /// streams, and a wait adds one.
-    pub(super) fn index_streams(&mut self, id: GroupId, set: &Streams) {
+    fn index_streams(&mut self, id: GroupId, set: &Streams) {
         let Some(group) = self.slots.get_mut(id.slot()) else { return };
         let before = core::mem::replace(&mut group.set, *set);
         for (number, is_in) in before.changes_to(set) {
             let number = number as usize;
             if is_in && self.by_stream.len() <= number {
-                self.by_stream.resize_with(number.saturating_add(1), StreamGroups::empty);
+                self.by_stream.resize_with(number.saturating_add(1), StreamGroups::default);
             }
             if let Some(entry) = self.by_stream.get_mut(number) {
                 entry.all.change(id, is_in);

@@ -21,7 +21,7 @@ use crate::address_space::spans::Spans;
 use crate::address_space::streams::Streams;
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::address_space) struct HoleIndex {
     pub(super) all: Tree,
     pub(super) groups: Groups,
@@ -29,12 +29,6 @@ pub(in crate::address_space) struct HoleIndex {
     /// groups until there are few.
     pub(super) seams: Option<Seams>,
     pub(super) lengths: Option<Lengths>,
-}
-
-impl Default for HoleIndex {
-    fn default() -> Self {
-        Self { all: Tree::new(), groups: Groups::default(), seams: None, lengths: None }
-    }
 }
 
 impl HoleIndex {

@@ -29,11 +29,11 @@ mod seams;
 pub(super) mod tests;
 mod tree;
 
+use super::Offset;
 use super::spans::Spans;
-use super::{Offset, Streams};
+use super::streams::{Streams, StreamsRef};
 use crate::Bytes;
 use groups::GroupId;
-pub(super) use groups::StreamsRef;
 use index::HoleIndex;
 use relabel::Relabel;
 pub(super) use tree::visit;
@@ -376,7 +376,11 @@ impl Holes {
             StreamsRef::One(number) if number < Streams::MOST => {
                 let joins = |other: &Hole| groups.set(other.group).has_number(number);
                 let (below, above) = (touched_below.filter(joins), touched_above.filter(joins));
-                (below, above, groups.intern_ref(owner))
+                let group = match groups.single(number) {
+                    GroupId::NONE => groups.intern(&Streams::only(number)),
+                    group => group,
+                };
+                (below, above, group)
             }
             StreamsRef::One(_) | StreamsRef::Many(_) => {
                 let mut common = owner.set();

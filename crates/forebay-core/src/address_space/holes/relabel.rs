@@ -70,10 +70,8 @@ impl<'a> Relabel<'a> {
             let groups = &mut self.index.groups;
             groups.hole_added(winner, groups.count(loser));
             if is_larger {
-                groups.unindex_set(other);
+                groups.unlist_set(other);
                 groups.index_set(id, &set);
-            } else {
-                groups.index_streams(id, &Streams::NONE);
             }
             groups.discard(loser);
             self.changed.remove(&loser);

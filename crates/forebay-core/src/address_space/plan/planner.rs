@@ -12,7 +12,7 @@ use core::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use super::donors::{ByLength, Donor, FirstFit, sorted};
-use super::window::{FreeRange, MAP, Return, openings, split, window};
+use super::window::{FreeRange, Return, openings, split, window};
 use super::{Growth, Plan, PlanError, Step};
 use crate::Bytes;
 use crate::address_space::{AddressSpace, Holes, Offset, PageTable, Streams};
@@ -105,15 +105,12 @@ impl<'a> Planner<'a> {
     /// The gaps, and the holes beside them that the taker can use, in order.
     fn ranges(&self) -> Vec<FreeRange> {
         let mut ranges: Vec<FreeRange> = Vec::new();
-        for (start, end) in self.table.gaps.each() {
-            let gap = FreeRange { start, end, is_gap: true, price: MAP };
-            let [below, above] = [start.checked_sub(1), Some(end)].map(|at| {
-                let (start, end) = self.holes.index.usable_around(at?, self.taker)?;
-                Some(FreeRange { start, end, is_gap: false, price: 0 })
-            });
+        for gap in self.table.gaps.each() {
+            let hole = |at| self.holes.index.usable_around(at, self.taker).map(FreeRange::hole);
+            let (below, above) = (gap.0.checked_sub(1).and_then(hole), hole(gap.1));
             // The hole between two gaps is above the one and below the other.
             let below = below.filter(|below| ranges.last() != Some(below));
-            ranges.extend(below.into_iter().chain([gap]).chain(above));
+            ranges.extend(below.into_iter().chain([FreeRange::gap(gap)]).chain(above));
         }
         ranges
     }

@@ -21,8 +21,20 @@ pub(in crate::address_space) struct FreeRange {
     pub(in crate::address_space) price: u64,
 }
 
+impl FreeRange {
+    /// A gap: a page has to be mapped.
+    pub(in crate::address_space) fn gap((start, end): (Offset, Offset)) -> Self {
+        Self { start, end, is_gap: true, price: MAP }
+    }
+
+    /// A hole: nothing has to be done.
+    pub(in crate::address_space) fn hole((start, end): (Offset, Offset)) -> Self {
+        Self { start, end, is_gap: false, price: 0 }
+    }
+}
+
 /// The price of a gap: a page has to be mapped.
-pub(in crate::address_space) const MAP: u64 = 3;
+const MAP: u64 = 3;
 
 /// The price of a gap where another page is still mapped: on one H200, to remove a mapping takes two thirds of the time
 /// of making one.

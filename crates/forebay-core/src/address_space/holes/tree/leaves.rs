@@ -12,7 +12,7 @@ use super::branches::Cursor;
 use super::node::{LEAF_CAPACITY, Leaf};
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Leaves {
     pub(super) list: Vec<Leaf>,
     /// Those that are not in use.

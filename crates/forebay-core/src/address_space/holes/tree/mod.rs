@@ -44,26 +44,14 @@ impl Hole {
     }
 }
 
-/// See the module.
-#[derive(Clone, Debug)]
+/// See the module. An empty tree takes no memory.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     leaves: Leaves,
     branches: Branches,
 }
 
 impl Tree {
-    /// A tree without holes.
-    pub(super) fn new() -> Self {
-        let leaves = Leaves { list: vec![Leaf::default()], free: Vec::new() };
-        Self { leaves, branches: Branches::default() }
-    }
-
-    /// A tree that takes no memory, for a group whose holes are elsewhere.
-    pub(super) fn unused() -> Self {
-        let leaves = Leaves { list: Vec::new(), free: Vec::new() };
-        Self { leaves, branches: Branches::default() }
-    }
-
     /// How large the largest hole is.
     pub(super) fn largest(&self) -> u64 {
         let Branches { inners, root, height, .. } = &self.branches;
@@ -167,7 +155,7 @@ impl Tree {
     /// Inserts a hole that overlaps none.
     pub(super) fn put(&mut self, hole: Hole) {
         if self.leaves.list.is_empty() {
-            *self = Self::new();
+            self.leaves.list.push(Leaf::default());
         }
         let Some(cursor) = self.locate(hole.start) else { return };
         let Some(leaf) = self.leaves.list.get_mut(cursor.leaf) else { return };

@@ -83,9 +83,9 @@ impl<T: Copy + Default, const N: usize> FixedVec<T, N> {
 
     /// Splits off the upper half.
     pub(super) fn split(&mut self) -> Self {
-        let mut upper = Self::default();
         let middle = self.len / 2;
-        upper.append(&Self { len: self.len - middle, items: rotated(&self.items, middle) });
+        let mut upper = Self { len: self.len - middle, items: self.items };
+        upper.items.rotate_left(middle.min(N));
         self.len = middle;
         upper
     }
@@ -97,12 +97,6 @@ impl<T: Copy + Default, const N: usize> FixedVec<T, N> {
         into.iter_mut().zip(other.as_slice()).for_each(|(into, item)| *into = *item);
         self.len = (self.len + other.len).min(N);
     }
-}
-
-fn rotated<T: Copy, const N: usize>(items: &[T; N], by: usize) -> [T; N] {
-    let mut items = *items;
-    items.rotate_left(by.min(N));
-    items
 }
 
 /// The index of the first item that `is_right` accepts. Searches four at a time, which the compiler unrolls.
