@@ -1,4 +1,4 @@
-//! Sizes, alignments and page counts as types.
+//! Sizes and alignments as types.
 //!
 //! Arithmetic on them is checked: `checked_*` where `None` is enough, `try_*` where the caller
 //! wants the figures in an error. There is no `+` and no `*`, so nothing wraps unseen.
@@ -373,45 +373,11 @@ impl PageSize {
     pub const fn alignment(self) -> Alignment {
         self.0
     }
-
-    /// How many pages `size` takes, rounded up.
-    pub const fn pages_for(self, size: Bytes) -> Pages {
-        Pages(size.0.div_ceil(self.0.get()))
-    }
 }
 
 impl fmt::Display for PageSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.bytes().fmt(f)
-    }
-}
-
-/// A number of pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pages(u64);
-
-impl Pages {
-    /// That many pages.
-    pub const fn new(count: u64) -> Self {
-        Self(count)
-    }
-
-    /// The plain number.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-
-    /// How many bytes they hold, or an error with the figures.
-    pub fn bytes(self, size: PageSize) -> Result<Bytes, QuantityError> {
-        size.bytes().try_mul(self.0)
-    }
-
-    /// The sum, or `None` where it does not fit.
-    pub const fn checked_add(self, other: Self) -> Option<Self> {
-        match self.0.checked_add(other.0) {
-            Some(sum) => Some(Self(sum)),
-            None => None,
-        }
     }
 }
 
@@ -438,15 +404,6 @@ mod tests {
         #[test]
         fn only_powers_of_two_align(given: u64) {
             prop_assert_eq!(Alignment::new(given).is_ok(), given.count_ones() == 1);
-        }
-
-        #[test]
-        fn pages_cover_and_not_one_more(size: u64, shift in 0_u32..64) {
-            let page = PageSize::new(1 << shift).unwrap();
-            let pages = u128::from(page.pages_for(Bytes::new(size)).get());
-            let page = u128::from(page.bytes().get());
-            prop_assert!(pages * page >= u128::from(size));
-            prop_assert!(pages == 0 || (pages - 1) * page < u128::from(size));
         }
 
         #[test]

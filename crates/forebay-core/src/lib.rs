@@ -35,7 +35,7 @@ pub use address::{Address, Span};
 pub use arena::{
     Bump, BumpBlock, BumpChunkSize, BumpFull, BumpGrowth, BumpMark, BumpStale, BumpUsage,
 };
-pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, Pages, RoundedUp, TIB};
+pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, RoundedUp, TIB};
 pub use callback_budget::CallbackBudget;
 pub use coherence::{BufferState, Coherence, Contents, Replica, Update, UpdateKind};
 pub use count::counted;
@@ -44,4 +44,4 @@ pub use id::{DeviceOrdinal, Serial, StreamId};
 pub use magazine::{Magazine, Tally};
 pub use quantity_error::QuantityError;
 pub use random::Random;
-pub use size_class::{ClassId, SizeClasses};
+pub use size_class::SizeClasses;
