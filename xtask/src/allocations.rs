@@ -38,11 +38,19 @@ const CALLS: [(&str, Option<bool>); 8] = [
 /// Where a length is bounded: the file, a part of the line, and by what.
 const ALLOWED: &[(&str, &str, &str)] = &[
     ("forebay-core/src/magazine.rs", "tallies.resize", "size classes"),
-    ("forebay-core/src/address_space/groups.rs", "self.rest.resize", "groups of holes"),
-    ("forebay-core/src/address_space/groups.rs", "self.by_stream.resize_with", "stream slots"),
-    ("forebay-core/src/address_space/lengths.rs", "grouped.resize_with", "groups of holes"),
-    ("forebay-core/src/address_space/donors.rs", "4 * self.width", "pages that one plan may move"),
-    ("forebay-core/src/address_space/window.rs", "ranges.len()", "free ranges of one window"),
+    ("forebay-core/src/address_space/holes/group_bits.rs", "self.rest.resize", "groups of holes"),
+    (
+        "forebay-core/src/address_space/holes/groups.rs",
+        "self.by_stream.resize_with",
+        "stream slots",
+    ),
+    ("forebay-core/src/address_space/holes/lengths.rs", "grouped.resize_with", "groups of holes"),
+    (
+        "forebay-core/src/address_space/plan/donors.rs",
+        "4 * self.width",
+        "pages that one plan may move",
+    ),
+    ("forebay-core/src/address_space/plan/window.rs", "ranges.len()", "free ranges of one window"),
     ("forebay-host/src/numa.rs", "c_ulong::BITS", "NUMA nodes"),
     ("forebay-host/src/system/mounts.rs", "text.len()", "a line of the system's list"),
     ("forebay-metal/src/device.rs", "MTLCopyAllDevices", "GPUs"),

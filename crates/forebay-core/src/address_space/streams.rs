@@ -1,4 +1,9 @@
 //! Sets of streams, which say in whose order memory is free.
+//!
+//! ```text
+//!   summary   0…0101        bit n is set if and only if word n is not zero
+//!   words     [ streams 0 to 63 ][ 0 ][ streams 128 to 191 ] …
+//! ```
 
 /// How many words hold the numbers of a set.
 const WORDS: usize = 32;

@@ -1,5 +1,6 @@
 //! The address space against a model that knows every cell by itself.
 
+mod asked;
 mod claims;
 mod differential;
 mod events;
@@ -12,6 +13,7 @@ use proptest::prelude::*;
 
 use super::holes::tests::listed;
 use super::*;
+use asked::Asked;
 use events::{Event, cells, events, growths};
 use model::{CELL, GRANULE, Model, SPACE};
 
@@ -24,45 +26,6 @@ fn space_of(granule: PageSize, size: Bytes) -> AddressSpace {
     let mut space = AddressSpace::new(granule, Boundaries::Joined);
     space.page_table_mut().reserve(0, size).unwrap();
     space
-}
-
-/// Questions and requests as tests ask them.
-trait Asked {
-    /// Allocates for `taker`, which is one stream or none that can be told apart.
-    fn allocate(&mut self, size: Bytes, taker: Streams) -> Option<Offset>;
-
-    /// The streams that `taker` should wait for.
-    fn better_owner(&mut self, size: Bytes, taker: Streams) -> Option<Streams>;
-
-    /// Every stream in whose order something is free.
-    fn owners(&self) -> Streams;
-
-    /// The bytes of all pages that are entirely free.
-    fn free_whole_pages(&self) -> Bytes;
-}
-
-impl Asked for AddressSpace {
-    fn allocate(&mut self, size: Bytes, taker: Streams) -> Option<Offset> {
-        self.allocate_for(size, number(taker))
-    }
-
-    fn better_owner(&mut self, size: Bytes, taker: Streams) -> Option<Streams> {
-        self.better_owner_for(size, number(taker))
-    }
-
-    fn owners(&self) -> Streams {
-        listed(&self.holes).into_iter().fold(Streams::NONE, |all, hole| all.or(hole.2))
-    }
-
-    fn free_whole_pages(&self) -> Bytes {
-        Bytes::new(self.free_pages().map(|page| page.1.get()).sum())
-    }
-}
-
-/// The number of a stream; of one that cannot be told apart, a number that no other has.
-fn number(taker: Streams) -> u32 {
-    assert!(taker.numbers().count() < 2, "{taker:?} is not one stream");
-    taker.numbers().next().unwrap_or(Streams::MOST)
 }
 
 /// Whether work of one of `idle` being over means that memory free in the order of `free` is.

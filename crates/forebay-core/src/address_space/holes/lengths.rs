@@ -1,5 +1,10 @@
 //! Holes by length, to find the smallest one for a size.
 //!
+//! ```text
+//!   all       [4 at 90][6 at 10][6 at 50][30 at 200]      every hole that some stream may use, once
+//!   grouped   {A}: [6 at 10]   {B}: [4 at 90][30 at 200]   {A, B}: [6 at 50]
+//! ```
+//!
 //! Only a request that could wait for another stream needs the index, and a plan of a program that moves pages. So it is
 //! built when groups get trees of their own, or for the first such request or plan after that, and dropped once it went
 //! unused for as many changes as building it cost. A program with few holes never has it: there a scan costs less than

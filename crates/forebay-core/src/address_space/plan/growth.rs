@@ -1,4 +1,9 @@
 //! How a pool grows: the sizes of pages, and when pages are moved instead of created.
+//!
+//! ```text
+//!   held    0 ──────── 48 MiB ── 96 MiB ── 192 MiB ── 384 MiB ──>
+//!   page      2 MiB      4 MiB     8 MiB     16 MiB     32 MiB       by default: a twelfth, as a power of two
+//! ```
 
 use crate::Bytes;
 

@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 
+use super::asked::Asked;
 use super::reference::{Listed, Reference};
-use super::{A, Asked, B, config};
+use super::{A, B, config};
 use crate::address_space::holes::tests::{check, listed};
 use crate::address_space::{
     AddressSpace, AddressSpaceError, Boundaries, Growth, Plan, PlanError, Step, Streams,

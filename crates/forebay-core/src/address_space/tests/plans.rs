@@ -1,7 +1,8 @@
 //! Plans for lines that are small enough to be drawn.
 
+use super::asked::Asked;
 use super::model::{GRANULE, SPACE};
-use super::{A, Asked, B, space_of};
+use super::{A, B, space_of};
 use crate::address_space::{AddressSpace, AddressSpaceError, Growth, Plan, Step, Streams};
 use crate::{Bytes, PageSize};
 

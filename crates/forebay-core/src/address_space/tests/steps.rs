@@ -1,7 +1,8 @@
 //! What it costs: nodes visited, not time, so that an address space that looks at every hole is found out on
 //! any machine.
 
-use super::{A, Asked};
+use super::A;
+use super::asked::Asked;
 use crate::address_space::holes::tests::visits;
 use crate::address_space::{AddressSpace, Boundaries, Growth, Plan, Streams};
 use crate::{Bytes, PageSize, Random};
