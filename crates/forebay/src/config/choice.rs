@@ -1,6 +1,6 @@
 //! Settings that are one of a few words.
 
-use forebay_core::{QuantityError, SizeClasses};
+use forebay_core::SizeClasses;
 
 use super::kind::Kind;
 
@@ -73,10 +73,10 @@ choice! {
 
 impl Rounding {
     /// The rule itself.
-    pub fn classes(self) -> Result<SizeClasses, QuantityError> {
+    pub fn classes(self) -> SizeClasses {
         match self {
-            Self::Exact => Ok(SizeClasses::exact()),
-            Self::Geometric => Ok(SizeClasses::geometric()),
+            Self::Exact => SizeClasses::exact(),
+            Self::Geometric => SizeClasses::geometric(),
             Self::PowersOfTwo => SizeClasses::powers_of_two(),
         }
     }

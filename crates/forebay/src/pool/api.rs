@@ -482,7 +482,7 @@ impl Pool {
             return 0;
         }
         let heap = self.shared.heap();
-        heap.spaces.both().map(|space| space.page_count() as u64).iter().sum()
+        heap.spaces.both().map(|space| space.page_table().page_count() as u64).iter().sum()
     }
 
     /// The pages behind the live block at `address`, in the order of its addresses; empty if its memory does not

@@ -123,7 +123,7 @@ impl PoolInner {
         let leads_group = shared_group.is_none();
         let group = shared_group.unwrap_or_default();
         let (backing, heap) = Backing::new(device, &kind, growth, fresh, &group, &log)?;
-        let granule = heap.spaces.of(Side::Large).granule();
+        let granule = heap.spaces.of(Side::Large).page_table().granule();
         if leads_group {
             group.limits.set(device_total, granule, &settings);
         }

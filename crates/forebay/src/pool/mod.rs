@@ -117,7 +117,7 @@ impl Pool {
             return 0;
         }
         let heap = self.shared.heap();
-        heap.spaces.both().iter().map(|space| space.page_changes()).sum()
+        heap.spaces.both().iter().map(|space| space.page_table().page_changes()).sum()
     }
 
     /// Flushes the large block that this thread has cached for a stream, which counts in the peaks of the pool's group.

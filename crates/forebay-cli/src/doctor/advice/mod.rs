@@ -126,7 +126,7 @@ fn mappings(report: &Report) -> Option<Problem> {
 
 /// How many pages of the device's usual size `bytes` fill.
 fn pages_of(bytes: u64) -> u64 {
-    PageSize::DEVICE.pages_for(Bytes::new(bytes)).get()
+    bytes.div_ceil(PageSize::DEVICE.bytes().get())
 }
 
 fn in_pages(pages: u64) -> Bytes {

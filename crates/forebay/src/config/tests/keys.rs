@@ -198,7 +198,7 @@ fn the_program_sets_by_type_and_is_held_to_the_same_bounds() {
         .build()
         .unwrap();
     assert_eq!(settings.max_bytes(), Some(Bytes::gib(8)));
-    assert_eq!(settings.size_classes().classes().unwrap(), SizeClasses::geometric());
+    assert_eq!(settings.size_classes().classes(), SizeClasses::geometric());
     assert_eq!((settings.collect_after(), settings.history()), (None, 7));
     assert_eq!(settings.entry(Key::History).source, Source::Code);
     assert_eq!(settings.entry(Key::Upkeep).source, Source::Default);

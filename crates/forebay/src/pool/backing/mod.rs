@@ -156,7 +156,7 @@ impl Backing {
         let mut heap = pool.heap();
         let taker = heap.slot_for(stream);
         let space = heap.spaces.of_mut(piece.side());
-        let better = space.better_owner(piece.whole(), Streams::only(taker));
+        let better = space.better_owner_for(piece.whole(), taker);
         // The hole is free in the order of each of them: waiting for one is enough.
         let owners: Vec<u32> = better.into_iter().flat_map(Streams::numbers).collect();
         let _ = owners.into_iter().any(|owner| self.wait_for(&mut heap, owner, taker, stream));
@@ -175,7 +175,7 @@ impl Backing {
         let others = {
             let mut heap = pool.heap();
             let taker = heap.slot_for(stream);
-            let others = heap.spaces.of(side).other_owners(Streams::only(taker));
+            let others = heap.spaces.of(side).holes().other_owners(Streams::only(taker));
             heap.slots.with_serials(others)
         };
         // The heap is unlocked between two streams. One that lost its slot meanwhile is skipped.
@@ -368,7 +368,7 @@ impl Backing {
         let mut heap = pool.heap();
         self.deferred.discard_ready(|task| match task {
             Task::ClearAlias(side, alias) => {
-                heap.spaces.of_mut(*side).keep_alias(alias.at, alias.page).is_ok()
+                heap.spaces.of_mut(*side).page_table_mut().keep_alias(alias.at, alias.page).is_ok()
             }
             _ => false,
         });
@@ -517,7 +517,7 @@ impl Backing {
         let _ = self.run_pass(pool);
         for (side, page) in core::mem::take(&mut self.outgoing) {
             let span = span_of(page.at, page.size);
-            let cleared = pool.heap().spaces.of_mut(side).clear_alias(page.at);
+            let cleared = pool.heap().spaces.of_mut(side).page_table_mut().clear_alias(page.at);
             debug_assert!(cleared.is_ok(), "the segment was not removed: {cleared:?}");
             self.provider(side).0.strays.push((span.start(), span.size()));
             self.provider(side).0.finish_segment_release(pool.heap, page, true);

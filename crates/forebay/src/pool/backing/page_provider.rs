@@ -128,7 +128,7 @@ impl PageProvider {
         log: &CallLog,
     ) -> Result<()> {
         let memory = self.memory()?;
-        let granule = space.granule();
+        let granule = space.page_table().granule();
         // In whole leaves of the address map, with one more to align the start: no leaf belongs to both sides.
         let leaves = |size: Bytes| size.checked_align_up(LEAF).unwrap_or(size).max(LEAST_REGION);
         let (mut size, least) = (leaves(wanted.max(least)), leaves(least));
@@ -145,7 +145,7 @@ impl PageProvider {
         };
         self.regions.push(region.start());
         let start = region.start().checked_align_up(LEAF).unwrap_or(region.start());
-        let reserved = space.reserve(start.get(), size);
+        let reserved = space.page_table_mut().reserve(start.get(), size);
         debug_assert!(
             reserved.is_ok(),
             "the address space has these addresses already: {reserved:?}"
@@ -265,7 +265,7 @@ impl PageProvider {
             {
                 let mut heap = lock(context.heap);
                 heap.ledger.remove_outgoing(claim.moved());
-                heap.spaces.of_mut(self.side).give_back(claim);
+                claim.give_back(heap.spaces.of_mut(self.side));
             }
             return match room? {
                 DeviceRoom::ForSmallerPages => Err(too_large_pages(*reserved).into()),
@@ -369,9 +369,9 @@ impl PageProvider {
         }
         let space = heap.spaces.of_mut(self.side);
         if !self.is_stranded(gap.at) {
-            space.unclaim_gap(gap);
+            gap.give_back(space);
         } else if let Some(from) = gap.from {
-            space.put_page_back(from);
+            from.put_back(space);
         }
     }
 
@@ -404,7 +404,7 @@ impl PageProvider {
             let space = heap.spaces.of_mut(self.side);
             space.put_aside_back(&mut claim.aside);
             for mapping in claim.cleared {
-                let claimed = space.claim_gap(mapping.at, mapping.size);
+                let claimed = space.page_table_mut().claim_gap(mapping.at, mapping.size);
                 debug_assert!(claimed.is_ok(), "a kept mapping lies in a gap: {claimed:?}");
                 self.stranded.push(mapping);
             }
@@ -443,7 +443,7 @@ impl PageProvider {
             let is_last = staged.len() <= BATCH;
             let space = heap.spaces.of_mut(self.side);
             for Staged { gap, page } in staged.by_ref().take(BATCH) {
-                let cleared = space.clear_alias(gap.at);
+                let cleared = space.page_table_mut().clear_alias(gap.at);
                 let placed = space.add_page(gap.at, gap.size, page.0, context.stream());
                 debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
                 if !is_last {

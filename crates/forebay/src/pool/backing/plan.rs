@@ -2,7 +2,7 @@
 //! since other pools may share the limit, and what it needs of the address space is claimed, since other requests use it.
 
 use forebay_core::Bytes;
-use forebay_core::address_space::{AddressSpace, Plan, PlanError};
+use forebay_core::address_space::{AddressSpace, Claim, Plan, PlanError};
 
 use crate::Result;
 use crate::pool::backing::growth::{GrowthContext, Made};
@@ -43,7 +43,8 @@ impl PageProvider {
             if !heap.ledger.reserve(created, room, context.limit) {
                 continue;
             }
-            let claim = heap.spaces.of_mut(self.side).claim(&plan, &context.stream());
+            let space = heap.spaces.of_mut(self.side);
+            let claim = Claim::take(space, &plan, &context.stream());
             let Ok(claim) = claim else {
                 debug_assert!(false, "planned for another address space: {claim:?}");
                 heap.account(|ledger| ledger.share.unreserve(created));
@@ -73,9 +74,9 @@ impl PageProvider {
         }
         // Doubling, so that a growing pool reserves only a few times. The call takes half a microsecond, under the heap
         // lock.
-        let page = context.growth.largest_page.max(space.granule().bytes());
+        let page = context.growth.largest_page.max(space.page_table().granule().bytes());
         let least = size.saturating_add(page);
-        self.reserve(space, space.reserved_bytes(), least, log)?;
+        self.reserve(space, space.page_table().reserved_bytes(), least, log)?;
         Ok(Plan::make(space, size, taker, context.growth, limit).ok())
     }
 }

@@ -88,7 +88,7 @@ impl Backing {
                 let Some(FreePage { side, at, .. }) = pages.next() else { break };
                 let space = heap.spaces.of_mut(side);
                 // Taking a larger page would leave less than the caller wants to keep.
-                if space.page(at).is_none_or(|(_, size)| size > spare) {
+                if space.page_table().page(at).is_none_or(|(_, size)| size > spare) {
                     continue;
                 }
                 let Ok(page) = space.remove_page(at) else { continue };
@@ -263,7 +263,7 @@ impl PageProvider {
         log: &CallLog,
     ) -> Result<()> {
         self.unmap(span_of(alias.at, alias.size), log)?;
-        let cleared = lock(heap).spaces.of_mut(self.side).clear_alias(alias.at);
+        let cleared = lock(heap).spaces.of_mut(self.side).page_table_mut().clear_alias(alias.at);
         debug_assert!(cleared.is_ok(), "there was no alias: {cleared:?}");
         Ok(())
     }
@@ -276,17 +276,17 @@ impl PageProvider {
         at: Offset,
         log: &CallLog,
     ) -> Result<()> {
-        let kept = lock(heap).spaces.of_mut(self.side).kept_at(at);
-        let Some((page, size)) = kept else { return Ok(()) };
-        let unmapped = self.unmap(span_of(at, size), log);
+        let kept = lock(heap).spaces.of(self.side).page_table().kept().get(at);
+        let Some(kept) = kept else { return Ok(()) };
+        let unmapped = self.unmap(span_of(at, kept.size), log);
         let mut heap = lock(heap);
-        let space = heap.spaces.of_mut(self.side);
-        let cleared = space.clear_kept(at);
+        let table = heap.spaces.of_mut(self.side).page_table_mut();
+        let cleared = table.clear_kept(at);
         debug_assert!(cleared.is_ok(), "there was no kept mapping: {cleared:?}");
         if unmapped.is_err() {
-            let claimed = space.claim_gap(at, size);
+            let claimed = table.claim_gap(at, kept.size);
             debug_assert!(claimed.is_ok(), "a kept mapping lies in a gap: {claimed:?}");
-            self.stranded.push(PageMapping { at, page, size });
+            self.stranded.push(kept);
         }
         unmapped
     }
@@ -300,10 +300,11 @@ impl PageProvider {
         log: &CallLog,
     ) {
         let oldest: Vec<Offset> = {
-            let mut heap = lock(heap);
-            let space = heap.spaces.of_mut(self.side);
-            let beyond = space.kept_beyond(MOST_KEPT).min(most);
-            space.kept().take(beyond).map(|kept| kept.0).collect()
+            let heap = lock(heap);
+            let table = heap.spaces.of(self.side).page_table();
+            let allowed = table.page_count().saturating_mul(MOST_KEPT);
+            let beyond = table.kept().count().saturating_sub(allowed).min(most);
+            table.kept().oldest_first().take(beyond).map(|kept| kept.0).collect()
         };
         // One that the device refuses now is retried later.
         oldest.into_iter().for_each(|at| drop(self.clear_kept(heap, at, log)));
@@ -315,7 +316,7 @@ impl PageProvider {
         heap.arrivals += 1;
         heap.ledger.remove_outgoing(size);
         let space = heap.spaces.of_mut(self.side);
-        space.put_page_back(RemovedPage { at, page, size, streams });
+        RemovedPage { at, page, size, streams }.put_back(space);
     }
 
     /// Returns a removed page to the device, once all work that used it is done. If the device refuses, the page
@@ -331,7 +332,8 @@ impl PageProvider {
         // The device would not release a page that is also mapped elsewhere. Other failed retries do not concern this
         // page.
         let alone = if self.is_mapped(PageHandle(page.page)) { retried } else { Ok(()) };
-        let kept: Vec<Offset> = lock(heap).spaces.of_mut(self.side).kept_of(page.page).collect();
+        let kept: Vec<Offset> =
+            lock(heap).spaces.of(self.side).page_table().kept().of(page.page).collect();
         let alone =
             alone.and_then(|()| kept.into_iter().try_for_each(|at| self.clear_kept(heap, at, log)));
         if let Err(error) = alone.and_then(|()| self.unmap(span, log)) {
@@ -339,7 +341,7 @@ impl PageProvider {
             self.put_back(&mut lock(heap), page, Streams::ALL);
             return Err(error);
         }
-        let cleared = lock(heap).spaces.of_mut(self.side).clear_alias(page.at);
+        let cleared = lock(heap).spaces.of_mut(self.side).page_table_mut().clear_alias(page.at);
         debug_assert!(cleared.is_ok(), "the page was not removed: {cleared:?}");
         let page = PageHandle(page.page);
         // Its bytes count as outgoing already.
@@ -360,12 +362,12 @@ impl PageProvider {
     /// dropped, as a drop cannot return them.
     pub(in crate::pool) fn tear_down(&mut self, space: &AddressSpace) {
         if let Some(memory) = self.device.virtual_memory() {
-            for (at, size) in space.kept() {
+            for (at, size) in space.page_table().kept().oldest_first() {
                 // SAFETY: a kept mapping is a gap in the address space, so no block is in it.
                 let _ = retry_once(|| unsafe { memory.unmap(span_of(at, size)) });
             }
         }
-        for (at, page, size) in space.pages() {
+        for (at, page, size) in space.page_table().pages() {
             let span = span_of(at, size);
             match self.device.virtual_memory() {
                 Some(memory) if self.maps_pages => {

@@ -36,7 +36,7 @@ pub(in crate::pool) fn pages_of(pool: &PoolInner, address: Address) -> Result<Ve
     if pool.options.class.contains(MemoryClass::PLAIN) || pool.device.virtual_memory().is_none() {
         return Ok(Vec::new());
     }
-    let pages = space.pages_in(block.start().get(), block.end().get());
+    let pages = space.page_table().pages_in(block.start().get(), block.end().get());
     let pages = pages.map(|(at, page, size)| (span_of(at, size), PageHandle(page)));
     Ok(pages.filter_map(|(pages, page)| part(block, pages, page)).collect())
 }

@@ -91,12 +91,12 @@ fn feasibility(
     let moves = !pool.options.class.contains(MemoryClass::STABLE);
     let space = |of: Side| heap.spaces.of(of);
     let own_returned = returned(side);
-    let own = space(side).outline(&own_returned, moves);
-    if size <= own.largest_page() && space(side).would_fit(size, &own_returned) {
+    let own = Outline::new(space(side), &own_returned, moves);
+    if size <= own.largest_page() && space(side).holes().would_fit(size, &own_returned) {
         return None;
     }
     let other = if side == Side::Small { Side::Large } else { Side::Small };
-    let others = space(other).outline(&returned(other), moves).movable_bytes();
+    let others = Outline::new(space(other), &returned(other), moves).movable_bytes();
     let given_up = others.saturating_add(heap.ledger.outgoing());
     let held_elsewhere = heap.held().saturating_sub(own.backed_bytes()).saturating_sub(given_up);
     let held_elsewhere = held_elsewhere.saturating_add(heap.ledger.share.others());

@@ -25,8 +25,8 @@ pub(in crate::pool) fn grant_access(pool: &PoolInner, peer: DeviceOrdinal) -> Re
         let heap = pool.heap();
         let spaces = heap.spaces.both();
         // A kept mapping serves again without a call.
-        let kept = spaces.iter().flat_map(|space| space.kept());
-        let pages = spaces.iter().flat_map(|space| space.pages());
+        let kept = spaces.iter().flat_map(|space| space.page_table().kept().oldest_first());
+        let pages = spaces.iter().flat_map(|space| space.page_table().pages());
         pages
             .map(|(at, _, size)| (at, size))
             .chain(kept)

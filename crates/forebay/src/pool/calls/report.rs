@@ -42,7 +42,7 @@ pub(in crate::pool) fn shortage(pool: &PoolInner, request: Request, needed: Byte
         live,
         cached,
         free: held.saturating_sub(live),
-        largest_free: space.largest_hole(),
+        largest_free: space.holes().largest(),
         device_free: info.free,
         held_elsewhere: info.total.saturating_sub(info.free).saturating_sub(held),
         owners: owners(&sum),
@@ -53,7 +53,7 @@ pub(in crate::pool) fn shortage(pool: &PoolInner, request: Request, needed: Byte
     // A smaller request may be one of the small side.
     let hole = match shortage.largest_free > SMALL {
         true => shortage.largest_free,
-        false => heap.spaces.of(Side::Small).largest_hole().min(SMALL),
+        false => heap.spaces.of(Side::Small).holes().largest().min(SMALL),
     };
     drop(heap);
     shortage.explain(new_pages, granule, hole);
@@ -122,7 +122,10 @@ pub(in crate::pool) fn drop_report(pool: &PoolInner) -> Option<DropReport> {
 
 /// The bytes of whole pages that are free; none if there are too many pages to look at under the lock.
 fn free_pages(space: &AddressSpace) -> Bytes {
-    if space.page_count() > MOST_PAGES { Bytes::ZERO } else { space.free_whole_pages() }
+    if space.page_table().page_count() > MOST_PAGES {
+        return Bytes::ZERO;
+    }
+    space.free_pages().fold(Bytes::ZERO, |sum, (_, size)| sum.saturating_add(size))
 }
 
 /// The bytes that the pool could have in blocks beside those that are live, by its limit and by the device.

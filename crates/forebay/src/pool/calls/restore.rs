@@ -222,7 +222,7 @@ fn note_restored(pool: &PoolInner, removed: &[Removed<'_>], missing: &[&KeptBloc
 fn is_vacant(heap: &Heap, removed: &[Removed<'_>], block: &KeptBlock) -> bool {
     let space = heap.spaces.of(Side::of(block.size));
     let (mut at, end) = (block.address.get(), block.end());
-    if !space.is_backed(at, end) {
+    if !space.holes().is_backed(at, end) {
         return false;
     }
     let removed_end = |at: u64| {
@@ -234,7 +234,7 @@ fn is_vacant(heap: &Heap, removed: &[Removed<'_>], block: &KeptBlock) -> bool {
         Some(around.block.address.get().saturating_add(around.block.size.get()))
     };
     while at < end {
-        match space.hole_end(at).or_else(|| removed_end(at)) {
+        match space.holes().around(at).map(|hole| hole.1).or_else(|| removed_end(at)) {
             Some(next) if next > at => at = next,
             _ => return false,
         }

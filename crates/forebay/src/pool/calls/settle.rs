@@ -116,7 +116,7 @@ fn next_outgoing(pool: &PoolInner) -> Option<(Side, PageMapping)> {
     }
     let (side, page) = backing.outgoing.pop()?;
     // Cleared before the device gets it: the device may return the same addresses again at once.
-    let cleared = pool.heap().spaces.of_mut(side).clear_alias(page.at);
+    let cleared = pool.heap().spaces.of_mut(side).page_table_mut().clear_alias(page.at);
     debug_assert!(cleared.is_ok(), "the segment was not removed: {cleared:?}");
     Some((side, page))
 }

@@ -15,7 +15,7 @@ pub(in crate::pool) struct Sizes {
 
 impl Sizes {
     pub(in crate::pool) fn new(rounding: Rounding) -> Self {
-        let classes = rounding.classes().unwrap_or(SizeClasses::exact());
+        let classes = rounding.classes();
         Self { classes, is_exact: rounding == Rounding::Exact }
     }
 

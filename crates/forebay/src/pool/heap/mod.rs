@@ -340,7 +340,7 @@ impl Heap {
 
     /// Whether holes of a side are free in the order of streams that `taker` cannot be made to wait for on the device.
     pub(in crate::pool) fn has_unreachable(&self, side: Side, taker: Streams) -> bool {
-        let owners = self.spaces.of(side).other_owners(taker);
+        let owners = self.spaces.of(side).holes().other_owners(taker);
         owners.numbers().any(|owner| matches!(self.slots.wait_target(owner), WaitTarget::Unknown))
     }
 }

@@ -124,32 +124,34 @@ impl Spaces {
 
     /// Moves the holes of one number to another, whose order comes after it.
     pub(in crate::pool) fn hand_over(&mut self, from: u32, to: u32) {
-        self.each(|space| space.hand_over(Streams::only(from), Streams::only(to)));
+        self.each(|space| space.holes_mut().hand_over(Streams::only(from), Streams::only(to)));
     }
 
     /// Records that what comes after `taker` comes after all that was freed in the order of `owner`.
     pub(in crate::pool) fn record_wait(&mut self, taker: u32, owner: u32) {
-        self.each(|space| space.record_wait(Streams::only(taker), Streams::only(owner)));
+        self.each(|space| {
+            space.holes_mut().record_wait(Streams::only(taker), Streams::only(owner))
+        });
     }
 
     /// The same for any of several owners.
     pub(in crate::pool) fn record_wait_any(&mut self, taker: u32, owners: Streams) {
-        self.each(|space| space.record_wait_any(Streams::only(taker), owners));
+        self.each(|space| space.holes_mut().record_wait_any(Streams::only(taker), owners));
     }
 
     /// Records that all work enqueued so far in the order of a number is done.
     pub(in crate::pool) fn record_idle(&mut self, number: u32) {
-        self.each(|space| space.record_idle(Streams::only(number)));
+        self.each(|space| space.holes_mut().record_idle(Streams::only(number)));
     }
 
     /// Whether no hole is free in the order of a number.
     pub(in crate::pool) fn owns_nothing(&self, number: u32) -> bool {
-        self.both().iter().all(|space| space.owns_nothing(Streams::only(number)))
+        self.both().iter().all(|space| space.holes().owns_nothing(Streams::only(number)))
     }
 
     /// Streams that own holes on either side, without the holes that are free for all.
     pub(in crate::pool) fn owners(&self) -> Streams {
-        let [small, large] = self.both().map(|space| space.other_owners(Streams::ALL));
+        let [small, large] = self.both().map(|space| space.holes().other_owners(Streams::ALL));
         small.or(large)
     }
 }

@@ -109,7 +109,10 @@ fn a_growth_in_several_batches_is_one() {
     let block = pool.allocate(Bytes::gib(5), DEFAULT).unwrap();
     let figures = pool.statistics();
     assert_eq!((figures.large.pages, figures.live), (2560, Bytes::gib(5)));
-    assert_eq!(pool.shared.heap().spaces.of(crate::sync::map::Side::Large).segments().len(), 1);
+    assert_eq!(
+        pool.shared.heap().spaces.of(crate::sync::map::Side::Large).page_table().segments().len(),
+        1
+    );
     pool.free_block(block, DEFAULT).unwrap();
     pool.trim(Bytes::ZERO).unwrap();
     // What was reserved of the limit for the growth is given up.

@@ -84,6 +84,6 @@ fn is_crossed(live: &[LiveBlock], at: Address) -> bool {
 
 /// What one side took from the device, for one request each.
 fn segments_of(space: &AddressSpace, side: Side) -> impl Iterator<Item = MappedSpan> {
-    let segments = space.segments().into_iter();
+    let segments = space.page_table().segments().into_iter();
     segments.map(move |(at, size)| MappedSpan { span: span_of(at, size), side })
 }

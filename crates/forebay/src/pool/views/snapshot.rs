@@ -474,7 +474,7 @@ fn ranges_of(shared: &PoolInner) -> (Vec<RangeSnapshot>, Vec<RangeSnapshot>) {
     {
         let range =
             |(address, size): (u64, Bytes)| RangeSnapshot { address, size_bytes: size.get(), side };
-        let pages = space.pages().map(|(address, _, size)| range((address, size)));
+        let pages = space.page_table().pages().map(|(address, _, size)| range((address, size)));
         for page in pages {
             match spans.last_mut() {
                 Some(RangeSnapshot { address, size_bytes, side: before })
@@ -485,7 +485,7 @@ fn ranges_of(shared: &PoolInner) -> (Vec<RangeSnapshot>, Vec<RangeSnapshot>) {
                 _ => spans.push(page),
             }
         }
-        holes.extend(space.holes().map(range));
+        holes.extend(space.holes().iter().map(range));
     }
     (spans, holes)
 }

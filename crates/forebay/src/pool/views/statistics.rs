@@ -96,9 +96,9 @@ impl SideFigures {
             requested_allocated: Bytes::new(requested.allocated),
             requested_freed: Bytes::new(requested.freed),
             held,
-            in_holes: space.free_bytes(),
-            pieces: space.hole_count() as u64,
-            pages: space.page_count() as u64,
+            in_holes: space.holes().bytes(),
+            pieces: space.holes().count() as u64,
+            pages: space.page_table().page_count() as u64,
         }
     }
 }
@@ -316,7 +316,7 @@ pub(in crate::pool) fn of(shared: &PoolInner) -> Statistics {
         Some(TagFigures { tag: Tag::numbered(number)?, live: bytes(units) })
     });
     let spaces = heap.spaces.both();
-    let largest = spaces.iter().map(|space| space.largest_hole()).max();
+    let largest = spaces.iter().map(|space| space.holes().largest()).max();
     let [small_held, large_held] = heap.held_by_side();
     let small = SideFigures::new(sum.all.minus(sum.large), heap.spaces.of(Side::Small), small_held);
     Statistics {
@@ -332,7 +332,7 @@ pub(in crate::pool) fn of(shared: &PoolInner) -> Statistics {
         peak_held: heap.ledger.peak_held,
         free: heap.held().saturating_sub(live),
         largest_free: largest.unwrap_or_default(),
-        pieces: spaces.iter().map(|space| space.hole_count() as u64).sum(),
+        pieces: spaces.iter().map(|space| space.holes().count() as u64).sum(),
         allocations,
         frees,
         hits: allocations.saturating_sub(sum.misses),
