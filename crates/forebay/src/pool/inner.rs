@@ -74,11 +74,11 @@ pub(in crate::pool) struct Parts {
     /// Bytes held, for readers without the heap lock.
     pub(in crate::pool) held: HeldGauge,
     pub(in crate::pool) map: AddressMap,
-    /// PoolInner with the stream slots, for callers without the heap lock.
+    /// Shared with the stream slots, for callers without the heap lock.
     pub(in crate::pool) thread_ends: Arc<ThreadEnds>,
     pub(in crate::pool) heap: Arc<Mutex<Heap>>,
     pub(in crate::pool) backing: Mutex<Backing>,
-    /// PoolInner with the backing: the captures under way.
+    /// Shared with the backing: the captures under way.
     pub(in crate::pool) captures: Captures,
     /// The number of threads that are releasing memory.
     pub(in crate::pool) reclaiming: AtomicUsize,
@@ -220,12 +220,12 @@ impl PoolInner {
         if self.is_inherited() {
             return Vec::new();
         }
-        self.history.all(|| self.front.events())
+        self.history.all(|| self.front.all.events())
     }
 
     /// What is known of the origins of live blocks.
     pub(in crate::pool) fn origins(&self) -> Origins {
-        self.history.origins(|| self.front.events())
+        self.history.origins(|| self.front.all.events())
     }
 
     /// The live block at `address`, and its requested size.
@@ -240,7 +240,7 @@ impl PoolInner {
     /// counts are on their way from a cache to the heap. The counts move to the heap, so that only threads that have used
     /// the pool since the last census are looked at.
     pub(in crate::pool) fn census(&self, heap: &mut Heap) -> (AllCounts, Bytes) {
-        self.front.add_counts(heap);
+        self.front.all.add_counts(heap);
         (heap.counts.clone(), Bytes::new(heap.cached << UNIT_SHIFT))
     }
 }

@@ -20,7 +20,6 @@ mod front;
 mod heap;
 mod inner;
 mod process;
-
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -134,7 +133,7 @@ impl Pool {
 
     /// The other devices that may read and write the pool's memory.
     pub fn peers(&self) -> Vec<DeviceOrdinal> {
-        self.shared.backing().large.kind().peers()
+        self.shared.backing().large.kind.peers()
     }
 }
 
@@ -187,7 +186,12 @@ impl Pool {
         address: Address,
         stream: StreamHandle,
     ) -> Result<()> {
-        calls::free::free::<true>(&self.shared, address, stream, ClaimedAs::Owned)
+        let freed = calls::free::free::<true>(&self.shared, address, stream, ClaimedAs::Owned);
+        freed.inspect_err(|_| {
+            if let Some(block) = self.block_at(address) {
+                put::disown(&self.shared, block);
+            }
+        })
     }
 }
 
@@ -256,7 +260,10 @@ unsafe impl Allocate for Pool {
         if owner != self.shared.id {
             return Err(Error::WrongPool { address, pool: self.shared.id, owner });
         }
-        calls::free::free::<true>(&self.shared, address, stream, ClaimedAs::ExactOwned(generation))
+        let claimed = ClaimedAs::ExactOwned(generation);
+        let freed = calls::free::free::<true>(&self.shared, address, stream, claimed);
+        // After an error the block has no owner.
+        freed.inspect_err(|_| put::disown(&self.shared, block))
     }
 
     fn device(&self) -> &Arc<dyn Device> {

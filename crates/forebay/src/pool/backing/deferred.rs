@@ -23,7 +23,7 @@ use forebay_hal::{Device, StreamHandle};
 use crate::Result;
 use crate::pool::common::free_block::FreedBlock;
 use crate::pool::common::log::{CallLog, LoggedEvent};
-use crate::pool::heap::stream_slots::Serial;
+use crate::pool::heap::serials::Serial;
 use crate::sync::map::Side;
 
 /// The most unmappings and page releases that run before the backing lock is released, of deferred tasks and of kept

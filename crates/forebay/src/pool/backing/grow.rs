@@ -9,7 +9,7 @@ use crate::pool::backing::growth::{GrowthContext, Made};
 use crate::pool::backing::{Backing, PoolContext};
 use crate::pool::common::step::{self, Step};
 use crate::pool::heap::Piece;
-use crate::pool::heap::stream_slots::Serial;
+use crate::pool::heap::serials::Serial;
 use crate::sync::map::Side;
 use crate::{Error, Result};
 

@@ -37,7 +37,8 @@ use crate::pool::common::capture::Captures;
 use crate::pool::common::group::Group;
 use crate::pool::common::log::{CallLog, LoggedEvent};
 use crate::pool::common::step::{self, Step};
-use crate::pool::heap::stream_slots::{Serial, StreamState, WaitTarget};
+use crate::pool::heap::serials::Serial;
+use crate::pool::heap::stream_slots::{StreamState, WaitTarget};
 use crate::pool::heap::thread_ends::is_ending;
 use crate::pool::heap::uses::Uses;
 use crate::pool::heap::{Heap, Piece, Spaces, span_of};
@@ -252,7 +253,7 @@ impl Backing {
         tasks: &[Task],
         ends: impl IntoIterator<Item = WorkEnd>,
     ) {
-        let syncs = pool.heap().slots.syncs();
+        let syncs = pool.heap().slots.serials.syncs();
         let capturing = self.captures.any();
         let ends = ends.into_iter().map(|end| if capturing { WorkEnd::Unknown } else { end });
         self.deferred.push(&self.device, &self.log, tasks, ends, syncs);
@@ -268,7 +269,7 @@ impl Backing {
             StreamState::Ended(event, _) => Some(WorkEnd::Event(event, serial)),
             StreamState::Unknown(_) => Some(WorkEnd::Unknown),
             // The stream may live on, and use blocks that recorded it before it lost its slot.
-            StreamState::Done => heap.slots.was_evicted(serial).then_some(WorkEnd::Unknown),
+            StreamState::Done => heap.slots.serials.was_evicted(serial).then_some(WorkEnd::Unknown),
         }
     }
 
@@ -283,7 +284,7 @@ impl Backing {
         ends.extend(uses.unknown.then_some(WorkEnd::Unknown));
         ends.extend(uses.events.into_iter().map(|event| {
             // Events of one serial are taken to be in the order of one stream, and these are not.
-            WorkEnd::Event(event, heap.slots.serial_of_event())
+            WorkEnd::Event(event, heap.slots.serials.next_unused())
         }));
         ends
     }
@@ -378,7 +379,7 @@ impl Backing {
     fn adopt_orphans(&mut self, pool: PoolContext<'_>) {
         let (orphans, syncs) = {
             let mut heap = pool.heap();
-            (heap.slots.take_orphans(), heap.slots.syncs())
+            (heap.slots.take_orphans(), heap.slots.serials.syncs())
         };
         for (number, serial, event) in orphans {
             let (task, end) =
@@ -417,7 +418,9 @@ impl Backing {
         self.recover_slots(pool);
         let many = {
             let mut heap = pool.heap();
-            heap.reactivate(stream);
+            heap.slot_for(stream);
+            // Its handle is valid again, so others may wait for it.
+            heap.slots.set_doubted(stream, false);
             heap.slots.has_many_orphans()
         };
         if many {
@@ -468,7 +471,7 @@ impl Backing {
         step::reach(Step::Ending);
         match LoggedEvent::after(&self.device, &self.log, stream) {
             Ok(end) if is_same() => {
-                let (end, syncs) = (Arc::new(end), heap.slots.syncs());
+                let (end, syncs) = (Arc::new(end), heap.slots.serials.syncs());
                 heap.end_with_event(number, Arc::clone(&end));
                 let task = [Task::ReleaseSlot(number, serial)];
                 self.deferred.push(

@@ -153,11 +153,6 @@ impl PageProvider {
         Ok(())
     }
 
-    /// The class of its memory.
-    pub(in crate::pool) fn kind(&self) -> &BackingKind {
-        &self.kind
-    }
-
     pub(in crate::pool) fn memory(&self) -> Result<&dyn VirtualMemory> {
         let unsupported = || forebay_hal::Error::Unsupported {
             call: Call::Map,
@@ -193,11 +188,6 @@ impl PageProvider {
         if self.unmap(span, log).is_err() {
             self.stranded.push(PageMapping { at, page: page.0, size: span.size() });
         }
-    }
-
-    /// Whether a stranded mapping is at `at`.
-    fn is_stranded(&self, at: Offset) -> bool {
-        self.stranded.iter().any(|alias| alias.at == at)
     }
 
     /// Fills new memory, in the order of the stream it was made for.
@@ -347,7 +337,11 @@ impl PageProvider {
         }
         let page = match gap.from {
             Some(from) => PageHandle(from.page),
-            None => self.create(gap.size, log)?,
+            None => {
+                let memory = self.memory()?;
+                let create = || memory.create_page(gap.size, self.kind.page_options());
+                log.make(Call::CreatePage, gap.size, create)?
+            }
         };
         if !gap.is_mapped
             && let Err(error) = self.map_with_access(gap.at, span, page, log)
@@ -368,17 +362,11 @@ impl PageProvider {
             heap.ledger.remove_outgoing(from.size);
         }
         let space = heap.spaces.of_mut(self.side);
-        if !self.is_stranded(gap.at) {
+        if self.stranded.iter().all(|alias| alias.at != gap.at) {
             gap.give_back(space);
         } else if let Some(from) = gap.from {
             from.put_back(space);
         }
-    }
-
-    fn create(&self, size: Bytes, log: &CallLog) -> Result<PageHandle> {
-        let memory = self.memory()?;
-        let create = || memory.create_page(size, self.kind.page_options());
-        Ok(log.make(Call::CreatePage, size, create)?)
     }
 
     /// Undoes the staged steps, and gives back what is left of the claim: new pages are released, moved ones put back.

@@ -161,7 +161,7 @@ impl Backing {
         for (page, free) in taken {
             let streams = match free {
                 FreeFor::All => Streams::ALL,
-                FreeFor::Unknown => Streams::only(heap.slots.mark()),
+                FreeFor::Unknown => Streams::only(heap.slots.serials.mark()),
                 FreeFor::Stream(serial) => match heap.slots.state_of(serial) {
                     StreamState::Live(_, slot)
                     | StreamState::Ended(_, slot)
@@ -276,7 +276,7 @@ impl PageProvider {
         at: Offset,
         log: &CallLog,
     ) -> Result<()> {
-        let kept = lock(heap).spaces.of(self.side).page_table().kept().get(at);
+        let kept = lock(heap).spaces.of_mut(self.side).page_table().kept().get(at);
         let Some(kept) = kept else { return Ok(()) };
         let unmapped = self.unmap(span_of(at, kept.size), log);
         let mut heap = lock(heap);
@@ -300,8 +300,8 @@ impl PageProvider {
         log: &CallLog,
     ) {
         let oldest: Vec<Offset> = {
-            let heap = lock(heap);
-            let table = heap.spaces.of(self.side).page_table();
+            let mut heap = lock(heap);
+            let table = heap.spaces.of_mut(self.side).page_table();
             let allowed = table.page_count().saturating_mul(MOST_KEPT);
             let beyond = table.kept().count().saturating_sub(allowed).min(most);
             table.kept().oldest_first().take(beyond).map(|kept| kept.0).collect()
@@ -333,7 +333,7 @@ impl PageProvider {
         // page.
         let alone = if self.is_mapped(PageHandle(page.page)) { retried } else { Ok(()) };
         let kept: Vec<Offset> =
-            lock(heap).spaces.of(self.side).page_table().kept().of(page.page).collect();
+            lock(heap).spaces.of_mut(self.side).page_table().kept().of(page.page).collect();
         let alone =
             alone.and_then(|()| kept.into_iter().try_for_each(|at| self.clear_kept(heap, at, log)));
         if let Err(error) = alone.and_then(|()| self.unmap(span, log)) {

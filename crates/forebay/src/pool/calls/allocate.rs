@@ -139,5 +139,5 @@ fn allocate_at_thread_end(pool: &PoolInner, request: Request, size: Bytes) -> Re
     }
     let claimed = ClaimedAs::Exact(block.generation);
     let _ = free::free_below(pool, block.address, STAND_IN, claimed);
-    Err(report::shortage(pool, request, size).into())
+    told(pool, request, || Err(report::shortage(pool, request, size).into()))
 }

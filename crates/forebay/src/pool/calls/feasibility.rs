@@ -62,7 +62,7 @@ fn feasibility(
     let mut returning: Vec<Span> = Vec::new();
     let mut look = || {
         if with_caches {
-            pool.front.add_spans(&mut returning);
+            pool.front.all.add_spans(&mut returning);
         }
     };
     look();

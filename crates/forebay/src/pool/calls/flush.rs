@@ -29,9 +29,9 @@ pub(in crate::pool) fn flush_own_small(pool: &PoolInner, size: Bytes) {
 pub(in crate::pool) fn flush_caches(pool: &PoolInner, backing: &mut Backing, only_large: bool) {
     let mut returns = unclean::fill_unclean(pool, backing);
     if only_large {
-        pool.front.flush_large(&mut returns);
+        pool.front.all.flush_large(&mut returns);
     } else {
-        pool.front.flush(&mut returns);
+        pool.front.all.flush(&mut returns);
     }
     pool.heap().free_all(returns);
 }
@@ -39,6 +39,6 @@ pub(in crate::pool) fn flush_caches(pool: &PoolInner, backing: &mut Backing, onl
 /// Flushes all thread caches, and waits for threads that are inside their gate: for callers that need all blocks.
 pub(in crate::pool) fn flush_all_caches(pool: &PoolInner, backing: &mut Backing) {
     let mut returns = unclean::fill_unclean(pool, backing);
-    pool.front.flush_all(&mut returns);
+    pool.front.all.flush_all(&mut returns);
     pool.heap().free_all(returns);
 }

@@ -53,6 +53,7 @@ pub(in crate::pool) fn make_room(
     miss: Miss,
     wait: &mut WaitBudget,
 ) -> Result<(Address, Source)> {
+    raise_limit_for(pool, piece.whole(), request)?;
     climb(pool, piece, request, miss, wait).inspect_err(|_| {
         // Segments that came and could not be used are released at once. The error that led here is the one to
         // report.
@@ -71,7 +72,6 @@ fn climb(
     wait: &mut WaitBudget,
 ) -> Result<(Address, Source)> {
     let (stream, size) = (request.stream, piece.whole());
-    raise_limit_for(pool, size, request)?;
     if miss == Miss::NewStream {
         check_stream(pool, stream)?;
     }
@@ -117,7 +117,10 @@ fn climb(
         // The callback may have forked.
         pool.birth.check()?;
         if !has_released {
-            return Err(report::shortage(pool, request, size).into());
+            // Other threads may have freed some meanwhile.
+            let found =
+                cut(pool, piece, stream).ok_or_else(|| report::shortage(pool, request, size))?;
+            return Ok((found, Source::Hole));
         }
         backing = pool.backing();
     }
@@ -254,5 +257,5 @@ fn caches_hold_little(pool: &PoolInner, backing: &Backing) -> bool {
     let streams = pool.heap().slots.count().saturating_sub(MANY_STREAMS);
     let most = (pool.held.get().get() / FLUSH_THRESHOLD_DIVISOR)
         .max(streams.saturating_mul(CACHED_PER_STREAM));
-    backing.grown_to_avoid_flush.get() < most && pool.front.small_held().get() < most
+    backing.grown_to_avoid_flush.get() < most && pool.front.all.small_held().get() < most
 }

@@ -24,7 +24,7 @@ impl Observation {
         // Under the settings lock, like every other change of what may be a hit.
         let settings = shared.settings();
         shared.front.set_hits(Hits::None);
-        shared.front.wait_for_hits();
+        shared.front.all.wait_for_hits();
         let (attached, live) = shared.history.attach(observer, || {
             still_live(&shared.map, &shared.map.live_blocks())
                 .map(|(address, known)| (address, Bytes::new(known.requested()), Tag::of(known)))

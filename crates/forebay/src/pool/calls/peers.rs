@@ -16,7 +16,7 @@ pub(in crate::pool) fn grant_access(pool: &PoolInner, peer: DeviceOrdinal) -> Re
     }
     BackingKind::check_reach(&pool.device, pool.options.class, peer)?;
     let backing = pool.backing();
-    let kind = backing.large.kind();
+    let kind = &backing.large.kind;
     if kind.peers().contains(&peer) {
         return Ok(());
     }

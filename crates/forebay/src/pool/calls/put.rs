@@ -90,6 +90,7 @@ pub(in crate::pool) fn put(pool: &PoolInner, block: Claimed<'_>, stream: StreamH
 #[cold]
 #[inline(never)]
 fn put_later(pool: &PoolInner, block: Claimed<'_>, stream: StreamHandle) {
+    watch_own_stream(pool, stream);
     let Claimed { known, address, .. } = block;
     let freed = FreedBlock { address, size: known.size(), stream };
     if known.used_elsewhere() {

@@ -24,7 +24,7 @@ pub(in crate::pool) fn change(pool: &PoolInner, key: &str, value: &str) -> Resul
     pool.set_hits(&settings);
     pool.history.set(&settings);
     if key == Key::History.name() && settings.history() == 0 {
-        pool.front.drop_events();
+        pool.front.all.drop_events();
     }
     registry::set_upkeep(pool.id, settings.upkeep());
     if settings.upkeep() {

@@ -53,7 +53,7 @@ fn run_all_deferred(pool: &PoolInner) -> Result<()> {
 /// Sleeps between two batches of driver calls, if other threads use the pool: a thread that waits for the lock
 /// would not get it from one that takes it again at once.
 pub(in crate::pool) fn let_others_in(pool: &PoolInner) {
-    if pool.front.is_shared() {
+    if pool.front.all.is_shared() {
         std::thread::sleep(BETWEEN_BATCHES);
     }
 }
@@ -73,7 +73,7 @@ pub(in crate::pool) fn settle(pool: &PoolInner, deadline: Deadline) -> Result<bo
         let unknown = backing.deferred.has_unknown()
             || heap.has_unknown()
             || unclean::has_unclean_unknown(pool, &heap);
-        (backing.deferred.events(), unknown.then(|| heap.slots.begin_sync()))
+        (backing.deferred.events(), unknown.then(|| heap.slots.serials.begin_sync()))
     };
     let mut outcome = waits::wait_for_events(pool, &events, deadline);
     if let Some(ticket) = ticket {

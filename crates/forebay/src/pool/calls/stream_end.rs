@@ -23,7 +23,7 @@ pub(in crate::pool) fn watch_stream(pool: &PoolInner, stream: StreamHandle) {
 /// Whether the pool knows a stream by its handle: by a slot, or by a thread cache.
 pub(in crate::pool) fn knows_stream(pool: &PoolInner, stream: StreamHandle) -> bool {
     let stream = stream.resolved();
-    pool.heap().slots.knows(stream) || pool.front.knows(stream)
+    pool.heap().slots.knows(stream) || pool.front.all.knows(stream)
 }
 
 /// Forgets a stream that will be destroyed. An error has changed nothing but where free memory is.
@@ -71,7 +71,7 @@ pub(in crate::pool) fn record_end(
         // the stream comes before both or after both. It is taken before the gates are shut, here and wherever both
         // are: an owner waits for the heap only outside its gate.
         let mut heap = pool.heap();
-        pool.front.forget_stream(&mut heap, stream);
+        pool.front.all.forget_stream(&mut heap, stream);
         heap.free_all(returns);
         let serial = heap.slots.get(stream).and_then(|number| heap.slots.serial(number));
         let parted = backing.end_stream(&mut heap, stream, is_same);

@@ -53,7 +53,7 @@ pub(in crate::pool) fn take_hole(
 /// Flushes the large block that this thread has cached for a stream.
 pub(in crate::pool) fn flush_own_large(pool: &PoolInner, stream: StreamHandle) {
     let mut heap = pool.heap();
-    let slot = heap.slot_for(stream);
+    let slot = heap.slot_to_free(stream);
     pool.front.flush_own_large(&mut heap, stream, slot);
 }
 

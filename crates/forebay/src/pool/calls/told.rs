@@ -1,5 +1,5 @@
 //! What a pool tells of slow calls: a report of a refusal in a file (`post_mortem.rs`), events for `tracing`, and figures
-//! for `metrics`. All only after the call, with no lock held, so that the listener may use the pool.
+//! for `metrics`. All with no lock held, so that the listener may use the pool.
 
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 use std::time::Instant;

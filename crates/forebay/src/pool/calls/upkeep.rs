@@ -35,16 +35,13 @@ pub(in crate::pool) fn process_deferred(pool: &PoolInner) -> Result<()> {
 }
 
 /// Reads the pressure after the bytes held have changed, and responds to it. The caller holds no lock.
-pub(in crate::pool) fn read_pressure(pool: &PoolInner) {
+pub(in crate::pool) fn read_pressure(pool: &PoolInner) -> Bytes {
     // A callback that uses the pool brings its thread here again. What it changed is read when it has returned.
-    let Some(_reading) = CallbackGuard::begin(pool.id, Callback::Pressure) else { return };
-    let mut may_release = true;
-    // One batch, whatever is read: the request did not ask for it.
-    let mut release = || {
-        if core::mem::take(&mut may_release) {
-            release_under_pressure(pool);
-        }
+    let Some(_reading) = CallbackGuard::begin(pool.id, Callback::Pressure) else {
+        return Bytes::ZERO;
     };
+    // One batch, whatever is read: the request did not ask for it.
+    let mut batch = None;
     for _ in 0..MOST_READINGS {
         let held = pool.group.held();
         let Some((level, response)) = read_gauge(pool, held) else { break };
@@ -63,16 +60,16 @@ pub(in crate::pool) fn read_pressure(pool: &PoolInner) {
             }
             _ => {}
         }
-        release();
+        batch.get_or_insert_with(|| release_under_pressure(pool));
         for told in &pool.options.pressure_callbacks {
             pool.callbacks.call(|| turn::in_program(|| told(level, held)));
         }
         // A callback may have forked.
         if pool.is_inherited() {
-            return;
+            return Bytes::ZERO;
         }
     }
-    release();
+    batch.get_or_insert_with(|| release_under_pressure(pool)).released
 }
 
 /// Updates the pressure level. Once it is below high, nothing more has to be released; between high and critical the
@@ -87,12 +84,19 @@ fn read_gauge(pool: &PoolInner, held: Bytes) -> Option<(Level, Response)> {
     change
 }
 
-/// Releases one batch of what was idle when the pressure became critical. Returns whether it did and more is left.
-/// Memory that requests use again meanwhile stays.
-fn release_under_pressure(pool: &PoolInner) -> bool {
+/// What a batch has released under pressure.
+#[derive(Clone, Copy, Debug, Default)]
+struct PressureBatch {
+    released: Bytes,
+    /// Whether pages were taken out, and more are left to release.
+    has_more: bool,
+}
+
+/// Releases one batch of what was idle when the pressure became critical. Memory that requests use again meanwhile stays.
+fn release_under_pressure(pool: &PoolInner) -> PressureBatch {
     let left = pool.upkeep().to_release;
     if left.is_zero() {
-        return false;
+        return PressureBatch::default();
     }
     let keep = pool.settings().min_bytes();
     let mut backing = pool.backing();
@@ -100,16 +104,27 @@ fn release_under_pressure(pool: &PoolInner) -> bool {
     let keep = keep.max(small.saturating_add(large).saturating_sub(left));
     let is_full = backing.deferred.releases() >= MOST_SLOW;
     let mut pages = idle_first(backing.free_pages(pool.context()));
+    let before = held_in_pages(pool);
     let taken = take_out_batch(pool, &mut backing, &mut pages, keep);
     let _ = backing.run_deferred(pool.context());
+    let released = before.saturating_sub(held_in_pages(pool));
     drop(backing);
     // Segments that the device refuses now are released later.
-    let _ = settle::release_segments(pool, Deadline::Now);
+    let segments = settle::release_segments(pool, Deadline::Now).unwrap_or_default();
     // If nothing could go although more may be taken out, nothing is idle any more.
     let is_over = taken.is_zero() && !is_full;
     let left = if is_over { Bytes::ZERO } else { left.saturating_sub(taken) };
     pool.upkeep().to_release = left;
-    !taken.is_zero() && !left.is_zero()
+    let has_more = !taken.is_zero() && !left.is_zero();
+    PressureBatch { released: released.saturating_add(segments), has_more }
+}
+
+/// The bytes of pages, in the address spaces or on their way to the device. Growth needs the backing lock, so that under
+/// it a difference is what was returned.
+fn held_in_pages(pool: &PoolInner) -> Bytes {
+    let heap = pool.heap();
+    let [small, large] = heap.spaces.backed();
+    small.saturating_add(large).saturating_add(heap.ledger.outgoing())
 }
 
 /// Takes free pages out of the address spaces, unless as many are out as one batch may return.
@@ -151,9 +166,7 @@ pub(in crate::pool) fn release(
     pool.birth.check()?;
     let begun = told::begin_told(pool);
     let released = call();
-    let held = pool.held.get();
-    read_pressure(pool);
-    let more = held.saturating_sub(pool.held.get());
+    let more = read_pressure(pool);
     let released = released.map(|released| released.saturating_add(more));
     told::tell_release(pool, &begun, &released);
     released
@@ -199,18 +212,12 @@ fn release_in_batches(pool: &PoolInner, keep: Bytes) -> Result<Bytes> {
     pool.upkeep().collecting = None;
     loop {
         let mut backing = pool.backing();
-        // Growth needs the backing lock too, so that within it the difference is what was returned.
-        let held = || {
-            let heap = pool.heap();
-            let [small, large] = heap.spaces.backed();
-            small.saturating_add(large).saturating_add(heap.ledger.outgoing())
-        };
         // What requests needed since the caller looked is needed.
         let keep = keep.max(pool.heap().ledger.window_peak);
-        let before = held();
+        let before = held_in_pages(pool);
         let taken = take_out_batch(pool, &mut backing, &mut pages, keep);
         let ran = backing.run_deferred(pool.context());
-        let returned = before.saturating_sub(held());
+        let returned = before.saturating_sub(held_in_pages(pool));
         let waits = backing.deferred.releases() > 0;
         drop(backing);
         released = released.saturating_add(returned);
@@ -292,9 +299,9 @@ fn tick(pool: &PoolInner) {
     let _ = defragment(pool);
     match age {
         Some(age) => drop(collect(pool, age)),
-        None => read_pressure(pool),
+        None => _ = read_pressure(pool),
     }
-    while release_under_pressure(pool) {
+    while release_under_pressure(pool).has_more {
         settle::let_others_in(pool);
     }
 }

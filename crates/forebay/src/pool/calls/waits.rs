@@ -1,5 +1,5 @@
 //! Waiting for the device on the host, **with no lock of the pool held**: the device's work may wait for a thread that
-//! needs one. Apart from debug checks and dropping a pool, only this file waits for the device.
+//! needs one.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
@@ -12,7 +12,7 @@ use crate::pool::backing::deferred::WorkEnd;
 use crate::pool::backing::{Backing, is_gone};
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::wait::{Deadline, WaitBudget, poll};
-use crate::pool::heap::stream_slots::Serial;
+use crate::pool::heap::serials::Serial;
 use crate::pool::inner::PoolInner;
 
 /// The result of a wait for the work of a stream.

@@ -7,7 +7,7 @@ use forebay_core::{Address, Bytes, Span};
 
 use super::probe::Mismatch;
 use crate::pool::common::free_block::FreedBlock;
-use crate::pool::heap::stream_slots::Serial;
+use crate::pool::heap::serials::Serial;
 use crate::report::RecentFree;
 use crate::{Error, Result};
 

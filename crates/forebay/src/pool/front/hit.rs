@@ -174,7 +174,7 @@ impl Front {
     #[inline(never)]
     pub(super) fn find_gate(&self, epoch: u64) -> Option<&Gate<ThreadCaches>> {
         let gate: &Gate<ThreadCaches> =
-            self.caches.get_or_make(thread_slot::current()?, ThreadCaches::default)?;
+            self.all.0.get_or_make(thread_slot::current()?, ThreadCaches::default)?;
         if epoch != NO_HITS {
             thread_slot::cache_pool(epoch, NonNull::from(gate).cast());
         }

@@ -11,6 +11,7 @@
 //!
 //! The heap lock is taken before a gate is entered, never inside it: an owner waits for the heap only outside its gate.
 
+pub(in crate::pool) mod all_caches;
 pub(in crate::pool) mod claimed_as;
 mod hit;
 mod own_gate;
@@ -19,16 +20,14 @@ pub(in crate::pool) mod thread_cache;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use forebay_core::{Bytes, Span};
+use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
-use self::thread_cache::ThreadCaches;
+use self::all_caches::AllCaches;
 use crate::PoolId;
 use crate::pool::common::counts::Counts;
-use crate::pool::common::event::ThreadEvents;
 use crate::pool::common::free_block::{CachedBlock, FreedBlock};
 use crate::pool::heap::Heap;
-use crate::pool::heap::stream_slots::StreamSlots;
 use crate::pool::heap::thread_ends::is_ending;
 use crate::sync::gates::Gates;
 use crate::sync::map::{AddressMap, BlockState, SMALL_UNITS, UNIT_SHIFT};
@@ -59,12 +58,13 @@ pub(in crate::pool) struct Front {
     /// The most that a magazine holds without pressure, in units of 512 B, and now.
     full: AtomicU64,
     bound: AtomicU64,
-    /// PoolInner with the heap: the large block that it would allocate again.
+    /// Shared with the heap: the large block that it would allocate again.
     last_large: Arc<AtomicU64>,
     map: AddressMap,
-    /// PoolInner with the pool: where blocks go that a visitor asked an owner to flush.
+    /// Shared with the pool: where blocks go that a visitor asked an owner to flush.
     heap: Arc<Mutex<Heap>>,
-    caches: Gates<ThreadCaches>,
+    /// Every thread's caches, for visitors.
+    pub(in crate::pool) all: AllCaches,
 }
 
 /// # Settings
@@ -85,7 +85,7 @@ impl Front {
             last_large,
             map: map.clone(),
             heap: Arc::clone(heap),
-            caches: Gates::of_threads(),
+            all: AllCaches(Gates::of_threads()),
         }
     }
 
@@ -115,10 +115,7 @@ impl Front {
     /// Sets the most that a magazine holds now, in units of 512 B. A magazine above the bound shrinks at its next use.
     pub(in crate::pool) fn set_bound(&self, units: u64) {
         self.bound.store(units, Ordering::Relaxed);
-        self.caches.change(|caches| {
-            caches.set_bound(units);
-            true
-        });
+        self.all.set_bound(units);
     }
 }
 
@@ -128,7 +125,7 @@ impl Front {
     /// one.
     #[inline]
     pub(in crate::pool) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
-        let counted = self.with_own(|caches| match caches.front(stream) {
+        let counted = self.with_own(|caches| match caches.of(stream) {
             Some(cache) => {
                 note(&mut cache.counts);
                 true
@@ -140,15 +137,18 @@ impl Front {
         }
     }
 
-    /// Counts a call on a stream other than the one this thread used last.
+    /// Counts a call on a stream for which this thread has no cache.
     #[cold]
     #[inline(never)]
     fn count_slowly(&self, stream: StreamHandle, note: &dyn Fn(&mut Counts)) {
         let mut heap = lock(&self.heap);
-        // A stream without a slot may be one that the pool has not seen: it would not find the cache at the stream's end.
-        let is_seen = !is_ending(stream) && !StreamSlots::is_mark(heap.slot_to_free(stream));
+        let may_have = !is_ending(stream);
+        if may_have {
+            // The pool looks for caches of streams that it has seen when they end.
+            heap.slots.note_seen(stream);
+        }
         let counted = self.with_own(|caches| {
-            if caches.of(stream).is_none() && is_seen && !caches.is_full() {
+            if caches.of(stream).is_none() && may_have && !caches.is_full() {
                 caches.add_cache(stream, self.bound.load(Ordering::Relaxed));
             }
             caches.of(stream).map(|cache| note(&mut cache.counts)).is_some()
@@ -190,38 +190,39 @@ impl Front {
         known: BlockState,
         stream: StreamHandle,
     ) -> bool {
-        let slot = heap.slot_to_free(stream);
         let (units, requested, tag) = (known.units(), known.requested(), known.tag());
         let is_cached = units <= SMALL_UNITS || self.is_last_large(block.address);
         let mut reached = false;
+        let mut free = |heap: &mut Heap, cached: CachedBlock, units: u64| {
+            let slot = heap.slot_to_free(stream);
+            heap.free(cached.address, Bytes::new(units << UNIT_SHIFT), slot);
+            reached = true;
+        };
+        if self.with_own(|caches| caches.of(stream).is_none()) == Some(true) {
+            heap.slots.note_seen(stream);
+        }
         let counted = self.with_own(|caches| {
-            // As in `count_slowly`.
-            if caches.of(stream).is_none() && !StreamSlots::is_mark(slot) {
+            if caches.of(stream).is_none() {
                 caches.add_cache(stream, self.bound.load(Ordering::Relaxed));
                 if let Some(evicted) = caches.take_evicted() {
                     evicted.empty_into(heap);
                 }
             }
             let Some(cache) = caches.of(stream) else { return false };
-            let mut free = |cached: CachedBlock, units: u64| {
-                heap.free(cached.address, Bytes::new(units << UNIT_SHIFT), slot);
-                reached = true;
-            };
             if is_cached {
-                cache.magazine.evict_for(units, &mut free);
+                cache.magazine.evict_for(units, |cached, units| free(heap, cached, units));
                 if cache.magazine.keep(units, block) {
                     cache.counts.count_kept(units, requested, tag);
                     return true;
                 }
             }
-            free(block, units);
+            free(heap, block, units);
             cache.counts.count_free(units, requested, tag);
             true
         });
         if counted != Some(true) {
-            heap.free(block.address, known.size(), slot);
+            free(heap, block, units);
             heap.counts_of(stream).count_free(units, requested, tag);
-            reached = true;
         }
         reached
     }
@@ -252,81 +253,5 @@ impl Front {
             }
         });
         returns
-    }
-}
-
-/// # Visits of all threads' caches
-impl Front {
-    /// Takes out all blocks. Does not wait: threads that are inside their gate flush at their next entry.
-    pub(in crate::pool) fn flush(&self, returns: &mut Vec<FreedBlock>) {
-        self.caches.drain(|caches| caches.drain(returns));
-    }
-
-    /// Takes out the large blocks, in the same way.
-    pub(in crate::pool) fn flush_large(&self, returns: &mut Vec<FreedBlock>) {
-        self.caches.change(|caches| caches.drain_large(returns));
-    }
-
-    /// Takes out all blocks, and waits for threads that are inside their gate: for callers that need all of them.
-    pub(in crate::pool) fn flush_all(&self, returns: &mut Vec<FreedBlock>) {
-        self.caches.drain_all(|caches| caches.drain(returns));
-    }
-
-    /// Whether more than one thread uses the pool, or did.
-    pub(in crate::pool) fn is_shared(&self) -> bool {
-        self.caches.is_shared()
-    }
-
-    /// Bytes of small blocks in magazines, without those of threads that are inside their gate.
-    pub(in crate::pool) fn small_held(&self) -> Bytes {
-        let mut units = 0_u64;
-        self.caches.measure(|caches| units = units.saturating_add(caches.small_held()));
-        Bytes::new(units << UNIT_SHIFT)
-    }
-
-    /// Adds the addresses of all cached blocks.
-    pub(in crate::pool) fn add_spans(&self, spans: &mut Vec<Span>) {
-        self.caches.read_filled(|caches| caches.add_spans(spans));
-    }
-
-    /// Moves the counts of threads that have used the pool since the last call to the heap.
-    pub(in crate::pool) fn add_counts(&self, heap: &mut Heap) {
-        self.caches.count_changed(|caches| {
-            let more = caches.take_counts(|stream, counts| heap.counts.add(stream, &counts));
-            heap.cached = heap.cached.wrapping_add(more);
-        });
-    }
-
-    /// Whether any thread has a cache for a stream.
-    pub(in crate::pool) fn knows(&self, stream: StreamHandle) -> bool {
-        let mut known = false;
-        self.caches.each(|caches| known |= caches.has(stream));
-        known
-    }
-
-    /// Removes every cache of a stream. Its blocks and counts move to the heap.
-    pub(in crate::pool) fn forget_stream(&self, heap: &mut Heap, stream: StreamHandle) {
-        self.caches.each(|caches| {
-            while let Some(cache) = caches.remove(stream) {
-                cache.empty_into(heap);
-            }
-        });
-    }
-
-    /// Waits until no thread is inside its gate.
-    pub(in crate::pool) fn wait_for_hits(&self) {
-        self.caches.each(|_| ());
-    }
-
-    /// The events that threads have not handed over.
-    pub(in crate::pool) fn events(&self) -> Vec<ThreadEvents> {
-        let mut of_threads = Vec::new();
-        self.caches.each(|caches| of_threads.extend(caches.events.as_deref().cloned()));
-        of_threads
-    }
-
-    /// Drops the events that threads have not handed over.
-    pub(in crate::pool) fn drop_events(&self) {
-        self.caches.each(|caches| caches.events = None);
     }
 }

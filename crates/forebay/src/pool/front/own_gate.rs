@@ -53,7 +53,7 @@ impl OwnGate<'_> {
             if let Some(done) = unsafe { self.gate.enter(&mut *work) } {
                 return done;
             }
-            self.front.caches.wait();
+            self.front.all.0.wait();
         }
     }
 

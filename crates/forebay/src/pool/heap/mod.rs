@@ -14,6 +14,7 @@ mod ledger;
 mod piece;
 pub(in crate::pool) mod scope_peaks;
 pub(in crate::pool) mod seen_streams;
+pub(in crate::pool) mod serials;
 mod spaces;
 pub(in crate::pool) mod stream_slots;
 pub(in crate::pool) mod thread_ends;
@@ -33,8 +34,9 @@ use crate::pool::common::log::LoggedEvent;
 use crate::pool::heap::all_counts::AllCounts;
 use crate::pool::heap::ledger::Ledger;
 pub(in crate::pool) use crate::pool::heap::piece::Piece;
+use crate::pool::heap::serials::{Serial, SyncTicket};
 pub(in crate::pool) use crate::pool::heap::spaces::{Spaces, span_of};
-use crate::pool::heap::stream_slots::{Serial, StreamSlots, StreamState, SyncTicket, WaitTarget};
+use crate::pool::heap::stream_slots::{StreamSlots, StreamState, WaitTarget};
 use crate::pool::heap::uses::{EndedStreams, Use, Uses};
 use crate::sync::map::Side;
 
@@ -170,7 +172,7 @@ impl Heap {
         }
         if self.frozen {
             // Pages are being moved under the current slot numbers.
-            return self.slots.mark();
+            return self.slots.serials.mark();
         }
         let Self { slots, spaces, .. } = self;
         let victim = slots.victim(|number| spaces.owns_nothing(number));
@@ -180,14 +182,14 @@ impl Heap {
             self.slots.note_eviction(victim, !self.uses.is_empty());
             self.end_without_event(victim);
         }
-        self.slots.assign_slot(stream).unwrap_or_else(|| self.slots.mark())
+        self.slots.assign_slot(stream).unwrap_or_else(|| self.slots.serials.mark())
     }
 
     /// The slot in whose order memory freed on a stream is free: the collecting mark, if the stream is the own one of a
     /// thread that most likely has ended. Such a stream gets no slot again.
     pub(in crate::pool) fn slot_to_free(&mut self, stream: StreamHandle) -> u32 {
         let is_orphaned = stream.is_of_another_thread() && !self.slots.knows(stream);
-        if is_orphaned { self.slots.mark() } else { self.slot_for(stream) }
+        if is_orphaned { self.slots.serials.mark() } else { self.slot_for(stream) }
     }
 
     /// Releases the slot of a stream that ended without an event. Memory free in its order becomes unknown: it is free
@@ -229,7 +231,7 @@ impl Heap {
 
     /// Ends a wait for the whole device that began with `ticket`.
     pub(in crate::pool) fn end_sync(&mut self, ticket: SyncTicket, succeeded: bool) {
-        if let Some(mark) = self.slots.end_sync(ticket, succeeded) {
+        if let Some(mark) = self.slots.serials.end_sync(ticket, succeeded) {
             self.spaces.record_idle(mark);
         }
     }
@@ -270,7 +272,7 @@ impl Heap {
 
     /// Frees a block whose last use is known to be over only after a wait for the whole device.
     pub(in crate::pool) fn free_unknown(&mut self, block: FreedBlock) {
-        let mark = self.slots.mark();
+        let mark = self.slots.serials.mark();
         self.free(block.address, block.size, mark);
     }
 
@@ -305,12 +307,6 @@ impl Heap {
         self.waits += 1;
     }
 
-    /// Assigns a slot to a stream in use. Its handle is valid again, so others may wait for it.
-    pub(in crate::pool) fn reactivate(&mut self, stream: StreamHandle) {
-        self.slot_for(stream);
-        self.slots.set_doubted(stream, false);
-    }
-
     /// Puts memory of streams that cannot be waited for one by one (other threads' own streams, and doubted handles)
     /// under the mark that the next wait for the whole device settles.
     pub(in crate::pool) fn mark_unreachable(&mut self) {
@@ -321,7 +317,7 @@ impl Heap {
         let unreachable = self.spaces.owners().numbers().filter(is_unreachable).map(Streams::only);
         let unreachable = unreachable.fold(Streams::NONE, Streams::or);
         if !unreachable.is_empty() {
-            self.spaces.record_wait_any(self.slots.mark(), unreachable);
+            self.spaces.record_wait_any(self.slots.serials.mark(), unreachable);
         }
     }
 

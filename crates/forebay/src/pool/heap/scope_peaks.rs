@@ -15,7 +15,7 @@ use forebay_core::Bytes;
 
 /// The peak of neighbouring scopes.
 #[derive(Clone, Copy, Debug)]
-struct PoolInner {
+struct Shared {
     peak: Bytes,
     open: u64,
 }
@@ -24,7 +24,7 @@ struct PoolInner {
 #[derive(Debug, Default)]
 pub(in crate::pool) struct ScopePeaks {
     /// By the number of the first scope that has this peak; the peaks fall.
-    entries: BTreeMap<u64, PoolInner>,
+    entries: BTreeMap<u64, Shared>,
     /// The lowest peak, that of the last entry.
     lowest: Bytes,
     next: u64,
@@ -38,7 +38,7 @@ impl ScopePeaks {
         self.next += 1;
         match self.entries.last_entry().filter(|last| last.get().peak == out) {
             Some(mut last) => last.get_mut().open += 1,
-            None => _ = self.entries.insert(number, PoolInner { peak: out, open: 1 }),
+            None => _ = self.entries.insert(number, Shared { peak: out, open: 1 }),
         }
         self.lowest = out;
         number
@@ -56,11 +56,11 @@ impl ScopePeaks {
     fn raise(&mut self, out: Bytes) {
         let mut raised: Option<(u64, u64)> = None;
         while let Some(last) = self.entries.last_entry().filter(|last| last.get().peak <= out) {
-            let (first, PoolInner { open, .. }) = last.remove_entry();
+            let (first, Shared { open, .. }) = last.remove_entry();
             raised = Some((first, raised.map_or(0, |(_, others)| others) + open));
         }
         if let Some((first, open)) = raised {
-            self.entries.insert(first, PoolInner { peak: out, open });
+            self.entries.insert(first, Shared { peak: out, open });
             self.lowest = out;
         }
     }

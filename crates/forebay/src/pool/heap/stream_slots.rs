@@ -6,15 +6,11 @@
 //!             │  └───────── destroyed unannounced, or evicted ─────> its holes are unknown
 //!             └─ per thread: the event its own thread recorded last has a slot too (published). It is released at
 //!                the stream's end; if that has no event, when it is reached.
-//!
-//!   unknown [ collecting | awaited ]   two marks: what ended without an event. A wait for the whole device
-//!                                      that begins later settles what was collected before.
 //! ```
 //!
-//! A number is reused; a **serial** never is. Anything that may outlive a number (a use of a block, a deferred free)
-//! names the serial, and looks up here what became of the stream.
+//! A number is reused; what may outlive it names the stream's serial, and [`Serials`] knows what became of the stream.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use forebay_core::address_space::Streams;
@@ -22,23 +18,17 @@ use forebay_hal::StreamHandle;
 
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::heap::seen_streams::SeeingPool;
+use crate::pool::heap::serials::{MARKS, Serial, SerialState, Serials};
 use crate::pool::heap::thread_ends::{ThreadEnds, is_ending};
 
 /// The number of slots for streams: the last two numbers are the marks.
-const MOST: u32 = Streams::MOST - 2;
-
-/// The most streams without an end event that are remembered one by one. Beyond that, all earlier serials without a
-/// slot count as unknown: that may cause a wait too many, never one too few.
-const MOST_REMEMBERED: usize = 4096;
+const MOST: u32 = MARKS[0];
 
 /// The number of orphaned published events at which a new stream triggers their deferred release.
 const MANY_ORPHANS: usize = 16;
 
 /// The number of slot requests after which all events are queried again once slots run out.
 const WANTED_BEFORE_RECOVERY: u32 = MOST / 8;
-
-/// Identifies a stream for the whole life of the pool.
-pub(in crate::pool) type Serial = u64;
 
 /// The content of a slot.
 #[derive(Clone, Debug)]
@@ -98,21 +88,6 @@ pub(in crate::pool) enum StreamState {
     Done,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum SerialState {
-    At(u32),
-    Unknown { mark: u32 },
-}
-
-/// A wait for the whole device that is about to begin. When it returns, everything that ended before it is settled.
-#[derive(Clone, Copy, Debug)]
-#[must_use]
-pub(in crate::pool) struct SyncTicket {
-    /// Deferred tasks without an event that were added before this count are due after the wait.
-    pub(in crate::pool) before: u64,
-    mark: Option<u32>,
-}
-
 /// The streams that a pool tells apart. Guarded by the heap lock.
 #[derive(Debug)]
 pub(in crate::pool) struct StreamSlots {
@@ -122,33 +97,18 @@ pub(in crate::pool) struct StreamSlots {
     numbers: HashMap<StreamHandle, u32>,
     /// The stream looked up last: most requests come on the same one.
     latest: (StreamHandle, u32),
-    serials: HashMap<Serial, SerialState>,
-    /// The number of serials that are unknown.
-    unknown: usize,
-    /// Serials up to this one that are not in `serials` are unknown too, under this mark.
-    unknown_up_to: Option<(Serial, u32)>,
-    /// Live streams that lost their slot. A wait for the device says nothing about their later work.
-    evicted: HashSet<Serial>,
-    /// Serials up to this one count as evicted.
-    evicted_up_to: Serial,
+    pub(in crate::pool) serials: Serials,
     /// Published events whose stream ended without another event. Their slots are released when the events are reached.
     orphans: Vec<(u32, Serial)>,
     /// The pool, by which other pools' streams are told from its own. Set before it is used.
     pub(in crate::pool) pool: Option<SeeingPool>,
     /// Notified when a thread ends whose own stream has a slot here.
     pub(in crate::pool) thread_ends: Arc<ThreadEnds>,
-    next_serial: Serial,
     lookups: u64,
     /// Slots to take over, the next one last. Those that were used since are passed over.
     ranked: Vec<Ranked>,
     /// The number of slot requests since the events were last queried.
     wanted: u32,
-    /// The mark, of the two, that collects what ends without an event.
-    collecting: u32,
-    /// The mark that the current wait for the device will settle.
-    awaited: Option<u32>,
-    /// The number of waits for the device that have begun.
-    syncs: u64,
 }
 
 impl Default for StreamSlots {
@@ -158,21 +118,13 @@ impl Default for StreamSlots {
             free: Vec::new(),
             numbers: HashMap::new(),
             latest: (StreamHandle::DEFAULT, u32::MAX),
-            serials: HashMap::new(),
-            unknown: 0,
-            unknown_up_to: None,
-            evicted: HashSet::new(),
-            evicted_up_to: 0,
+            serials: Serials::default(),
             orphans: Vec::new(),
             pool: None,
             thread_ends: Arc::default(),
-            next_serial: 0,
             lookups: 0,
             ranked: Vec::new(),
             wanted: 0,
-            collecting: MOST,
-            awaited: None,
-            syncs: 0,
         }
     }
 }
@@ -226,6 +178,13 @@ impl StreamSlots {
         set.numbers().filter_map(|number| Some((number, self.serial(number)?))).collect()
     }
 
+    /// Notes that the pool has seen a stream, so that it hears of its end.
+    pub(in crate::pool) fn note_seen(&self, stream: StreamHandle) {
+        if let Some(pool) = self.pool {
+            pool.note(stream);
+        }
+    }
+
     /// Returns the number of a stream, or assigns one; `None` if all are taken.
     pub(in crate::pool) fn assign_slot(&mut self, stream: StreamHandle) -> Option<u32> {
         if let Some(number) = self.get(stream) {
@@ -235,28 +194,14 @@ impl StreamSlots {
         if stream.is_per_thread() && !stream.is_of_another_thread() {
             self.thread_ends.watch_this_thread(None);
         }
-        if let Some(pool) = self.pool {
-            pool.note(stream);
-        }
+        self.note_seen(stream);
         self.lookups += 1;
-        let (serial, used) = (self.new_serial(number), self.lookups);
+        let (serial, used) = (self.serials.assign(number), self.lookups);
         let live = Slot::Live { handle: stream, serial, used, doubted: false, published: None };
         *self.slot_mut(number)? = live;
         self.numbers.insert(stream, number);
         self.latest = (stream, number);
         Some(number)
-    }
-
-    fn new_serial(&mut self, number: u32) -> Serial {
-        self.next_serial += 1;
-        self.serials.insert(self.next_serial, SerialState::At(number));
-        self.next_serial
-    }
-
-    /// A serial that stands for no stream, for an event that is in no stream's order.
-    pub(in crate::pool) fn serial_of_event(&mut self) -> Serial {
-        self.next_serial += 1;
-        self.next_serial
     }
 
     fn take_free(&mut self) -> Option<u32> {
@@ -351,15 +296,12 @@ impl StreamSlots {
 
     /// What became of the stream of a serial.
     pub(in crate::pool) fn state_of(&self, serial: Serial) -> StreamState {
-        match self.serials.get(&serial) {
-            None => match self.unknown_up_to {
-                Some((last, mark)) if serial <= last => StreamState::Unknown(mark),
-                _ => StreamState::Done,
-            },
-            Some(SerialState::Unknown { mark }) => StreamState::Unknown(*mark),
-            Some(SerialState::At(number)) => match self.slot(*number) {
-                Some(Slot::Live { handle, .. }) => StreamState::Live(*handle, *number),
-                Some(Slot::Event { event, .. }) => StreamState::Ended(Arc::clone(event), *number),
+        match self.serials.state_of(serial) {
+            SerialState::Done => StreamState::Done,
+            SerialState::Unknown(mark) => StreamState::Unknown(mark),
+            SerialState::At(number) => match self.slot(number) {
+                Some(Slot::Live { handle, .. }) => StreamState::Live(*handle, number),
+                Some(Slot::Event { event, .. }) => StreamState::Ended(Arc::clone(event), number),
                 Some(Slot::Free) | None => StreamState::Done,
             },
         }
@@ -367,35 +309,17 @@ impl StreamSlots {
 
     /// Whether the work of a stream is known to be done and no more of it can come.
     pub(in crate::pool) fn is_done(&self, serial: Serial) -> bool {
-        !self.was_evicted(serial) && matches!(self.state_of(serial), StreamState::Done)
-    }
-
-    /// Whether a stream lost its slot while live. It may live on under another serial, and still use blocks that
-    /// recorded this one.
-    pub(in crate::pool) fn was_evicted(&self, serial: Serial) -> bool {
-        serial <= self.evicted_up_to || self.evicted.contains(&serial)
-    }
-
-    /// Whether only a wait for the device can cover the work of a stream, now or later.
-    pub(in crate::pool) fn is_lost(&self, serial: Serial) -> bool {
-        self.was_evicted(serial) && !matches!(self.serials.get(&serial), Some(SerialState::At(_)))
+        !self.serials.was_evicted(serial) && matches!(self.state_of(serial), StreamState::Done)
     }
 
     /// Records that the slot of a live stream is about to be taken over. Without recorded `uses` of any stream, earlier
     /// evictions no longer matter.
     pub(in crate::pool) fn note_eviction(&mut self, number: u32, uses: bool) {
         if !uses {
-            self.evicted.clear();
-            self.evicted_up_to = 0;
-            return;
+            self.serials.forget_evictions();
+        } else if let Some(&Slot::Live { serial, .. }) = self.slot(number) {
+            self.serials.note_eviction(serial);
         }
-        let Some(&Slot::Live { serial, .. }) = self.slot(number) else { return };
-        if self.evicted.len() >= MOST_REMEMBERED {
-            // Serials with a slot are looked up before this bound.
-            self.evicted.clear();
-            self.evicted_up_to = self.next_serial;
-        }
-        self.evicted.insert(serial);
     }
 
     /// Ends a live stream at `event`: its number now stands for that event, and its handle for a new stream. Returns
@@ -434,7 +358,7 @@ impl StreamSlots {
             return Some(published);
         }
         let event_number = self.take_free()?;
-        let serial = self.new_serial(event_number);
+        let serial = self.serials.assign(event_number);
         *self.slot_mut(event_number)? =
             Slot::Event { serial, event: Arc::clone(event), publisher: Some(number) };
         if let Some(Slot::Live { published, .. }) = self.slot_mut(number) {
@@ -464,17 +388,7 @@ impl StreamSlots {
     /// holes, and the number of the event that it had published. That event becomes an [orphan](Self::take_orphans)
     /// until it is reached.
     pub(in crate::pool) fn end_without_event(&mut self, number: u32) -> (u32, Option<u32>) {
-        let mark = self.collecting;
-        if self.unknown >= MOST_REMEMBERED {
-            // A wait that begins from now on covers those under the other mark too.
-            self.serials.retain(|_, state| matches!(state, SerialState::At(_)));
-            self.unknown = 0;
-            self.unknown_up_to = Some((self.next_serial, mark));
-        }
-        if let Some(serial) = self.serial(number) {
-            self.serials.insert(serial, SerialState::Unknown { mark });
-            self.unknown += 1;
-        }
+        let mark = self.serials.set_unknown(self.serial(number));
         let published = match self.slot(number) {
             Some(Slot::Live { published, .. }) => *published,
             _ => None,
@@ -511,7 +425,7 @@ impl StreamSlots {
     /// Releases a number: the work of its stream is done.
     pub(in crate::pool) fn release_slot(&mut self, number: u32) {
         if let Some(serial) = self.serial(number) {
-            self.serials.remove(&serial);
+            self.serials.forget(serial);
         }
         self.vacate(number);
     }
@@ -534,66 +448,16 @@ impl StreamSlots {
     }
 
     /// The numbers of the two marks.
-    pub(in crate::pool) const MARKS: [u32; 2] = [MOST, MOST + 1];
+    pub(in crate::pool) const MARKS: [u32; 2] = MARKS;
 
     /// Whether a number is a mark, not a stream's slot.
     pub(in crate::pool) const fn is_mark(number: u32) -> bool {
         number >= MOST
     }
 
-    /// The mark for memory whose stream ended without an event.
-    pub(in crate::pool) fn mark(&self) -> u32 {
-        self.collecting
-    }
-
-    /// Begins a wait for the whole device.
-    pub(in crate::pool) fn begin_sync(&mut self) -> SyncTicket {
-        self.syncs += 1;
-        let mark = match self.awaited {
-            // Another wait settles that mark. This one began later and must not reuse it.
-            Some(_) => None,
-            None => {
-                let (mark, [first, second]) = (self.collecting, Self::MARKS);
-                self.collecting = if mark == first { second } else { first };
-                self.awaited = Some(mark);
-                Some(mark)
-            }
-        };
-        SyncTicket { before: self.syncs, mark }
-    }
-
-    /// The number of waits for the device that have begun. A task that is deferred now without an event is settled by
-    /// the next one.
-    pub(in crate::pool) fn syncs(&self) -> u64 {
-        self.syncs
-    }
-
-    /// Ends the wait. Returns the mark whose memory is free for all now. After a failed wait nothing is settled, and
-    /// the mark waits for the next one.
-    pub(in crate::pool) fn end_sync(&mut self, ticket: SyncTicket, succeeded: bool) -> Option<u32> {
-        let mark = ticket.mark?;
-        self.awaited = None;
-        if !succeeded {
-            // The mark becomes the collecting one again at the next wait: there are only two.
-            return None;
-        }
-        let before = self.serials.len();
-        self.serials
-            .retain(|_, state| !matches!(state, SerialState::Unknown { mark: of } if *of == mark));
-        self.unknown = self.unknown.saturating_sub(before - self.serials.len());
-        self.unknown_up_to.take_if(|(_, of)| *of == mark);
-        Some(mark)
-    }
-
     /// The number of slots in use.
     #[cfg(test)]
     pub(in crate::pool) fn taken(&self) -> usize {
         self.slots.len() - self.free.len()
-    }
-
-    /// The number of remembered streams, ended ones included.
-    #[cfg(test)]
-    pub(in crate::pool) fn remembered(&self) -> usize {
-        self.serials.len() + self.evicted.len()
     }
 }

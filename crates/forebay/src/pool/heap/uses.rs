@@ -6,7 +6,8 @@ use std::sync::Arc;
 use forebay_hal::{NamedStream, StreamHandle};
 
 use crate::pool::common::log::LoggedEvent;
-use crate::pool::heap::stream_slots::{Serial, StreamSlots};
+use crate::pool::heap::serials::Serial;
+use crate::pool::heap::stream_slots::StreamSlots;
 
 /// A further use of a live block.
 #[derive(Clone, Debug)]
@@ -58,7 +59,7 @@ impl Uses {
         if self.streams.len() >= self.full_at.max(Self::FEW) {
             let Self { streams, unknown, .. } = self;
             streams.retain(|&user| {
-                let lost = slots.is_lost(user);
+                let lost = slots.serials.is_lost(user);
                 *unknown |= lost;
                 !lost && !slots.is_done(user)
             });

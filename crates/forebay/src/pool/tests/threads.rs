@@ -152,14 +152,14 @@ fn streams_that_die_without_a_word_are_not_remembered_for_ever() {
         let block = pool.allocate(Bytes::new(1024), stream).unwrap();
         pool.free_block(block, stream).unwrap();
         device.destroy_stream(stream).unwrap();
-        let remembered = pool.shared.heap().slots.remembered();
+        let remembered = pool.shared.heap().slots.serials.remembered();
         assert!(remembered < 12_000, "{remembered} remembered after {number}");
     }
-    let remembered = pool.shared.heap().slots.remembered();
+    let remembered = pool.shared.heap().slots.serials.remembered();
     assert!(remembered <= 4096 + 2048, "{remembered} remembered");
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!((pool.held(), machine.finding_count()), (Bytes::ZERO, 0));
-    let remembered = pool.shared.heap().slots.remembered();
+    let remembered = pool.shared.heap().slots.serials.remembered();
     assert!(remembered <= 2048, "{remembered} remembered after a wait");
 }
 

@@ -8,7 +8,7 @@ use crate::pool::common::step::{self, Step};
 use crate::pool::common::wait::{Deadline, WaitBudget};
 use crate::pool::debug::FREED;
 use crate::pool::debug::quarantine::Quarantined;
-use crate::pool::heap::stream_slots::Serial;
+use crate::pool::heap::serials::Serial;
 use crate::pool::inner::PoolInner;
 use crate::report::RecentFree;
 use crate::sync::tracked::lock;

@@ -113,7 +113,7 @@ fn recheck_stream(pool: &PoolInner, stream: StreamHandle, wait: &mut WaitBudget)
 fn end_replaced_stream(pool: &PoolInner, stream: StreamHandle) {
     let _backing = pool.backing();
     let mut heap = pool.heap();
-    pool.front.forget_stream(&mut heap, stream);
+    pool.front.all.forget_stream(&mut heap, stream);
     let slot = heap.slots.get(stream);
     let serial = slot.and_then(|slot| heap.slots.serial(slot));
     slot.into_iter().for_each(|slot| heap.end_without_event(slot));
