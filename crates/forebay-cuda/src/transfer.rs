@@ -51,8 +51,8 @@ impl CudaDevice {
                 return Err(invalid(call, argument, space.book.explain(row, unusable), USABLE));
             }
             drop(space);
-            // Another library's memory is as good; the driver knows whether it is any. What it
-            // rounds our own up to is nobody's, and another device's of ours is that device's.
+            // Accept another library's memory if the driver knows it. Refuse the slack that the driver
+            // adds to our own allocations, and memory of our other devices.
             match self.context.pointer(row.start()) {
                 Some(known)
                     if known.span.contains_span(row) && !self.context.is_ours(known.span) =>

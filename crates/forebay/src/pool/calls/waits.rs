@@ -112,7 +112,7 @@ pub(in crate::pool) fn wait_for_device(pool: &PoolInner, deadline: Deadline) -> 
     let spawned = crate::sync::thread::spawn("forebay-wait", move || {
         let waited = device.synchronize_device();
         waiter.store(false, Ordering::SeqCst);
-        // After the deadline nobody listens any more.
+        // The receiver is gone after the deadline.
         let _ = tell.send(waited);
     });
     if spawned.is_err() {

@@ -19,8 +19,8 @@ impl Sizes {
         Self { classes, is_exact: rounding == Rounding::Exact }
     }
 
-    /// The size of the block for a request. Zero, and sizes above the largest block, become sizes that no cache has:
-    /// whoever goes past the caches [checks](Self::is_possible) them.
+    /// The size of the block for a request. Zero, and sizes above the largest block, become sizes that no cache has; the
+    /// heap path refuses them ([`is_possible`](Self::is_possible)).
     #[inline(always)]
     pub(in crate::pool) fn round(&self, requested: Bytes) -> Bytes {
         if self.is_exact { to_units(requested) } else { self.round_by_class(requested) }

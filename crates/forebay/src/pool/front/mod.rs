@@ -24,6 +24,7 @@ use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
 use self::all_caches::AllCaches;
+use self::thread_cache::ThreadCaches;
 use crate::PoolId;
 use crate::pool::common::counts::Counts;
 use crate::pool::common::free_block::{CachedBlock, FreedBlock};
@@ -198,29 +199,33 @@ impl Front {
             heap.free(cached.address, Bytes::new(units << UNIT_SHIFT), slot);
             reached = true;
         };
-        if self.with_own(|caches| caches.of(stream).is_none()) == Some(true) {
-            heap.slots.note_seen(stream);
-        }
-        let counted = self.with_own(|caches| {
-            if caches.of(stream).is_none() {
-                caches.add_cache(stream, self.bound.load(Ordering::Relaxed));
-                if let Some(evicted) = caches.take_evicted() {
-                    evicted.empty_into(heap);
-                }
-            }
-            let Some(cache) = caches.of(stream) else { return false };
+        let mut put = |heap: &mut Heap, caches: &mut ThreadCaches| {
+            let cache = caches.of(stream)?;
             if is_cached {
                 cache.magazine.evict_for(units, |cached, units| free(heap, cached, units));
                 if cache.magazine.keep(units, block) {
                     cache.counts.count_kept(units, requested, tag);
-                    return true;
+                    return Some(());
                 }
             }
             free(heap, block, units);
             cache.counts.count_free(units, requested, tag);
-            true
-        });
-        if counted != Some(true) {
+            Some(())
+        };
+        let mut counted = self.with_own(|caches| put(heap, caches)).flatten();
+        if counted.is_none() {
+            // The pool looks for caches of streams that it has seen when they end.
+            heap.slots.note_seen(stream);
+            let counted_anew = self.with_own(|caches| {
+                caches.add_cache(stream, self.bound.load(Ordering::Relaxed));
+                if let Some(evicted) = caches.take_evicted() {
+                    evicted.empty_into(heap);
+                }
+                put(heap, caches)
+            });
+            counted = counted_anew.flatten();
+        }
+        if counted.is_none() {
             free(heap, block, units);
             heap.counts_of(stream).count_free(units, requested, tag);
         }
