@@ -18,7 +18,7 @@ use crate::pool::calls::{
 use crate::pool::common::capture::Capture;
 use crate::pool::common::group::GroupFigures;
 use crate::pool::common::options::PoolOptions;
-use crate::pool::front::claimed_as::ClaimedAs;
+use crate::pool::front::claimed::ClaimedAs;
 use crate::pool::views::memory_map::{self, MemoryMap};
 use crate::pool::views::scope::Scope;
 use crate::pool::views::snapshot::{self, Snapshot};
@@ -116,7 +116,7 @@ impl Pool {
         if request.alignment <= Alignment::BLOCK {
             return self.allocate(request.size, request.stream);
         }
-        allocate::allocate_below(&self.shared, request, self.shared.sizes.round(request.size))
+        allocate::allocate_request(&self.shared, request, self.shared.sizes.round(request.size))
     }
 
     /// The live block that begins at `address`.

@@ -33,12 +33,12 @@ use std::sync::Arc;
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
 use forebay_hal::{Device, NamedStream, StreamHandle};
 
-use self::front::claimed_as::ClaimedAs;
+use self::front::claimed::ClaimedAs;
 use self::inner::PoolInner;
 use self::turn::UserRef;
 #[cfg(feature = "uncounted")]
 use crate::Tag;
-use crate::pool::calls::{allocate, peers, put, restore, stream_end, take, trim, uses};
+use crate::pool::calls::{allocate, peers, put, restore, stream_end, trim, uses};
 use crate::{Allocate, Block, Error, PoolId, RecordedUse, Request, Result};
 
 pub use calls::block_pages::PagePart;
@@ -122,7 +122,7 @@ impl Pool {
     /// Flushes the large block that this thread has cached for a stream, which counts in the peaks of the pool's group.
     pub fn flush_large(&self, stream: StreamHandle) {
         if !self.shared.is_inherited() {
-            take::flush_own_large(&self.shared, stream.resolved());
+            self.shared.front.flush_own_large(&mut self.shared.heap(), stream.resolved());
         }
     }
 

@@ -15,13 +15,14 @@ use forebay_hal::StreamHandle;
 
 use crate::pool::calls::layered::allocate_layered;
 use crate::pool::calls::make_room::make_room;
-use crate::pool::calls::take::{hand_out, piece, take_any, take_hole};
+use crate::pool::calls::take::{count, hand_out, mark_live, piece, take_any};
 use crate::pool::calls::thread_end::STAND_IN;
 use crate::pool::calls::told::told;
 use crate::pool::calls::{free, report, thread_end, waits};
 use crate::pool::common::counts::Source;
 use crate::pool::common::wait::WaitBudget;
-use crate::pool::front::claimed_as::ClaimedAs;
+use crate::pool::front::claimed::ClaimedAs;
+use crate::pool::heap::Piece;
 use crate::pool::heap::thread_ends::is_ending;
 use crate::pool::inner::PoolInner;
 use crate::sync::map::{SMALL_UNITS, UNIT_SHIFT};
@@ -96,13 +97,18 @@ fn allocate_slowly_for(
     allocate_slowly(pool, requested, size, stream)
 }
 
-/// Allocates past the front cache. `size` is the rounded size.
+/// Allocates past the front cache, perhaps aligned. `size` is the rounded size.
 #[inline(never)]
-pub(in crate::pool) fn allocate_below(
+pub(in crate::pool) fn allocate_request(
     pool: &PoolInner,
     request: Request,
     size: Bytes,
 ) -> Result<Block> {
+    allocate_below(pool, request, size)
+}
+
+#[inline(always)]
+fn allocate_below(pool: &PoolInner, request: Request, size: Bytes) -> Result<Block> {
     pool.birth.check()?;
     let request = Request { stream: request.stream.resolved(), ..request };
     if request.size.is_zero() {
@@ -118,13 +124,29 @@ pub(in crate::pool) fn allocate_below(
     if let Some(block) = take_any(pool, request, size) {
         return Ok(block);
     }
-    let mut wait = WaitBudget::default();
-    let piece = piece(pool, request, size, Bytes::ZERO);
-    let piece = piece.or_else(|refused| told(pool, request, || Err(refused)))?;
-    let found = match take_hole(pool, piece, request.stream) {
-        Ok(address) => (address, Source::Hole),
-        Err(miss) => told(pool, request, || make_room(pool, piece, request, miss, &mut wait))?,
+    let piece = match piece(pool, request, size, Bytes::ZERO) {
+        Ok(piece) => piece,
+        Err(refused) => return told(pool, request, || Err(refused)),
     };
+    let count = count(Source::Hole, size, request.size);
+    let found = pool.front.take_hole(&mut pool.heap(), piece, request.stream, count);
+    match found {
+        Some(address) => mark_live(pool, address, size, request.size),
+        None => allocate_with_room(pool, piece, request, size),
+    }
+}
+
+/// Allocates a block that no hole serves.
+#[cold]
+#[inline(never)]
+fn allocate_with_room(
+    pool: &PoolInner,
+    piece: Piece,
+    request: Request,
+    size: Bytes,
+) -> Result<Block> {
+    let mut wait = WaitBudget::default();
+    let found = told(pool, request, || make_room(pool, piece, request, &mut wait))?;
     hand_out(pool, found, size, request)
 }
 
@@ -132,7 +154,7 @@ pub(in crate::pool) fn allocate_below(
 /// driver may make a new stream for every call of such a thread, so no wait on the device orders them.
 #[cold]
 fn allocate_at_thread_end(pool: &PoolInner, request: Request, size: Bytes) -> Result<Block> {
-    let block = allocate_below(pool, Request { stream: STAND_IN, ..request }, size)?;
+    let block = allocate_request(pool, Request { stream: STAND_IN, ..request }, size)?;
     let deadline = waits::deadline(pool, &mut WaitBudget::default());
     if matches!(thread_end::wait_for_stand_in(pool, deadline), Ok(true)) {
         return Ok(block);

@@ -13,8 +13,8 @@ use forebay_hal::StreamHandle;
 
 use crate::Result;
 use crate::pool::calls::layered::free_layered;
-use crate::pool::calls::put::{claim, put};
-use crate::pool::front::claimed_as::ClaimedAs;
+use crate::pool::calls::put::{claim, claim_plain, put};
+use crate::pool::front::claimed::ClaimedAs;
 use crate::pool::inner::PoolInner;
 
 /// Frees the block at `address`, in the order of `stream`.
@@ -46,7 +46,7 @@ fn free_slowly(
 }
 
 /// Frees past the front cache.
-#[inline(never)]
+#[inline(always)]
 pub(in crate::pool) fn free_below(
     pool: &PoolInner,
     address: Address,
@@ -62,7 +62,22 @@ pub(in crate::pool) fn free_below(
     if !pool.front.is_plain() {
         return free_layered(pool, address, stream, claimed);
     }
-    let block = claim(pool, address, claimed)?;
-    put(pool, block, stream);
+    match claim_plain(pool, address, claimed) {
+        Some(block) => put(pool, &block, stream),
+        None => return free_unplain(pool, address, stream, claimed),
+    }
+    Ok(())
+}
+
+/// Frees a block that no hit could have freed, or refuses to.
+#[cold]
+#[inline(never)]
+fn free_unplain(
+    pool: &PoolInner,
+    address: Address,
+    stream: StreamHandle,
+    claimed: ClaimedAs,
+) -> Result<()> {
+    put(pool, &claim(pool, address, claimed)?, stream);
     Ok(())
 }

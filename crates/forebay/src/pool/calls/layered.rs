@@ -11,13 +11,13 @@ use crate::pool::calls::checked::strict::check_stream_identity;
 use crate::pool::calls::make_room::make_room;
 use crate::pool::calls::note::{note, note_free};
 use crate::pool::calls::put::{claim, put, watch_own_stream};
-use crate::pool::calls::take::{hand_out, piece, take_any, take_hole};
+use crate::pool::calls::take::{hand_out, piece, take_any};
 use crate::pool::calls::told::told;
 use crate::pool::calls::waits::deadline;
 use crate::pool::common::counts::Source;
 use crate::pool::common::event::RawEvent;
 use crate::pool::common::wait::WaitBudget;
-use crate::pool::front::claimed_as::ClaimedAs;
+use crate::pool::front::claimed::ClaimedAs;
 use crate::pool::inner::PoolInner;
 use crate::report::{EventAction, Stack};
 use crate::{Block, Request, Result, Tag};
@@ -59,9 +59,10 @@ fn allocate_checked(pool: &PoolInner, request: Request, size: Bytes) -> Result<B
     if let Some(block) = take_any(pool, request, size) {
         return Ok(block);
     }
-    let found = match take_hole(pool, piece, request.stream) {
-        Ok(address) => (address, Source::Hole),
-        Err(miss) => make_room(pool, piece, request, miss, &mut wait)?,
+    let found = pool.front.take_hole(&mut pool.heap(), piece, request.stream, |_| ());
+    let found = match found {
+        Some(address) => (address, Source::Hole),
+        None => make_room(pool, piece, request, &mut wait)?,
     };
     prepare_block(pool, found.0, size, request, &mut wait)?;
     hand_out(pool, found, size, request)
@@ -87,6 +88,6 @@ pub(in crate::pool) fn free_layered(
     note_free(pool, address, block.known, stream);
     // An observer may have forked.
     pool.birth.check()?;
-    put(pool, block, stream);
+    put(pool, &block, stream);
     Ok(())
 }

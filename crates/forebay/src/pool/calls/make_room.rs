@@ -21,7 +21,7 @@ use crate::pool::calls::checked::strict;
 use crate::pool::calls::{flush, reclaim, report, settle, upkeep, waits};
 use crate::pool::common::counts::Source;
 use crate::pool::common::wait::WaitBudget;
-use crate::pool::heap::{Miss, Piece};
+use crate::pool::heap::Piece;
 use crate::pool::inner::PoolInner;
 use crate::sync::map::{SMALL, Side};
 use crate::{Request, Result};
@@ -50,11 +50,10 @@ pub(in crate::pool) fn make_room(
     pool: &PoolInner,
     piece: Piece,
     request: Request,
-    miss: Miss,
     wait: &mut WaitBudget,
 ) -> Result<(Address, Source)> {
     raise_limit_for(pool, piece.whole(), request)?;
-    climb(pool, piece, request, miss, wait).inspect_err(|_| {
+    climb(pool, piece, request, wait).inspect_err(|_| {
         // Segments that came and could not be used are released at once. The error that led here is the one to
         // report.
         if !pool.is_inherited() {
@@ -68,11 +67,10 @@ fn climb(
     pool: &PoolInner,
     piece: Piece,
     request: Request,
-    miss: Miss,
     wait: &mut WaitBudget,
 ) -> Result<(Address, Source)> {
     let (stream, size) = (request.stream, piece.whole());
-    if miss == Miss::NewStream {
+    if !pool.heap().slots.knows(stream) {
         check_stream(pool, stream)?;
     }
     strict::recheck_streams(pool, wait);
@@ -86,8 +84,8 @@ fn climb(
         streams: pool.debug.waits_for_stream(),
     };
     // One event makes the holes of the other stream usable, and the far too large hole of the own stream stays whole.
-    if miss == Miss::WorthWaiting
-        && !avoided.streams
+    if !avoided.streams
+        && is_worth_waiting(pool, piece, stream)
         && let Some(found) = wait_for_nearest(pool, &mut backing, piece, stream)
     {
         return Ok((found, Source::Hole));
@@ -172,6 +170,12 @@ fn cut(pool: &PoolInner, piece: Piece, stream: StreamHandle) -> Option<Address> 
     let mut heap = pool.heap();
     let slot = heap.slot_for(stream);
     heap.allocate(piece, slot)
+}
+
+/// Whether another stream has a far better hole.
+fn is_worth_waiting(pool: &PoolInner, piece: Piece, stream: StreamHandle) -> bool {
+    let mut heap = pool.heap();
+    heap.slots.get(stream).is_some_and(|slot| heap.worth_waiting(piece, slot))
 }
 
 /// Makes the stream wait, on the device, for the one that has the best hole. Due tasks come first: they cost no wait.

@@ -9,42 +9,37 @@ use crate::pool::backing::Backing;
 use crate::pool::backing::deferred::Task;
 use crate::pool::calls::checked::strict;
 use crate::pool::calls::registry;
-use crate::pool::common::free_block::{CachedBlock, FreedBlock};
+use crate::pool::common::free_block::FreedBlock;
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::step::{self, Step};
-use crate::pool::front::claimed_as::ClaimedAs;
+use crate::pool::front::claimed::{Claimed, ClaimedAs};
 use crate::pool::heap::Heap;
 use crate::pool::heap::thread_ends::is_ending;
 use crate::pool::inner::PoolInner;
-use crate::sync::map::{BlockState, Slot, SlotRef};
+use crate::sync::map::{BlockState, Slot};
 use crate::sync::tracked::Guard;
 use crate::{Block, Error, Result};
 
-/// A block that was claimed by one free: no other call has it.
-#[derive(Clone, Copy)]
-pub(in crate::pool) struct Claimed<'a> {
-    pub(in crate::pool) slot: &'a Slot,
-    pub(in crate::pool) known: BlockState,
-    pub(in crate::pool) address: Address,
-}
-
 /// Claims the live block at `address` for one free, if the block agrees with what the caller claims about it.
-#[inline]
 pub(in crate::pool) fn claim(
     pool: &PoolInner,
     address: Address,
     claimed: ClaimedAs,
 ) -> Result<Claimed<'_>> {
-    if let Some(slot) = pool.map.slot(address)
-        && let Some(known) = claimed.plain(slot, address)
-        && claimed.matches(known)
-    {
-        step::reach(Step::Claiming);
-        if claimed.claim(slot, known) {
-            return Ok(Claimed { slot, known, address });
-        }
-    }
-    claim_slowly(pool, address, claimed)
+    claim_plain(pool, address, claimed).map_or_else(|| claim_slowly(pool, address, claimed), Ok)
+}
+
+/// The same for a block that a hit could have freed.
+#[inline(always)]
+pub(in crate::pool) fn claim_plain(
+    pool: &PoolInner,
+    address: Address,
+    claimed: ClaimedAs,
+) -> Option<Claimed<'_>> {
+    let slot = pool.map.slot(address)?;
+    let known = claimed.plain(slot, address).filter(|&known| claimed.matches(known))?;
+    step::reach(Step::Claiming);
+    claimed.claim(slot, known).then_some(Claimed { slot, known, address })
 }
 
 #[cold]
@@ -70,18 +65,16 @@ fn claim_slowly(pool: &PoolInner, address: Address, claimed: ClaimedAs) -> Resul
 
 /// Frees a claimed block, and counts it.
 #[inline]
-pub(in crate::pool) fn put(pool: &PoolInner, block: Claimed<'_>, stream: StreamHandle) {
-    let Claimed { slot, known, address } = block;
-    if known.used_elsewhere() || is_ending(stream) {
+pub(in crate::pool) fn put(pool: &PoolInner, block: &Claimed<'_>, stream: StreamHandle) {
+    if block.known.used_elsewhere() || is_ending(stream) {
         return put_later(pool, block, stream);
     }
-    let cached = CachedBlock { address, slot: SlotRef::new(slot) };
-    if pool.front.keep_claimed(cached, known, stream) {
+    if pool.front.keep_claimed(block, stream) {
         return;
     }
     watch_own_stream(pool, stream);
     let mut heap = pool.heap();
-    if pool.front.put(&mut heap, cached, known, stream) && stream.is_per_thread() {
+    if pool.front.put(&mut heap, block, stream) && stream.is_per_thread() {
         publish_or_recover(pool, heap, stream);
     }
 }
@@ -89,9 +82,9 @@ pub(in crate::pool) fn put(pool: &PoolInner, block: Claimed<'_>, stream: StreamH
 /// Frees a block that other streams have used, or the own stream of an ending thread, and counts it.
 #[cold]
 #[inline(never)]
-fn put_later(pool: &PoolInner, block: Claimed<'_>, stream: StreamHandle) {
+fn put_later(pool: &PoolInner, block: &Claimed<'_>, stream: StreamHandle) {
     watch_own_stream(pool, stream);
-    let Claimed { known, address, .. } = block;
+    let &Claimed { known, address, .. } = block;
     let freed = FreedBlock { address, size: known.size(), stream };
     if known.used_elsewhere() {
         return_used(pool, freed);
@@ -229,11 +222,16 @@ pub(in crate::pool) fn disown(pool: &PoolInner, block: Block) {
 
 /// Has the pool notified when this thread ends, if `stream` is the thread's own. The first time it asks the driver
 /// which stream that is.
+#[inline]
 pub(in crate::pool) fn watch_own_stream(pool: &PoolInner, stream: StreamHandle) {
-    if !stream.is_per_thread() || pool.captures.any() {
-        return;
+    if stream.is_per_thread() {
+        watch_this_thread(pool, stream);
     }
-    if !pool.thread_ends.is_watching() {
+}
+
+#[cold]
+fn watch_this_thread(pool: &PoolInner, stream: StreamHandle) {
+    if !pool.captures.any() && !pool.thread_ends.is_watching() {
         let id = pool.log.call(Call::StreamId, || pool.device.stream_id(stream));
         pool.thread_ends.watch_this_thread(id.ok());
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
-use super::claimed_as::ClaimedAs;
+use super::claimed::ClaimedAs;
 use super::thread_cache::{ThreadCache, ThreadCaches};
 use super::{Front, NO_HITS};
 use crate::pool::common::event::{History, RawEvent};
@@ -74,11 +74,14 @@ impl Front {
         if units > SMALL_UNITS {
             return None;
         }
-        self.with_own(|caches| {
+        let tag = Tag::NONE.unless_tagged();
+        // The block is returned in registers, and made live outside the gate.
+        let taken = self.own_gate()?.enter(|caches| {
             let cache = caches.of(stream)?;
-            let refilled = cache.magazine.refill(units);
-            refilled.then(|| self.take_from::<true, false>(cache, requested, size, Tag::NONE))?
-        })?
+            let taken = cache.magazine.refill(units).then(|| cache.magazine.take_small::<true>(units));
+            taken.flatten().inspect(|_| cache.counts.count_live(units, requested.get(), tag))
+        })?;
+        Some(self.revive::<false>(taken, requested, size, tag))
     }
 
     /// Frees the block at `address`, if it is live and plain, agrees with `claimed`, and the magazine has room. Otherwise
@@ -210,6 +213,18 @@ impl Front {
         if COUNTED {
             cache.counts.count_live(units, requested.get(), tag);
         }
+        Some(self.revive::<OWNED>(CachedBlock { address, slot }, requested, size, tag))
+    }
+
+    /// Makes a cached block live again.
+    #[inline(always)]
+    fn revive<const OWNED: bool>(
+        &self,
+        CachedBlock { address, slot }: CachedBlock,
+        requested: Bytes,
+        size: Bytes,
+        tag: u8,
+    ) -> Block {
         // SAFETY: the slot was found in this pool's map, which lives as long as the pool.
         let slot = unsafe { slot.get() };
         let generation = if OWNED {
@@ -217,7 +232,7 @@ impl Front {
         } else {
             slot.mark_live_again(size, tagged(requested, tag))
         };
-        Some(Block { address, size, pool: self.pool, generation })
+        Block { address, size, pool: self.pool, generation }
     }
 
     /// Takes the large block of a magazine, if the heap would allocate the same one.

@@ -12,7 +12,7 @@
 //! The heap lock is taken before a gate is entered, never inside it: an owner waits for the heap only outside its gate.
 
 pub(in crate::pool) mod all_caches;
-pub(in crate::pool) mod claimed_as;
+pub(in crate::pool) mod claimed;
 mod hit;
 mod own_gate;
 pub(in crate::pool) mod thread_cache;
@@ -20,18 +20,19 @@ pub(in crate::pool) mod thread_cache;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use forebay_core::Bytes;
+use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
 use self::all_caches::AllCaches;
-use self::thread_cache::ThreadCaches;
+use self::thread_cache::ThreadCache;
 use crate::PoolId;
 use crate::pool::common::counts::Counts;
-use crate::pool::common::free_block::{CachedBlock, FreedBlock};
-use crate::pool::heap::Heap;
+use crate::pool::common::free_block::FreedBlock;
+use crate::pool::front::claimed::Claimed;
+use crate::pool::heap::{Heap, Piece};
 use crate::pool::heap::thread_ends::is_ending;
 use crate::sync::gates::Gates;
-use crate::sync::map::{AddressMap, BlockState, SMALL_UNITS, UNIT_SHIFT};
+use crate::sync::map::{AddressMap, SMALL_UNITS, Side, UNIT_SHIFT};
 use crate::sync::tracked::lock;
 
 /// No thread remembers a gate under this epoch.
@@ -122,58 +123,98 @@ impl Front {
 
 /// # The calling thread's own caches
 impl Front {
-    /// Counts a call that went past the caches: in this thread's cache for the stream all the same, if it has or may have
-    /// one.
-    #[inline]
+    /// Counts a call that went past the caches: in this thread's cache for the stream all the same, if it may have one.
     pub(in crate::pool) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
-        let counted = self.with_own(|caches| match caches.of(stream) {
-            Some(cache) => {
-                note(&mut cache.counts);
-                true
-            }
-            None => false,
-        });
-        if counted != Some(true) {
-            self.count_slowly(stream, &note);
+        let mut count_in = |_: &mut Heap, cache: &mut ThreadCache| note(&mut cache.counts);
+        let counted = self.with_own(|caches| caches.of(stream).map(|cache| note(&mut cache.counts)));
+        if counted.flatten().is_some() {
+            return;
         }
-    }
-
-    /// Counts a call on a stream for which this thread has no cache.
-    #[cold]
-    #[inline(never)]
-    fn count_slowly(&self, stream: StreamHandle, note: &dyn Fn(&mut Counts)) {
         let mut heap = lock(&self.heap);
-        let may_have = !is_ending(stream);
-        if may_have {
-            // The pool looks for caches of streams that it has seen when they end.
-            heap.slots.note_seen(stream);
-        }
-        let counted = self.with_own(|caches| {
-            if caches.of(stream).is_none() && may_have && !caches.is_full() {
-                caches.add_cache(stream, self.bound.load(Ordering::Relaxed));
-            }
-            caches.of(stream).map(|cache| note(&mut cache.counts)).is_some()
-        });
-        if counted != Some(true) {
+        if !self.with_new_cache(&mut heap, stream, &mut count_in) {
             note(heap.counts_of(stream));
         }
     }
 
+    /// Runs `work` with the locked heap and this thread's cache for a stream. Returns `false` if the thread can have none.
+    #[inline(always)]
+    fn with_cache(
+        &self,
+        heap: &mut Heap,
+        stream: StreamHandle,
+        mut work: impl FnMut(&mut Heap, &mut ThreadCache),
+    ) -> bool {
+        let mut has_cache = false;
+        self.with_own(|caches| {
+            if let Some(cache) = caches.of(stream) {
+                has_cache = true;
+                work(heap, cache);
+            }
+        });
+        has_cache || self.with_new_cache(heap, stream, &mut work)
+    }
+
+    /// As [`with_cache`](Self::with_cache), of a cache that is new.
+    #[cold]
+    #[inline(never)]
+    fn with_new_cache(
+        &self,
+        heap: &mut Heap,
+        stream: StreamHandle,
+        work: &mut dyn FnMut(&mut Heap, &mut ThreadCache),
+    ) -> bool {
+        if is_ending(stream) {
+            return false;
+        }
+        // The pool looks for caches of streams that it has seen when they end.
+        heap.slots.note_seen(stream);
+        let done = self.with_own(|caches| {
+            caches.add_cache(stream, self.bound.load(Ordering::Relaxed));
+            if let Some(evicted) = caches.take_evicted() {
+                evicted.empty_into(heap);
+            }
+            caches.of(stream).map(|cache| work(heap, cache))
+        });
+        done.flatten().is_some()
+    }
+
+    /// Takes a piece from a hole, and counts that by `note`. The large block that this thread has cached for the stream goes
+    /// to the heap first: merged with its neighbours it may be the lower hole, and if it still is the best one, it is
+    /// allocated again.
+    #[inline(always)]
+    pub(in crate::pool) fn take_hole(
+        &self,
+        heap: &mut Heap,
+        piece: Piece,
+        stream: StreamHandle,
+        note: impl Fn(&mut Counts),
+    ) -> Option<Address> {
+        let slot = heap.slots.get(stream)?;
+        let mut found = None;
+        let counted = self.with_cache(heap, stream, |heap, cache| {
+            if piece.side() == Side::Large {
+                cache.flush_large(heap, slot);
+            }
+            found = heap.take(piece, slot);
+            if found.is_some() {
+                note(&mut cache.counts);
+            }
+        });
+        if counted { found } else { heap.take(piece, slot).inspect(|_| note(heap.counts_of(stream))) }
+    }
+
     /// Caches a claimed block and counts the free, if the magazine of its stream has room or can make some in its
     /// reserve.
-    pub(in crate::pool) fn keep_claimed(
-        &self,
-        block: CachedBlock,
-        known: BlockState,
-        stream: StreamHandle,
-    ) -> bool {
-        let units = known.units();
+    #[inline]
+    pub(in crate::pool) fn keep_claimed(&self, block: &Claimed<'_>, stream: StreamHandle) -> bool {
+        let (known, units) = (&block.known, block.known.units());
         if units > SMALL_UNITS && !self.is_last_large(block.address) {
             return false;
         }
         let kept = self.with_own(|caches| {
             let Some(cache) = caches.of(stream) else { return false };
-            let kept = cache.magazine.move_to_reserve(units) && cache.magazine.keep(units, block);
+            let has_room = cache.magazine.move_to_reserve(units);
+            let kept = has_room && cache.magazine.keep(units, block.cached());
             if kept {
                 cache.counts.count_kept(units, known.requested(), known.tag());
             }
@@ -187,64 +228,45 @@ impl Front {
     pub(in crate::pool) fn put(
         &self,
         heap: &mut Heap,
-        block: CachedBlock,
-        known: BlockState,
+        block: &Claimed<'_>,
         stream: StreamHandle,
     ) -> bool {
-        let (units, requested, tag) = (known.units(), known.requested(), known.tag());
+        let (units, requested, tag) =
+            (block.known.units(), block.known.requested(), block.known.tag());
         let is_cached = units <= SMALL_UNITS || self.is_last_large(block.address);
-        let mut reached = false;
-        let mut free = |heap: &mut Heap, cached: CachedBlock, units: u64| {
-            let slot = heap.slot_to_free(stream);
-            heap.free(cached.address, Bytes::new(units << UNIT_SHIFT), slot);
-            reached = true;
+        let slot = heap.slot_to_free(stream);
+        let free = |heap: &mut Heap, address: Address, units: u64| {
+            heap.free(address, Bytes::new(units << UNIT_SHIFT), slot);
         };
-        let mut put = |heap: &mut Heap, caches: &mut ThreadCaches| {
-            let cache = caches.of(stream)?;
+        let mut reached = false;
+        let counted = self.with_cache(heap, stream, |heap, cache| {
             if is_cached {
-                cache.magazine.evict_for(units, |cached, units| free(heap, cached, units));
-                if cache.magazine.keep(units, block) {
+                cache.magazine.evict_for(units, |cached, units| {
+                    free(heap, cached.address, units);
+                    reached = true;
+                });
+                if cache.magazine.keep(units, block.cached()) {
                     cache.counts.count_kept(units, requested, tag);
-                    return Some(());
+                    return;
                 }
             }
-            free(heap, block, units);
+            free(heap, block.address, units);
             cache.counts.count_free(units, requested, tag);
-            Some(())
-        };
-        let mut counted = self.with_own(|caches| put(heap, caches)).flatten();
-        if counted.is_none() {
-            // The pool looks for caches of streams that it has seen when they end.
-            heap.slots.note_seen(stream);
-            let counted_anew = self.with_own(|caches| {
-                caches.add_cache(stream, self.bound.load(Ordering::Relaxed));
-                if let Some(evicted) = caches.take_evicted() {
-                    evicted.empty_into(heap);
-                }
-                put(heap, caches)
-            });
-            counted = counted_anew.flatten();
-        }
-        if counted.is_none() {
-            free(heap, block, units);
+            reached = true;
+        });
+        if !counted {
+            free(heap, block.address, units);
             heap.counts_of(stream).count_free(units, requested, tag);
         }
-        reached
+        reached || !counted
     }
 
-    /// Moves the large block that this thread has cached for a stream to the heap: merged with its neighbours it may be
-    /// the lower hole. If it still is the best one, it is allocated again.
-    pub(in crate::pool) fn flush_own_large(
-        &self,
-        heap: &mut Heap,
-        stream: StreamHandle,
-        slot: u32,
-    ) {
+    /// Moves the large block that this thread has cached for a stream to the heap.
+    pub(in crate::pool) fn flush_own_large(&self, heap: &mut Heap, stream: StreamHandle) {
+        let slot = heap.slot_to_free(stream);
         self.with_own(|caches| {
             if let Some(cache) = caches.of(stream) {
-                cache.magazine.drain_large(|cached, units| {
-                    heap.free(cached.address, Bytes::new(units << UNIT_SHIFT), slot);
-                });
+                cache.flush_large(heap, slot);
             }
         });
     }

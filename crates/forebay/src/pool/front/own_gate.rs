@@ -9,12 +9,20 @@ use crate::sync::tracked::try_lock;
 
 /// This thread's gate of a pool.
 #[derive(Clone, Copy)]
-struct OwnGate<'a> {
+pub(super) struct OwnGate<'a> {
     gate: &'a Gate<ThreadCaches>,
     front: &'a Front,
 }
 
 impl Front {
+    /// This thread's gate, created if it has none; `None` if no thread slots are left.
+    #[inline]
+    pub(super) fn own_gate(&self) -> Option<OwnGate<'_>> {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let gate = self.remembered_gate(epoch).or_else(|| self.find_gate(epoch))?;
+        Some(OwnGate { gate, front: self })
+    }
+
     /// Runs `work` with this thread's caches, created if it has none; `None` if no thread slots are left. `work` must not
     /// enter a gate itself.
     #[inline]
@@ -22,19 +30,14 @@ impl Front {
         &self,
         work: impl FnMut(&mut ThreadCaches) -> R,
     ) -> Option<R> {
-        let epoch = self.epoch.load(Ordering::Relaxed);
-        let gate = match self.remembered_gate(epoch) {
-            Some(gate) => gate,
-            None => self.find_gate(epoch)?,
-        };
-        Some(OwnGate { gate, front: self }.enter(work))
+        Some(self.own_gate()?.enter(work))
     }
 }
 
 impl OwnGate<'_> {
     /// Runs `work` inside the gate.
     #[inline(always)]
-    fn enter<R>(self, mut work: impl FnMut(&mut ThreadCaches) -> R) -> R {
+    pub(super) fn enter<R>(self, mut work: impl FnMut(&mut ThreadCaches) -> R) -> R {
         // SAFETY: the gate belongs to this thread by its thread slot, and `work` enters no gate.
         if let Some(mut passed) = unsafe { self.gate.pass() } {
             return work(passed.data());

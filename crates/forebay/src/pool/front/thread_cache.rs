@@ -60,6 +60,14 @@ impl ThreadCache {
         heap.free_all(returns);
     }
 
+    /// Moves the large block to the heap.
+    #[inline]
+    pub(super) fn flush_large(&mut self, heap: &mut Heap, slot: u32) {
+        self.magazine.drain_large(|cached, units| {
+            heap.free(cached.address, Bytes::new(units << UNIT_SHIFT), slot);
+        });
+    }
+
     /// Takes the blocks of some sides out of the magazine.
     pub(in crate::pool) fn drain(
         &mut self,
@@ -260,11 +268,6 @@ impl ThreadCaches {
     /// Takes the evicted cache.
     pub(in crate::pool) fn take_evicted(&mut self) -> Option<Box<ThreadCache>> {
         self.evicted.take()
-    }
-
-    /// Whether adding a cache would evict another.
-    pub(in crate::pool) fn is_full(&self) -> bool {
-        self.index.len() >= MOST_CACHES
     }
 
     /// Takes out the cache of a stream.

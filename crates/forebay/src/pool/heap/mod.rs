@@ -40,17 +40,6 @@ use crate::pool::heap::stream_slots::{StreamSlots, StreamState, WaitTarget};
 use crate::pool::heap::uses::{EndedStreams, Use, Uses};
 use crate::sync::map::Side;
 
-/// Why the heap has no hole for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pool) enum Miss {
-    /// The heap has not seen the stream yet.
-    NewStream,
-    /// Another stream has a better hole, and can be waited for.
-    WorthWaiting,
-    /// No hole is large enough and free in the order of the stream.
-    NoHole,
-}
-
 /// The free memory of a pool, and the order of its streams.
 #[derive(Debug)]
 pub(in crate::pool) struct Heap {
@@ -129,11 +118,8 @@ impl Heap {
 
     /// Allocates a piece from a hole that the stream with number `slot` should take.
     #[inline]
-    pub(in crate::pool) fn take(&mut self, piece: Piece, slot: u32) -> Result<Address, Miss> {
-        if self.worth_waiting(piece.side(), piece.whole(), slot) {
-            return Err(Miss::WorthWaiting);
-        }
-        self.allocate(piece, slot).ok_or(Miss::NoHole)
+    pub(in crate::pool) fn take(&mut self, piece: Piece, slot: u32) -> Option<Address> {
+        if self.worth_waiting(piece, slot) { None } else { self.allocate(piece, slot) }
     }
 
     /// Allocates a piece in the order of the stream with number `slot`.
@@ -153,20 +139,34 @@ impl Heap {
         taken
     }
 
-    /// Whether a stream should wait for another that has a better hole for `size` before it takes one of its own.
+    /// Whether a stream should wait for another that has a better hole for a piece before it takes one of its own.
     #[inline]
-    pub(in crate::pool) fn worth_waiting(&mut self, side: Side, size: Bytes, taker: u32) -> bool {
-        let better = self.spaces.of_mut(side).better_owner_for(size, taker);
+    pub(in crate::pool) fn worth_waiting(&mut self, piece: Piece, taker: u32) -> bool {
+        let better = self.spaces.of_mut(piece.side()).better_owner_for(piece.whole(), taker);
         let can_wait = |owner| !matches!(self.slots.wait_target(owner), WaitTarget::Unknown);
         better.is_some_and(|owners| owners.numbers().any(can_wait))
     }
 
     /// The slot of a stream, assigned if it has none. If all are taken, the least recently used stream loses its slot,
     /// and memory free in its order becomes unknown until the next wait for the whole device.
+    #[inline]
     pub(in crate::pool) fn slot_for(&mut self, stream: StreamHandle) -> u32 {
-        if let Some(number) = self.slots.get(stream) {
-            return number;
+        self.slots.get(stream).unwrap_or_else(|| self.assign_slot(stream))
+    }
+
+    /// The slot in whose order memory freed on a stream is free: the collecting mark, if the stream is the own one of a
+    /// thread that most likely has ended. Such a stream gets no slot again.
+    #[inline]
+    pub(in crate::pool) fn slot_to_free(&mut self, stream: StreamHandle) -> u32 {
+        match self.slots.get(stream) {
+            Some(number) => number,
+            None if stream.is_of_another_thread() => self.slots.serials.mark(),
+            None => self.assign_slot(stream),
         }
+    }
+
+    #[cold]
+    fn assign_slot(&mut self, stream: StreamHandle) -> u32 {
         if let Some(number) = self.slots.assign_slot(stream) {
             return number;
         }
@@ -183,13 +183,6 @@ impl Heap {
             self.end_without_event(victim);
         }
         self.slots.assign_slot(stream).unwrap_or_else(|| self.slots.serials.mark())
-    }
-
-    /// The slot in whose order memory freed on a stream is free: the collecting mark, if the stream is the own one of a
-    /// thread that most likely has ended. Such a stream gets no slot again.
-    pub(in crate::pool) fn slot_to_free(&mut self, stream: StreamHandle) -> u32 {
-        let is_orphaned = stream.is_of_another_thread() && !self.slots.knows(stream);
-        if is_orphaned { self.slots.serials.mark() } else { self.slot_for(stream) }
     }
 
     /// Releases the slot of a stream that ended without an event. Memory free in its order becomes unknown: it is free

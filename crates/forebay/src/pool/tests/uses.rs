@@ -5,7 +5,7 @@ use forebay_hal::{Event, EventKind};
 use super::*;
 use crate::pool::calls::free;
 use crate::pool::common::step::{Step, stepping};
-use crate::pool::front::claimed_as::ClaimedAs;
+use crate::pool::front::claimed::ClaimedAs;
 
 /// A block is freed in the order of its stream while another stream reads it: nobody gets its memory
 /// before that is done, and then somebody does.

@@ -3,12 +3,12 @@
 use crate::pool::backing::Backing;
 use crate::pool::backing::deferred::WorkEnd;
 use crate::pool::calls::checked::{guard, quarantine, unclean};
-use crate::pool::calls::put::Claimed;
 use crate::pool::calls::{note, put, report, waits};
 use crate::pool::common::free_block::FreedBlock;
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::step::{self, Step};
 use crate::pool::common::wait::{Deadline, WaitBudget};
+use crate::pool::front::claimed::Claimed;
 use crate::pool::inner::PoolInner;
 use crate::report::RecentFree;
 use crate::sync::map::BlockState;

@@ -1,9 +1,26 @@
-//! What the caller of a free claims about the block.
+//! What the caller of a free claims about the block, and the block once it is claimed.
 
 use forebay_core::{Address, Bytes};
 
-use crate::sync::map::{BlockState, Slot};
+use crate::pool::common::free_block::CachedBlock;
+use crate::sync::map::{BlockState, Slot, SlotRef};
 use crate::{Error, Result};
+
+/// A block that was claimed by one free: no other call has it.
+#[derive(Clone, Copy)]
+pub(in crate::pool) struct Claimed<'a> {
+    pub(in crate::pool) slot: &'a Slot,
+    pub(in crate::pool) known: BlockState,
+    pub(in crate::pool) address: Address,
+}
+
+impl Claimed<'_> {
+    /// The block as a magazine keeps it.
+    #[inline]
+    pub(super) fn cached(&self) -> CachedBlock {
+        CachedBlock { address: self.address, slot: SlotRef::new(self.slot) }
+    }
+}
 
 /// What the caller claims about a block to be freed, beside its address.
 #[derive(Clone, Copy, Debug)]
