@@ -2,8 +2,9 @@
 //!
 //! `hot_pair PAIRS WAY`: WAY is `address` (free by address alone), `sized`, `block`, `uncounted` (as
 //! `address`, with no statistics), `history` (as `address`, with events recorded), `stacks` (with events and call stacks
-//! recorded, at the end of 17 calls), `array` (a handle that frees itself), `pinned` (the same in pinned memory) or `none`
-//! (the loop without the pair). `cargo xtask instructions` runs it under callgrind.
+//! recorded, at the end of 17 calls), `array` (a handle that frees itself), `pinned` (the same in pinned memory), `heap`
+//! (past the thread's cache: blocks of many sizes that live long) or `none` (the loop without the pair).
+//! `cargo xtask instructions` runs it under callgrind.
 #![allow(clippy::unwrap_used, reason = "a probe that cannot go on has nothing to say")]
 
 use std::hint::black_box;
@@ -49,6 +50,7 @@ fn main() {
         "uncounted" => uncounted(&pool, pairs),
         "array" => array(&pool, pairs),
         "pinned" => pinned(&PinnedPool::new(&device).unwrap(), pairs),
+        "heap" => held(&pool, pairs),
         _ => nothing(pairs),
     }
 }
@@ -106,6 +108,26 @@ fn array(pool: &Pool, pairs: u64) {
 fn pinned(pool: &PinnedPool, pairs: u64) {
     for _ in 0..pairs {
         drop(black_box(pool.array::<u8>(black_box(LENGTH)).unwrap()));
+    }
+}
+
+/// Frees one of many live blocks and allocates another of a random size up to 8 MiB: most calls reach the heap.
+#[inline(never)]
+fn held(pool: &Pool, pairs: u64) {
+    let mut state = 1_u64;
+    let mut random = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    };
+    let allocate = |which: u64| {
+        let size = Bytes::new(256 + (which & 0xff) * (256 << (which >> 8 & 7)));
+        pool.allocate(black_box(size), black_box(STREAM)).unwrap()
+    };
+    let mut live: Vec<_> = (0..512).map(|_| allocate(random())).collect();
+    for _ in 0..pairs {
+        let place = (random() % 512) as usize;
+        let freed = std::mem::replace(&mut live[place], allocate(random()));
+        pool.free(black_box(freed.address()), black_box(STREAM)).unwrap();
     }
 }
 
