@@ -6,6 +6,7 @@
 //! * [`gates`]: a gate for each thread slot, and ways to visit all of them.
 //! * [`barrier`]: an asymmetric barrier between owner and visitor, paid for by the visitor.
 //! * [`map`]: the state of the block at an address, found and changed without a lock.
+//! * [`quota`]: bytes reserved against a limit that pools share.
 //! * [`exit`]: work at the end of the process.
 //! * [`fork`]: values that a forked child leaks, and process-wide data that no fork leaves locked.
 //! * [`thread`]: threads that a forked child can start.
@@ -25,6 +26,7 @@ pub mod fork;
 pub mod gate;
 pub mod gates;
 pub mod map;
+pub mod quota;
 pub mod thread;
 pub mod thread_slot;
 pub mod tracked;

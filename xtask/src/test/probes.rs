@@ -21,7 +21,7 @@ const LOOM: Duration = Duration::from_secs(900);
 /// What the threads of the pool share, in every order that the memory model allows. One check.
 ///
 /// In a target directory of its own: the flag that swaps the atomics would have everything built anew
-/// each time. Not optimised: the models take less than a second, building them faster many.
+/// each time. Not optimised: the models take two seconds, building them faster many.
 pub(super) fn loom(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     let words = "test -p forebay-sync --lib --target-dir target/loom loom_";
     let task = place

@@ -126,6 +126,14 @@ impl Claim {
         self.cleared.into_iter().for_each(|mapping| space.pages.keep(mapping));
     }
 
+    /// Sets the page of a settled gap aside with the holes of the window, as far as it lies there: no other request gets
+    /// it before the rest is settled.
+    pub fn set_aside(&mut self, space: &mut AddressSpace, gap: ClaimedGap) {
+        let (start, end) = self.window;
+        let gap_end = gap.at.saturating_add(gap.size.get());
+        self.aside.extend(space.set_aside(gap.at.max(start), gap_end.min(end)));
+    }
+
     /// The bytes of pages that move.
     pub fn moved(&self) -> Bytes {
         let moved = self.gaps.iter().filter_map(|gap| gap.from);
@@ -139,6 +147,13 @@ impl Claim {
 }
 
 impl ClaimedGap {
+    /// Adds `page`, which is mapped here now, to the address space, free in the order of `streams`.
+    pub fn settle(self, space: &mut AddressSpace, page: u64, streams: Streams) {
+        let cleared = space.page_table_mut().clear_alias(self.at);
+        let placed = space.add_page(self.at, self.size, page, streams);
+        debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
+    }
+
     /// Gives back one gap of a claim, and the page that was to move there.
     pub fn give_back(self, space: &mut AddressSpace) {
         let cleared = space.page_table_mut().clear_alias(self.at);

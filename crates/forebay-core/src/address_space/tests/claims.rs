@@ -28,13 +28,11 @@ impl Pair {
     pub(super) fn claim_and_settle(&self, plan: &Plan, size: u64, taker: Streams) {
         let (mut space, mut page) = (self.space.clone(), 1_u64 << 40);
         let mut claim = Claim::take(&mut space, plan, &taker).unwrap();
-        for gap in claim.gaps.drain(..) {
+        for gap in core::mem::take(&mut claim.gaps) {
             page += 1;
             let number = gap.from.map_or(page, |from| from.page);
-            space.page_table_mut().clear_alias(gap.at).unwrap();
-            space.add_page(gap.at, gap.size, number, taker).unwrap();
-            let (start, end) = (gap.at.max(claim.window.0), gap.at + gap.size.get());
-            claim.aside.extend(space.set_aside(start, end.min(claim.window.1)));
+            gap.settle(&mut space, number, taker);
+            claim.set_aside(&mut space, gap);
             let outside = |(at, size): (u64, Bytes)| {
                 at + size.get() <= claim.window.0 || at >= claim.window.1
             };

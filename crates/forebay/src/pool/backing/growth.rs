@@ -8,6 +8,7 @@ use forebay_hal::{Pattern, StreamHandle};
 
 use crate::pool::heap::{Heap, Piece};
 use crate::sync::map::AddressMap;
+use crate::sync::quota::Reservation;
 use crate::sync::tracked::lock;
 
 /// What a growth has brought.
@@ -48,12 +49,9 @@ impl GrowthContext<'_> {
     }
 
     /// Ends a reservation for memory that did not come. A request that has room keeps it for its next attempt.
-    pub(super) fn end_reservation(&self, size: Bytes) {
-        let mut heap = lock(self.heap);
+    pub(super) fn end_reservation(&self, reserved: Reservation) {
         if self.has_room {
-            heap.ledger.return_room(size);
-        } else {
-            heap.account(|ledger| ledger.share.unreserve(size));
+            lock(self.heap).ledger.share.return_room(reserved);
         }
     }
 

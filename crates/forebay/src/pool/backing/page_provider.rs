@@ -15,6 +15,7 @@ use crate::pool::common::log::CallLog;
 use crate::pool::common::step::{self, Step};
 use crate::pool::heap::span_of;
 use crate::sync::map::{LEAF, Side};
+use crate::sync::quota::Reservation;
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
@@ -54,9 +55,9 @@ pub(super) enum Planned {
     /// Pages, with everything that they need out of reach of other requests.
     Pages {
         claim: Claim,
-        created: Bytes,
+        reserved: Reservation,
     },
-    Segment(Bytes),
+    Segment(Reservation),
 }
 
 /// A page that is mapped where the plan wants it, and not in the address space yet.
@@ -219,20 +220,18 @@ impl PageProvider {
         log: &CallLog,
     ) -> Result<Made> {
         loop {
-            let (mut reserved, made) = match self.plan_growth(context, log)? {
+            let (reserved, made) = match self.plan_growth(context, log)? {
                 Planned::Done(made) => return Ok(made),
-                Planned::Segment(wanted) => {
-                    let mut reserved = wanted;
-                    let made = self.add_segment(context, wanted, &mut reserved, log);
+                Planned::Segment(mut reserved) => {
+                    let made = self.add_segment(context, &mut reserved, log);
                     (reserved, made.map(Some))
                 }
-                Planned::Pages { claim, created } => {
-                    let mut reserved = created;
+                Planned::Pages { claim, mut reserved } => {
                     let made = self.make_pages(context, claim, aliases, &mut reserved, log);
                     (reserved, made)
                 }
             };
-            context.end_reservation(core::mem::take(&mut reserved));
+            context.end_reservation(reserved);
             if let Some(made) = made? {
                 return Ok(made);
             }
@@ -246,11 +245,11 @@ impl PageProvider {
         context: GrowthContext<'_>,
         mut claim: Claim,
         aliases: &mut Vec<PageMapping>,
-        reserved: &mut Bytes,
+        reserved: &mut Reservation,
         log: &CallLog,
     ) -> Result<Option<Made>> {
         step::reach(Step::Claimed);
-        let room = self.device_room(&claim, *reserved, context.size, log);
+        let room = self.device_room(&claim, reserved.bytes(), context.size, log);
         if !matches!(room, Ok(DeviceRoom::Enough)) {
             {
                 let mut heap = lock(context.heap);
@@ -258,19 +257,19 @@ impl PageProvider {
                 claim.give_back(heap.spaces.of_mut(self.side));
             }
             return match room? {
-                DeviceRoom::ForSmallerPages => Err(too_large_pages(*reserved).into()),
+                DeviceRoom::ForSmallerPages => Err(too_large_pages(reserved.bytes()).into()),
                 _ => Ok(Some(Made::Nothing)),
             };
         }
         if !self.clear_the_way(&mut claim, log) {
-            self.roll_back(context, Vec::new(), claim, log);
+            self.roll_back(context, Vec::new(), claim, reserved, log);
             return Ok(None);
         }
         let mut staged = Vec::new();
-        match self.stage(context, &mut claim, &mut staged, log) {
+        match self.stage(context, &mut claim, &mut staged, reserved, log) {
             Ok(()) => self.commit(context, staged, claim, aliases, reserved, log).map(Some),
             Err(error) => {
-                self.roll_back(context, staged, claim, log);
+                self.roll_back(context, staged, claim, reserved, log);
                 Err(error)
             }
         }
@@ -309,11 +308,12 @@ impl PageProvider {
         context: GrowthContext<'_>,
         claim: &mut Claim,
         staged: &mut Vec<Staged>,
+        reserved: &mut Reservation,
         log: &CallLog,
     ) -> Result<()> {
         let mut gaps = core::mem::take(&mut claim.gaps).into_iter();
         let outcome = gaps.by_ref().try_for_each(|gap| {
-            let made = self.stage_page(context, gap, log);
+            let made = self.stage_page(context, gap, reserved, log);
             match made {
                 Ok(page) => staged.push(Staged { gap, page }),
                 Err(_) => self.unclaim(context, gap),
@@ -329,6 +329,7 @@ impl PageProvider {
         &mut self,
         context: GrowthContext<'_>,
         gap: ClaimedGap,
+        reserved: &mut Reservation,
         log: &CallLog,
     ) -> Result<PageHandle> {
         let span = span_of(gap.at, gap.size);
@@ -347,7 +348,7 @@ impl PageProvider {
             && let Err(error) = self.map_with_access(gap.at, span, page, log)
         {
             if gap.from.is_none() {
-                self.add_orphan(context.heap, page, gap.size);
+                self.add_orphan(context.heap, page, gap.size, reserved);
             }
             return Err(error);
         }
@@ -375,6 +376,7 @@ impl PageProvider {
         context: GrowthContext<'_>,
         staged: Vec<Staged>,
         mut claim: Claim,
+        reserved: &mut Reservation,
         log: &CallLog,
     ) {
         for Staged { gap, page } in staged {
@@ -382,7 +384,7 @@ impl PageProvider {
                 self.unmap_or_strand(gap.at, span_of(gap.at, gap.size), page, log);
             }
             if gap.from.is_none() {
-                self.add_orphan(context.heap, page, gap.size);
+                self.add_orphan(context.heap, page, gap.size, reserved);
             }
             self.unclaim(context, gap);
         }
@@ -410,7 +412,7 @@ impl PageProvider {
         mut staged: Vec<Staged>,
         mut claim: Claim,
         aliases: &mut Vec<PageMapping>,
-        reserved: &mut Bytes,
+        reserved: &mut Reservation,
         log: &CallLog,
     ) -> Result<Made> {
         let mut outcome = Ok(());
@@ -431,12 +433,9 @@ impl PageProvider {
             let is_last = staged.len() <= BATCH;
             let space = heap.spaces.of_mut(self.side);
             for Staged { gap, page } in staged.by_ref().take(BATCH) {
-                let cleared = space.page_table_mut().clear_alias(gap.at);
-                let placed = space.add_page(gap.at, gap.size, page.0, context.stream());
-                debug_assert!(cleared.is_ok() && placed.is_ok(), "{cleared:?}, {placed:?}");
+                gap.settle(space, page.0, context.stream());
                 if !is_last {
-                    let end = gap.at.saturating_add(gap.size.get()).min(claim.window.1);
-                    claim.aside.extend(space.set_aside(gap.at.max(claim.window.0), end));
+                    claim.set_aside(space, gap);
                 }
                 match gap.from {
                     // The driver maps nothing, so it does not count as a move.
@@ -452,10 +451,9 @@ impl PageProvider {
                 space.put_aside_back(&mut claim.aside);
                 space.record_growth(moved, created, context.growth);
             }
-            *reserved = reserved.saturating_sub(of_batch);
             heap.account(|ledger| {
                 ledger.remove_outgoing(arrived);
-                ledger.share.unreserve(of_batch);
+                ledger.share.commit(reserved.split(of_batch));
             });
             if is_last {
                 heap.arrivals += 1;
@@ -466,20 +464,20 @@ impl PageProvider {
             }
         }
         if let Some(rest) = rest {
-            self.roll_back(context, rest, claim, log);
+            self.roll_back(context, rest, claim, reserved, log);
         }
         outcome.map(|()| made)
     }
 
-    /// Adds a segment of `wanted` bytes, or of the least that serves the request if the device has less, and cuts the
+    /// Adds a segment of the reserved size, or of the least that serves the request if the device has less, and cuts the
     /// piece out of it.
     fn add_segment(
         &mut self,
         context: GrowthContext<'_>,
-        wanted: Bytes,
-        reserved: &mut Bytes,
+        reserved: &mut Reservation,
         log: &CallLog,
     ) -> Result<Made> {
+        let wanted = reserved.bytes();
         let granule = self.kind.segment_granule().alignment();
         let least = context.size.checked_align_up(granule).unwrap_or(wanted).min(wanted);
         let allocate =
@@ -498,21 +496,21 @@ impl PageProvider {
             Err(Error::AddressRange { span })
         };
         if let Err(error) = made {
-            self.add_stray(context.heap, start, bytes);
+            self.add_stray(context.heap, start, bytes, reserved);
             return Err(error);
         }
         let (placed, made) = {
             let mut heap = lock(context.heap);
             let space = heap.spaces.of_mut(self.side);
             let placed = space.add_page(start.get(), bytes, start.get(), context.stream());
-            heap.account(|ledger| ledger.share.unreserve(core::mem::take(reserved)));
+            heap.account(|ledger| ledger.share.commit(reserved.split(bytes)));
             heap.arrivals += 1;
             let made = if placed.is_ok() { context.cut(&mut heap) } else { Made::Nothing };
             (placed, made)
         };
         if placed.is_err() {
             debug_assert!(false, "the device returned a segment that overlaps another: {placed:?}");
-            self.add_stray(context.heap, start, bytes);
+            self.add_stray(context.heap, start, bytes, reserved);
         }
         Ok(made)
     }

@@ -19,7 +19,7 @@ impl PageProvider {
     ) -> Result<Planned> {
         let mut heap = lock(context.heap);
         loop {
-            let room = if context.has_room { heap.ledger.room() } else { Bytes::ZERO };
+            let room = if context.has_room { heap.ledger.share.room() } else { Bytes::ZERO };
             let claimed = heap.ledger.share.claimed_by_all().saturating_sub(room);
             let space = heap.spaces.of_mut(self.side);
             let elsewhere = claimed.saturating_sub(space.backed_bytes());
@@ -27,10 +27,10 @@ impl PageProvider {
             if !self.maps_pages {
                 let segment = Plan::segment(space, context.size, context.growth, limit);
                 let Some(segment) = segment else { return Ok(Planned::Done(Made::Nothing)) };
-                if heap.ledger.reserve(segment, room, context.limit) {
-                    return Ok(Planned::Segment(segment));
+                match heap.ledger.share.reserve(segment, context.has_room, context.limit) {
+                    Some(reserved) => return Ok(Planned::Segment(reserved)),
+                    None => continue,
                 }
-                continue;
             }
             let Some(plan) = self.plan_pages(context, space, limit, log)? else {
                 return Ok(Planned::Done(Made::Nothing));
@@ -39,20 +39,18 @@ impl PageProvider {
                 return Ok(Planned::Done(context.cut(&mut heap)));
             }
             let created = plan.created();
+            let reserved = heap.ledger.share.reserve(created, context.has_room, context.limit);
             // Another pool of the group may have been faster; then less is left to plan with.
-            if !heap.ledger.reserve(created, room, context.limit) {
-                continue;
-            }
+            let Some(reserved) = reserved else { continue };
             let space = heap.spaces.of_mut(self.side);
             let claim = Claim::take(space, &plan, &context.stream());
             let Ok(claim) = claim else {
                 debug_assert!(false, "planned for another address space: {claim:?}");
-                heap.account(|ledger| ledger.share.unreserve(created));
                 return Ok(Planned::Done(Made::Nothing));
             };
             // Pages on their way are held, wherever they are.
             heap.ledger.add_outgoing(claim.moved());
-            return Ok(Planned::Pages { claim, created });
+            return Ok(Planned::Pages { claim, reserved });
         }
     }
 

@@ -27,6 +27,7 @@ use crate::pool::heap::stream_slots::{StreamState, WaitTarget};
 use crate::pool::heap::{Heap, span_of};
 use crate::retry::retry_once;
 use crate::sync::map::Side;
+use crate::sync::quota::Reservation;
 use crate::sync::tracked::lock;
 
 /// The most kept mappings for each page, on average: a page serves few places again and again, and each mapping takes
@@ -218,21 +219,28 @@ impl PageProvider {
         self.stranded.iter().any(|alias| alias.page == page.0)
     }
 
-    /// Adds an unmapped page that is to be released.
+    /// Adds an unmapped page that is to be released: held until then, from what was reserved for it.
     pub(in crate::pool) fn add_orphan(
         &mut self,
         heap: &Mutex<Heap>,
         page: PageHandle,
         size: Bytes,
+        reserved: &mut Reservation,
     ) {
         self.orphans.push((page, size));
-        count_outgoing(heap, size);
+        count_outgoing(heap, reserved.split(size), size);
     }
 
     /// Adds a segment that is in no address space and is to be released.
-    pub(in crate::pool) fn add_stray(&mut self, heap: &Mutex<Heap>, start: Address, size: Bytes) {
+    pub(in crate::pool) fn add_stray(
+        &mut self,
+        heap: &Mutex<Heap>,
+        start: Address,
+        size: Bytes,
+        reserved: &mut Reservation,
+    ) {
         self.strays.push((start, size));
-        count_outgoing(heap, size);
+        count_outgoing(heap, reserved.split(size), size);
     }
 
     /// Finishes the release of a segment. If the device refused it, the segment returns to the address space, free for
@@ -403,6 +411,9 @@ impl PageProvider {
 }
 
 /// Adds bytes that are out of the address space and not returned to the device yet.
-fn count_outgoing(heap: &Mutex<Heap>, size: Bytes) {
-    lock(heap).account(|ledger| ledger.add_outgoing(size));
+fn count_outgoing(heap: &Mutex<Heap>, reserved: Reservation, size: Bytes) {
+    lock(heap).account(|ledger| {
+        ledger.share.commit(reserved);
+        ledger.add_outgoing(size);
+    });
 }

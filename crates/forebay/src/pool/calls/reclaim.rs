@@ -55,14 +55,14 @@ impl<'a> ReleaseTurn<'a> {
     /// `None` while another request has the turn.
     fn begin(pool: &'a PoolInner) -> Option<Self> {
         let _reclaiming = Reclaiming::begin(pool);
-        let is_first = pool.heap().ledger.begin_room();
+        let is_first = pool.heap().ledger.share.begin_room();
         is_first.then(|| Self { pool, _reclaiming })
     }
 }
 
 impl Drop for ReleaseTurn<'_> {
     fn drop(&mut self) {
-        self.pool.heap().account(|ledger| ledger.end_room());
+        self.pool.heap().ledger.share.end_room();
     }
 }
 

@@ -1,12 +1,12 @@
 //! Groups: pools that share one limit, and the figures of what they hold together. Most pools are a group of one.
 //!
 //! ```text
-//!   Group         limits, sums and peaks over all pools         atomics, no lock
-//!   GroupShare    one pool's part of these sums                 in the heap of the pool, under its lock
+//!   Group         limits, quota, sums and peaks over all pools  atomics, no lock
+//!   PoolGauges    one pool's part of these sums                 in the heap of the pool, under its lock
 //! ```
 //!
-//! A pool reserves what it is about to take from the device before it does so, so that the pools of a group exceed the
-//! limit in no order of their threads.
+//! A pool [reserves](crate::sync::quota) what it is about to take from the device before it does so, so that the pools of
+//! a group exceed the limit in no order of their threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_core::Bytes;
 
 use crate::pool::common::limits::Limits;
+use crate::sync::quota::Quota;
 
 /// Bytes of small and of large blocks.
 pub(in crate::pool) type BySide = [Bytes; 2];
 
-fn sum(sides: BySide) -> Bytes {
+pub(in crate::pool) fn sum(sides: BySide) -> Bytes {
     let [small, large] = sides;
     small.saturating_add(large)
 }
@@ -119,7 +120,7 @@ pub(in crate::pool) struct Group {
     /// The limit of all pools together, as the settings of the first one have it.
     pub(in crate::pool) limits: Limits,
     /// Bytes held and reserved.
-    claimed: AtomicU64,
+    pub(in crate::pool) quota: Quota,
     /// Of those, bytes that are held by none of the pools.
     outside: AtomicU64,
     held: SideGauges,
@@ -141,7 +142,7 @@ impl Group {
     /// Counts `bytes` that none of the pools holds against the limit, in place of those of the last call.
     pub(in crate::pool) fn set_outside(&self, bytes: Bytes) {
         let before = self.outside.swap(bytes.get(), Ordering::Relaxed);
-        self.claimed.fetch_add(bytes.get().wrapping_sub(before), Ordering::Relaxed);
+        self.quota.replace(Bytes::new(before), bytes);
     }
 
     pub(in crate::pool) fn reset_peaks(&self) {
@@ -149,23 +150,18 @@ impl Group {
     }
 }
 
-/// One pool's part in its group. Under the heap lock of the pool.
+/// One pool's part in the sums of its group. Under the heap lock of the pool.
 #[derive(Debug)]
-pub(in crate::pool) struct GroupShare {
+pub(in crate::pool) struct PoolGauges {
     group: Arc<Group>,
     held: BySide,
     out: BySide,
-    /// Bytes held and reserved.
-    claimed: Bytes,
-    /// Bytes that the pool is about to take from the device.
-    reserved: Bytes,
 }
 
-impl GroupShare {
+impl PoolGauges {
     pub(in crate::pool) fn new(group: &Arc<Group>) -> Self {
         let none = [Bytes::ZERO; 2];
-        let (claimed, reserved) = (Bytes::ZERO, Bytes::ZERO);
-        Self { group: Arc::clone(group), held: none, out: none, claimed, reserved }
+        Self { group: Arc::clone(group), held: none, out: none }
     }
 
     /// Publishes the bytes in live or cached blocks.
@@ -179,98 +175,13 @@ impl GroupShare {
     pub(in crate::pool) fn set_held(&mut self, held: BySide) {
         self.group.held.change(self.held, held);
         self.held = held;
-        self.claim();
-    }
-
-    /// Publishes the bytes held and reserved, after one of them has changed.
-    fn claim(&mut self) {
-        let claimed = sum(self.held).saturating_add(self.reserved);
-        let more = claimed.get().wrapping_sub(self.claimed.get());
-        self.group.claimed.fetch_add(more, Ordering::Relaxed);
-        self.claimed = claimed;
-    }
-
-    /// Bytes that all pools of the group hold or have reserved, this one too.
-    pub(in crate::pool) fn claimed_by_all(&self) -> Bytes {
-        Bytes::new(self.group.claimed.load(Ordering::Relaxed))
-    }
-
-    /// Keeps `bytes` reserved that the pool holds no longer. The caller publishes what is held next.
-    pub(in crate::pool) fn keep_reserved(&mut self, bytes: Bytes) {
-        self.reserved = self.reserved.saturating_add(bytes);
-    }
-
-    /// Bytes that the other pools of the group hold or have reserved.
-    pub(in crate::pool) fn others(&self) -> Bytes {
-        let claimed = self.group.claimed.load(Ordering::Relaxed);
-        Bytes::new(claimed.saturating_sub(self.claimed.get()))
-    }
-
-    /// Reserves `bytes` for memory that the pool is about to take from the device. Returns `false` if the group would
-    /// exceed `limit` by it.
-    #[must_use]
-    pub(in crate::pool) fn reserve(&mut self, bytes: Bytes, limit: Bytes) -> bool {
-        let more = |claimed: u64| {
-            let claimed = Bytes::new(claimed).checked_add(bytes)?;
-            (claimed <= limit || bytes.is_zero()).then_some(claimed.get())
-        };
-        let relaxed = Ordering::Relaxed;
-        let reserved = self.group.claimed.fetch_update(relaxed, relaxed, more).is_ok();
-        if reserved {
-            self.reserved = self.reserved.saturating_add(bytes);
-            self.claimed = self.claimed.saturating_add(bytes);
-        }
-        reserved
-    }
-
-    /// Ends the reservation of `bytes`: the pool holds them now, or could not get them. In the first case the caller
-    /// publishes what is held next, so that the bytes are never uncounted.
-    pub(in crate::pool) fn unreserve(&mut self, bytes: Bytes) {
-        self.reserved = self.reserved.saturating_sub(bytes);
     }
 }
 
-impl Drop for GroupShare {
+impl Drop for PoolGauges {
     /// The pool has returned its memory.
     fn drop(&mut self) {
-        self.reserved = Bytes::ZERO;
         self.set_out([Bytes::ZERO; 2]);
         self.set_held([Bytes::ZERO; 2]);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMIT: Bytes = Bytes::mib(100);
-
-    #[test]
-    fn what_one_pool_reserves_no_other_gets() {
-        let group = Arc::new(Group::default());
-        let [mut one, mut two] = [(); 2].map(|()| GroupShare::new(&group));
-        // Both have seen room for 60 MiB.
-        assert_eq!((one.others(), two.others()), (Bytes::ZERO, Bytes::ZERO));
-        assert!(one.reserve(Bytes::mib(60), LIMIT));
-        assert!(!two.reserve(Bytes::mib(60), LIMIT));
-        assert!(two.reserve(Bytes::mib(40), LIMIT) && !two.reserve(Bytes::new(1), LIMIT));
-        assert_eq!((one.others(), two.others()), (Bytes::mib(40), Bytes::mib(60)));
-        // It comes: what was reserved is held.
-        one.unreserve(Bytes::mib(60));
-        one.set_held([Bytes::mib(20), Bytes::mib(40)]);
-        assert_eq!((two.others(), group.held()), (Bytes::mib(60), Bytes::mib(60)));
-        // It does not come: others may have it.
-        two.unreserve(Bytes::mib(40));
-        two.set_held([Bytes::ZERO; 2]);
-        assert_eq!(one.others(), Bytes::ZERO);
-        // What is held outside counts like another pool's.
-        group.set_outside(Bytes::mib(90));
-        group.set_outside(Bytes::mib(30));
-        assert!(!two.reserve(Bytes::mib(11), LIMIT) && two.others() == Bytes::mib(90));
-        group.set_outside(Bytes::ZERO);
-        // Moving pages takes nothing, even if the limit was lowered.
-        assert!(one.reserve(Bytes::ZERO, Bytes::mib(1)) && !one.reserve(Bytes::mib(41), LIMIT));
-        drop(one);
-        assert_eq!((two.others(), group.held()), (Bytes::ZERO, Bytes::ZERO));
     }
 }

@@ -1,17 +1,17 @@
-//! The ledger: what a pool holds from the device and what is out of its holes, with the peaks, and the reservations
-//! against the limit that it shares with other pools.
+//! The ledger: what a pool holds from the device and what is out of its holes, with the peaks, and its share of the limit.
 //!
 //! ```text
-//!   held = pages in the address spaces + outgoing + guarded          reserved: about to be held
+//!   held = pages in the address spaces + outgoing + guarded          share = held + reserved, see `sync::quota`
 //! ```
 
 use std::sync::Arc;
 
 use forebay_core::Bytes;
 
-use crate::pool::common::group::{BySide, Group, GroupShare};
+use crate::pool::common::group::{BySide, Group, PoolGauges, sum};
 use crate::pool::common::limits::HeldGauge;
 use crate::pool::heap::scope_peaks::ScopePeaks;
+use crate::sync::quota::Share;
 
 /// The bytes of a pool.
 #[derive(Debug)]
@@ -20,10 +20,6 @@ pub(in crate::pool) struct Ledger {
     outgoing: Bytes,
     /// Bytes of guarded blocks: their pages are in no address space.
     guarded: Bytes,
-    /// Whether memory that is returned to the device stays reserved, because a request reclaims it for itself.
-    keeps_room: bool,
-    /// Bytes reserved for that request.
-    room: Bytes,
     /// The most bytes ever out of the holes at once.
     pub(in crate::pool) peak_out: Bytes,
     /// The most bytes out of the holes since upkeep last read it.
@@ -35,7 +31,9 @@ pub(in crate::pool) struct Ledger {
     /// The bytes held, for readers without the heap lock.
     held_gauge: HeldGauge,
     /// This pool's part in the figures of its group.
-    pub(in crate::pool) share: GroupShare,
+    gauges: PoolGauges,
+    /// This pool's part of the limit: what it holds and what is reserved for it.
+    pub(in crate::pool) share: Share,
 }
 
 impl Ledger {
@@ -43,14 +41,13 @@ impl Ledger {
         Self {
             outgoing: Bytes::ZERO,
             guarded: Bytes::ZERO,
-            keeps_room: false,
-            room: Bytes::ZERO,
             peak_out: Bytes::ZERO,
             window_peak: Bytes::ZERO,
             scopes: ScopePeaks::default(),
             peak_held: Bytes::ZERO,
             held_gauge: HeldGauge::default(),
-            share: GroupShare::new(group),
+            gauges: PoolGauges::new(group),
+            share: Share::new(&group.quota),
         }
     }
 
@@ -73,27 +70,28 @@ impl Ledger {
     /// Publishes what is out of the holes.
     #[inline]
     pub(in crate::pool) fn set_out(&mut self, taken: BySide) {
-        self.share.set_out(self.out(taken));
+        self.gauges.set_out(self.out(taken));
     }
 
     /// The same after it became more: updates the peaks.
     #[inline]
     pub(in crate::pool) fn raise_out(&mut self, taken: BySide) {
-        let by_side @ [small, large] = self.out(taken);
-        let out = small.saturating_add(large);
+        let by_side = self.out(taken);
+        let out = sum(by_side);
         self.peak_out = self.peak_out.max(out);
         self.window_peak = self.window_peak.max(out);
         self.scopes.note(out);
-        self.share.set_out(by_side);
+        self.gauges.set_out(by_side);
     }
 
     /// Publishes what is held, and updates its peak.
     pub(in crate::pool) fn set_held(&mut self, backed: BySide) {
-        let by_side @ [small, large] = self.held(backed);
-        let held = small.saturating_add(large);
+        let by_side = self.held(backed);
+        let held = sum(by_side);
         self.held_gauge.set(held);
         self.peak_held = self.peak_held.max(held);
-        self.share.set_held(by_side);
+        self.gauges.set_held(by_side);
+        self.share.set_held(held);
     }
 
     /// Bytes of pages that are out of the address spaces and not yet returned to the device.
@@ -114,50 +112,11 @@ impl Ledger {
     /// Counts `size` bytes as returned to the device. They stay reserved while a request reclaims memory for itself.
     pub(in crate::pool) fn released(&mut self, size: Bytes) {
         self.remove_outgoing(size);
-        if self.keeps_room {
-            self.room = self.room.saturating_add(size);
-            self.share.keep_reserved(size);
-        }
+        self.share.released(size);
     }
 
     /// Sets the bytes of guarded blocks.
     pub(in crate::pool) fn set_guarded(&mut self, size: Bytes) {
         self.guarded = size;
-    }
-
-    /// From now on, memory that is returned to the device stays reserved for one request. Returns `false` if another has
-    /// that already.
-    #[must_use]
-    pub(in crate::pool) fn begin_room(&mut self) -> bool {
-        !core::mem::replace(&mut self.keeps_room, true)
-    }
-
-    /// Ends the above, and the reservation of what is left.
-    pub(in crate::pool) fn end_room(&mut self) {
-        self.keeps_room = false;
-        let left = core::mem::take(&mut self.room);
-        self.share.unreserve(left);
-    }
-
-    /// Bytes reserved for the request that reclaims memory.
-    pub(in crate::pool) fn room(&self) -> Bytes {
-        self.room
-    }
-
-    /// Gives that request `size` reserved bytes back, for its next attempt.
-    pub(in crate::pool) fn return_room(&mut self, size: Bytes) {
-        self.room = self.room.saturating_add(size);
-    }
-
-    /// Reserves `size` bytes for memory that the pool is about to take from the device, up to `room` of them from what is
-    /// reserved already. Returns `false` if the group would exceed `limit` by it.
-    #[must_use]
-    pub(in crate::pool) fn reserve(&mut self, size: Bytes, room: Bytes, limit: Bytes) -> bool {
-        let room = room.min(size);
-        let reserved = self.share.reserve(size.saturating_sub(room), limit);
-        if reserved {
-            self.room = self.room.saturating_sub(room);
-        }
-        reserved
     }
 }

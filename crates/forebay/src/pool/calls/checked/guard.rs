@@ -69,14 +69,11 @@ fn map_guarded(
     stream: StreamHandle,
 ) -> Result<Option<GuardedBlock>> {
     let mut state = lock(&guards.state);
-    if !pool.heap().ledger.share.reserve(size, pool.group.limits.limit()) {
-        return Ok(None);
-    }
+    let limit = pool.group.limits.limit();
+    let reserved = pool.heap().ledger.share.reserve(size, false, limit);
+    let Some(reserved) = reserved else { return Ok(None) };
     let range = size.saturating_add(guards.granule.bytes());
-    let Some(start) = state.place(guards.region, range) else {
-        pool.heap().account(|ledger| ledger.share.unreserve(size));
-        return Ok(None);
-    };
+    let Some(start) = state.place(guards.region, range) else { return Ok(None) };
     let pages = Span::new(start, size).unwrap_or_default();
     let made = if pool.map.make(pages, Side::Small) {
         guards.make_pages(&mut state, pages, stream, &pool.debug.probe)
@@ -85,7 +82,7 @@ fn map_guarded(
         Err(Error::AddressRange { span: pages })
     };
     let mut heap = pool.heap();
-    heap.ledger.share.unreserve(size);
+    heap.ledger.share.commit(reserved);
     heap.set_guarded(state.held);
     drop(heap);
     match made {
