@@ -114,3 +114,31 @@ fn what_a_request_releases_is_room_for_it_alone() {
     drop((pool, other));
     assert_eq!(machine.census().held, Bytes::ZERO);
 }
+
+/// Another request of the same pool gets neither that room nor what is still on its way to the device.
+#[test]
+fn what_a_request_releases_no_other_of_its_pool_gets() {
+    let segments = SimMachine::builder().capacity(Bytes::gib(1));
+    let (machine, _, shared) = open(segments.without(Capabilities::VIRTUAL_MEMORY));
+    let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&shared).unwrap();
+    let held = [(); 2].map(|()| pool.allocate(Bytes::mib(32), DEFAULT).unwrap());
+    held.iter().for_each(|&block| pool.free_block(block, DEFAULT).unwrap());
+    let refused = Rc::new(Cell::new(0));
+    let (seen, thief) = (Rc::clone(&refused), pool.clone());
+    let hook = move |step| {
+        let size = Bytes::mib(16);
+        // Before the request has begun to release, the holes are there for all.
+        if !matches!(step, Step::Looking | Step::Settling) || could_take(&thief, size) {
+            return;
+        }
+        thief.change("max_wait", "0s").unwrap();
+        thief.allocate(size, DEFAULT).unwrap_err();
+        thief.change("max_wait", "30s").unwrap();
+        seen.set(seen.get() + 1);
+    };
+    let block = stepping(hook, || pool.allocate(Bytes::mib(48), DEFAULT).unwrap());
+    assert!(refused.get() >= 2, "once the memory is on its way, and once it is room");
+    pool.free_block(block, DEFAULT).unwrap();
+    drop(pool);
+    assert_eq!(machine.census().held, Bytes::ZERO);
+}
