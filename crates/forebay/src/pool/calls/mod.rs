@@ -1,9 +1,11 @@
 //! The calls of a pool. The state and its locks belong to the rooms below; nothing here has a lock of its own.
 //!
 //! ```text
-//!   allocate ──────────> make_room ──> reclaim     the way of a request
-//!      └─> layered ─────────┘                      the same, if calls are checked or recorded
-//!   free ──> layered                               the way back
+//!   allocate ──> take ──> make_room ──> reclaim    the way of a request
+//!      └─> layered ┘                               the same, if calls are checked or recorded
+//!             └─> checked/guard                    with guard pages: no hole, pages for this block alone
+//!   free ──> put ──> a cache, a hole, or deferred  the way back
+//!      └─> layered ──> checked/blocks ──> quarantine
 //! ```
 
 pub(in crate::pool) mod allocate;

@@ -1,5 +1,12 @@
 //! Reclaiming memory for one request: waiting for work that holds some, and releasing free memory that cannot serve the
 //! request where it is. The last thing tried before the program is asked to free memory.
+//!
+//! ```text
+//!   look ──> wait ──> look ──> release some ──> look ──> release all ──> look ──> over, or memory may still come
+//!   each look cuts or grows            one request at a time: what it releases is its room
+//! ```
+//!
+//! Memory on its way to the heap or the device is announced by [`Reclaiming`], which other requests wait for.
 
 use std::sync::atomic::Ordering;
 

@@ -1,5 +1,6 @@
 //! Types that every other room of the pool uses: options, limits, the log of driver calls, waiting. None of
-//! the pool's locks is taken here. The call log and the history have locks of their own, which are held to read or append.
+//! the pool's locks is taken here. The call log, the history and the list of peers have locks of their own, which are held
+//! to read or append.
 
 pub(in crate::pool) mod backing_kind;
 pub(in crate::pool) mod callback_guard;

@@ -20,7 +20,11 @@
 //! Memory that was written to by mistake is *retired*: it stays unused while the pool lives, because the program may
 //! write there again. Any other error has changed nothing.
 //!
-//! Without checks there is no cost: the fast path knows nothing of them, and the slow path asks once.
+//! Without checks there is no cost: the fast path knows nothing of them, and the slow path asks once. Only `make_room`
+//! asks each part that may withhold memory, or knows that a stream was replaced.
+//!
+//! With guard pages, the pages of a block are in no heap: they are mapped for it, under the lock of [`guard`], and unmapped
+//! once its work is done.
 
 pub(in crate::pool) mod blocks;
 pub(in crate::pool) mod canary;

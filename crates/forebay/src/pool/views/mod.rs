@@ -1,5 +1,5 @@
 //! Read-only views of a pool: statistics, snapshots, the memory map and scopes. They read under the heap lock and
-//! change nothing, except that a scope registers its peak.
+//! change nothing that a request sees: counts move from the thread caches to the heap, and a scope registers its peak.
 
 pub(in crate::pool) mod memory_map;
 pub(in crate::pool) mod scope;
