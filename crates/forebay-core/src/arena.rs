@@ -73,15 +73,6 @@ pub struct BumpBlock {
     pub generation: u64,
 }
 
-/// The size of the next chunk to add.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BumpChunkSize {
-    /// The size by the growth rule.
-    pub preferred: Bytes,
-    /// The least the request needs, in a chunk with the request's alignment.
-    pub least: Bytes,
-}
-
 /// A position to rewind to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a mark does nothing until a bump allocator is rewound to it"]
@@ -282,17 +273,15 @@ impl Bump {
         Ok(BumpBlock { address, offset: position(address), generation })
     }
 
-    /// The size of the chunk to add for a request that [`take`](Self::take) refused. Fails if the growth
-    /// rule does not allow one that is large enough.
-    pub fn next_chunk(&self, size: Bytes, alignment: Alignment) -> Result<BumpChunkSize, BumpFull> {
+    /// The size that the growth rule prefers for the chunk to add for a request that [`take`](Self::take) refused, at
+    /// least `size`. Fails if the rule does not allow one that is large enough.
+    pub fn next_chunk(&self, size: Bytes, alignment: Alignment) -> Result<Bytes, BumpFull> {
+        let capacity = Bytes::new(self.capacity);
         match self.growth {
-            BumpGrowth::Doubling { most } => {
-                let room = most.saturating_sub(Bytes::new(self.capacity));
-                let preferred = size.max(Bytes::new(self.capacity)).min(room);
-                let grow = BumpChunkSize { preferred, least: size };
-                if size <= room { Ok(grow) } else { Err(self.full(size, alignment)) }
+            BumpGrowth::Doubling { most } if size <= most.saturating_sub(capacity) => {
+                Ok(size.max(capacity).min(most.saturating_sub(capacity)))
             }
-            BumpGrowth::Fixed => Err(self.full(size, alignment)),
+            _ => Err(self.full(size, alignment)),
         }
     }
 

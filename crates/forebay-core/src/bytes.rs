@@ -165,36 +165,17 @@ impl Bytes {
     }
 }
 
-/// Which way the last decimal of a displayed size goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rounding {
-    /// To the nearest hundredth of the unit, half a hundredth up.
-    Nearest,
-    /// To the next hundredth of the unit.
-    Up,
-}
-
-impl Rounding {
-    /// `bytes` in hundredths of `unit`.
-    fn hundredths(self, bytes: u64, unit: u64) -> u128 {
-        // By integers: no float decides what a person reads. The product of 64 bits and 100 fits in 128.
-        let (exact, unit) = (u128::from(bytes) * 100, u128::from(unit));
-        match self {
-            Self::Nearest => (exact + unit / 2) / unit,
-            Self::Up => exact.div_ceil(unit),
-        }
-    }
-}
-
-/// Binary units with two decimals, whole bytes below 1 KiB.
-fn in_units(bytes: u64, rounding: Rounding) -> String {
+/// Binary units with two decimals, whole bytes below 1 KiB. `round` adds what rounding the last decimal takes, of a unit.
+fn in_units(bytes: u64, round: fn(u128) -> u128) -> String {
     if bytes < KIB {
         return format!("{bytes} B");
     }
     let units = [(KIB, "KiB"), (MIB, "MiB"), (GIB, "GiB"), (TIB, "TiB")];
     let mut shown = String::new();
     for (unit, name) in units {
-        let hundredths = rounding.hundredths(bytes, unit);
+        // By integers: no float decides what a person reads. The product of 64 bits and 100 fits in 128.
+        let unit = u128::from(unit);
+        let hundredths = (u128::from(bytes) * 100 + round(unit)) / unit;
         shown = format!("{}.{:02} {name}", hundredths / 100, hundredths % 100);
         // Compared after rounding, so that 1 MiB less a byte is "1.00 MiB" and not "1024.00 KiB".
         if hundredths < 1024 * 100 {
@@ -210,7 +191,7 @@ impl fmt::Display for Bytes {
     /// The figure may be up to half a hundredth of its unit below the exact size. Where a reader will
     /// set a limit by it, show [`Bytes::rounded_up`] instead.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&in_units(self.0, Rounding::Nearest))
+        f.pad(&in_units(self.0, |unit| unit / 2))
     }
 }
 
@@ -220,7 +201,7 @@ pub struct RoundedUp(u64);
 
 impl fmt::Display for RoundedUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&in_units(self.0, Rounding::Up))
+        f.pad(&in_units(self.0, |unit| unit - 1))
     }
 }
 

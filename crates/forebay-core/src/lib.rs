@@ -32,9 +32,7 @@ mod size_class;
 pub mod transfer;
 
 pub use address::{Address, Span};
-pub use arena::{
-    Bump, BumpBlock, BumpChunkSize, BumpFull, BumpGrowth, BumpMark, BumpStale, BumpUsage,
-};
+pub use arena::{Bump, BumpBlock, BumpFull, BumpGrowth, BumpMark, BumpStale, BumpUsage};
 pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, RoundedUp, TIB};
 pub use callback_budget::CallbackBudget;
 pub use coherence::{BufferState, Coherence, Contents, Replica, Update, UpdateKind};

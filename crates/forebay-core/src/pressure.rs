@@ -49,16 +49,12 @@ pub struct Thresholds {
 impl Thresholds {
     /// The level at `held` bytes.
     pub fn level(&self, held: Bytes) -> Level {
-        if held >= self.critical {
-            Level::Critical
-        } else if held >= self.high {
-            Level::High
-        } else if held >= self.moderate {
-            Level::Moderate
-        } else if held >= self.low {
-            Level::Normal
-        } else {
-            Level::Low
+        match held {
+            _ if held >= self.critical => Level::Critical,
+            _ if held >= self.high => Level::High,
+            _ if held >= self.moderate => Level::Moderate,
+            _ if held >= self.low => Level::Normal,
+            _ => Level::Low,
         }
     }
 }

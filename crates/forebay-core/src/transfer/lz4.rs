@@ -63,14 +63,10 @@ impl BlockStatus {
 
     /// The number.
     pub fn code(self) -> u32 {
+        let known = (0..).zip(Self::KNOWN).find(|&(_, known)| known == self);
         match self {
-            Self::Decoded => 0,
-            Self::BadTable => 1,
-            Self::Truncated => 2,
-            Self::TooLong => 3,
-            Self::BadOffset => 4,
-            Self::TooShort => 5,
             Self::Unknown(code) => code,
+            _ => known.map_or(0, |(code, _)| code),
         }
     }
 }

@@ -218,13 +218,13 @@ impl<A: Allocate> Arena<A> {
         if let Ok(place) = taken {
             return Ok(place);
         }
-        let grow = self.bump.borrow().next_chunk(size, alignment)?;
+        let preferred = self.bump.borrow().next_chunk(size, alignment)?;
         // Where the allocator has no more, what the request needs may still be there.
-        if let Err(error) = self.add_chunk(grow.preferred, alignment) {
-            if grow.least == grow.preferred {
+        if let Err(error) = self.add_chunk(preferred, alignment) {
+            if preferred == size {
                 return Err(error);
             }
-            self.add_chunk(grow.least, alignment)?;
+            self.add_chunk(size, alignment)?;
         }
         Ok(self.bump.borrow_mut().take(size, alignment)?)
     }
