@@ -214,7 +214,7 @@ pub enum AfterVisit {
 /// A gate that its visitor has shut. Opens when dropped, by a panic too.
 #[derive(Debug)]
 pub(super) struct ShutGate<'a, T> {
-    gate: &'a Gate<T>,
+    pub(super) gate: &'a Gate<T>,
     /// Whether the owner may have entered with a light barrier.
     light: bool,
 }
@@ -244,11 +244,6 @@ impl<'a, T> ShutGate<'a, T> {
         }
     }
 
-    /// Whether this is `gate`.
-    pub(super) fn is_of(&self, gate: &Gate<T>) -> bool {
-        core::ptr::eq(self.gate, gate)
-    }
-
     /// Does `work` with the data if the owner has left; `false`, and nothing done, while it is inside.
     ///
     /// # Safety
@@ -271,11 +266,6 @@ impl<'a, T> ShutGate<'a, T> {
             AfterVisit::NotEmpty | AfterVisit::Unchanged => {}
         }
         true
-    }
-
-    /// Leaves the work to the owner, which is inside.
-    pub(super) fn ask(&self) {
-        self.gate.ask();
     }
 }
 

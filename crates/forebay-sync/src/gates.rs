@@ -91,93 +91,65 @@ impl<T> Gates<T> {
     /// Calls `work` with what is behind every gate.
     ///
     /// Here and in the other visits, `work` must not wait for an owner, nor enter or visit these gates.
-    pub fn each(&self, mut work: impl FnMut(&mut T)) {
-        self.visit_all(
-            |_| true,
-            |data| {
-                work(data);
-                AfterVisit::NotEmpty
-            },
-        );
+    pub fn each(&self, work: impl FnMut(&mut T)) {
+        self.visit_all(|_| true, leaving(AfterVisit::NotEmpty, work));
     }
 
     /// Calls `work`, which counts what is there, with what is behind every gate that may have changed since it was last
     /// counted. So a thread that has done nothing meanwhile costs a look at one flag.
-    pub fn count_changed(&self, mut work: impl FnMut(&mut T)) {
-        self.visit_all(
-            |gate| !gate.is_counted(),
-            |data| {
-                work(data);
-                AfterVisit::Counted
-            },
-        );
+    pub fn count_changed(&self, work: impl FnMut(&mut T)) {
+        self.visit_all(|gate| !gate.is_counted(), leaving(AfterVisit::Counted, work));
     }
 
     /// Calls `work`, which only reads, with the data of every gate that was not emptied.
-    pub fn read_filled(&self, mut work: impl FnMut(&mut T)) {
-        self.visit_all(
-            |gate| !gate.is_emptied(),
-            |data| {
-                work(data);
-                AfterVisit::Unchanged
-            },
-        );
+    pub fn read_filled(&self, work: impl FnMut(&mut T)) {
+        self.visit_all(|gate| !gate.is_emptied(), leaving(AfterVisit::Unchanged, work));
     }
 
     /// Calls `work`, which takes everything out that can be taken, with what is behind every gate.
-    pub fn drain_all(&self, mut work: impl FnMut(&mut T)) {
-        self.visit_all(
-            |gate| !gate.is_emptied(),
-            |data| {
-                work(data);
-                AfterVisit::Empty
-            },
-        );
+    pub fn drain_all(&self, work: impl FnMut(&mut T)) {
+        self.visit_all(|gate| !gate.is_emptied(), leaving(AfterVisit::Empty, work));
     }
 
     /// As [`drain_all`](Self::drain_all), without waiting: owners that are inside are asked.
-    pub fn drain(&self, mut work: impl FnMut(&mut T)) {
-        let Some(visitor_lock) = try_lock(&self.visitor_lock) else {
-            // Another visitor may wait long for an owner, so leave the work to all owners instead.
-            self.made().filter(|gate| !gate.is_emptied()).for_each(Gate::ask);
-            return;
-        };
-        let emptied = |data: &mut T| {
-            work(data);
-            AfterVisit::Empty
-        };
-        self.visit(&visitor_lock, |gate| !gate.is_emptied(), emptied)
-            .iter()
-            .for_each(ShutGate::ask);
+    pub fn drain(&self, work: impl FnMut(&mut T)) {
+        self.visit_or_ask(|gate| !gate.is_emptied(), leaving(AfterVisit::Empty, work));
     }
 
     /// As [`each`](Self::each), without waiting: owners that are inside are asked. `work` says whether it changed anything.
     pub fn change(&self, mut work: impl FnMut(&mut T) -> bool) {
-        let Some(visitor_lock) = try_lock(&self.visitor_lock) else {
-            self.made().for_each(Gate::ask);
-            return;
-        };
-        let changed = |data: &mut T| match work(data) {
-            true => AfterVisit::NotEmpty,
-            false => AfterVisit::Unchanged,
-        };
-        self.visit(&visitor_lock, |_| true, changed).iter().for_each(ShutGate::ask);
+        self.visit_or_ask(
+            |_| true,
+            |data| if work(data) { AfterVisit::NotEmpty } else { AfterVisit::Unchanged },
+        );
     }
 
     /// Calls `work`, which only reads, with the data of every gate that was not emptied and whose owner is outside. Does
     /// nothing while another visitor is active.
-    pub fn measure(&self, mut work: impl FnMut(&mut T)) {
+    pub fn measure(&self, work: impl FnMut(&mut T)) {
         let Some(visitor_lock) = try_lock(&self.visitor_lock) else { return };
-        let measured = |data: &mut T| {
-            work(data);
-            AfterVisit::Unchanged
-        };
+        let measured = leaving(AfterVisit::Unchanged, work);
         drop(self.visit(&visitor_lock, |gate| !gate.is_emptied(), measured));
     }
 
     /// Whether more than one owner has a gate, or had one.
     pub fn is_shared(&self) -> bool {
         self.made().nth(1).is_some()
+    }
+
+    /// Visits the gates that `which` accepts, and leaves the work to the owners that are inside.
+    fn visit_or_ask(
+        &self,
+        which: impl Fn(&Gate<T>) -> bool,
+        work: impl FnMut(&mut T) -> AfterVisit,
+    ) {
+        match try_lock(&self.visitor_lock) {
+            Some(visitor_lock) => {
+                self.visit(&visitor_lock, which, work).iter().for_each(|shut| shut.gate.ask());
+            }
+            // Another visitor may wait long for an owner, so all owners do the work instead.
+            None => self.made().filter(|&gate| which(gate)).for_each(Gate::ask),
+        }
     }
 
     /// Visits the gates that `which` accepts, and waits for those whose owners are inside.
@@ -214,7 +186,7 @@ impl<T> Gates<T> {
         }
         // What a thread does at its own gate, it sees in order.
         let own = self.own();
-        if inside.iter().any(|shut| own.is_none_or(|own| !shut.is_of(own))) {
+        if inside.iter().any(|shut| own.is_none_or(|own| !core::ptr::eq(shut.gate, own))) {
             ShutGate::pass_barrier(&inside);
         }
         for _ in 0..LOOKS {
@@ -227,6 +199,14 @@ impl<T> Gates<T> {
             core::hint::spin_loop();
         }
         inside
+    }
+}
+
+/// `work`, which leaves each gate in one state.
+fn leaving<T>(state: AfterVisit, mut work: impl FnMut(&mut T)) -> impl FnMut(&mut T) -> AfterVisit {
+    move |data| {
+        work(data);
+        state
     }
 }
 

@@ -53,7 +53,7 @@ thread_local! {
         }
     };
     /// Returns the thread slot when the thread ends.
-    static LEASE: SlotLease = SlotLease::take();
+    static LEASE: SlotLease = const { SlotLease(Cell::new(None)) };
 }
 
 /// The thread slots of a process.
@@ -86,11 +86,7 @@ impl ThreadSlots {
 struct SlotLease(Cell<Option<usize>>);
 
 impl SlotLease {
-    fn take() -> Self {
-        Self(Cell::new(SLOTS.lock().take(MAX_SLOTS)))
-    }
-
-    /// The thread slot, requested again if there was none.
+    /// The thread slot, requested if there is none.
     fn slot(&self) -> Option<usize> {
         if self.0.get().is_none() {
             self.0.set(SLOTS.lock().take(MAX_SLOTS));

@@ -16,7 +16,7 @@ fn take_or_ask(gate: &Gate<u32>) -> (u32, bool) {
     // SAFETY: the barrier was passed.
     let visited = unsafe { shut[0].visit(take) };
     if !visited {
-        shut[0].ask();
+        shut[0].gate.ask();
     }
     (taken, !visited)
 }
