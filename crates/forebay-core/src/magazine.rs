@@ -408,7 +408,8 @@ impl<B: Copy> Magazine<B> {
 }
 
 impl Tally {
-    fn of(size: u64, taken: u64, kept: u64) -> Self {
+    /// Blocks of one size.
+    pub fn of(size: u64, taken: u64, kept: u64) -> Self {
         let (taken_size, kept_size) = (taken.wrapping_mul(size), kept.wrapping_mul(size));
         Self { taken, kept, taken_size, kept_size }
     }
@@ -419,6 +420,27 @@ impl Tally {
         self.kept = self.kept.wrapping_add(other.kept);
         self.taken_size = self.taken_size.wrapping_add(other.taken_size);
         self.kept_size = self.kept_size.wrapping_add(other.kept_size);
+    }
+
+    /// What is left without `part`.
+    #[must_use]
+    pub fn minus(self, part: Self) -> Self {
+        Self {
+            taken: self.taken.wrapping_sub(part.taken),
+            kept: self.kept.wrapping_sub(part.kept),
+            taken_size: self.taken_size.wrapping_sub(part.taken_size),
+            kept_size: self.kept_size.wrapping_sub(part.kept_size),
+        }
+    }
+
+    /// Blocks taken and not kept.
+    pub fn live(self) -> u64 {
+        self.taken.wrapping_sub(self.kept)
+    }
+
+    /// The sum of their sizes.
+    pub fn live_size(self) -> u64 {
+        self.taken_size.wrapping_sub(self.kept_size)
     }
 }
 

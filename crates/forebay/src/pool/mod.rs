@@ -53,11 +53,13 @@ pub use process::free;
 pub use views::memory_map::{MappedSpan, MemoryMap};
 pub use views::scope::{Scope, ScopeFigures};
 pub use views::snapshot::{
-    BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, OtherPoolSnapshot, RangeSnapshot,
-    RefusalSnapshot, SettingSnapshot, SideSnapshot, Snapshot, StatisticsSnapshot, StreamSnapshot,
-    TagSnapshot,
+    BlockSnapshot, DeviceSnapshot, OtherPoolSnapshot, RangeSnapshot, RefusalSnapshot,
+    SettingSnapshot, Snapshot,
 };
-pub use views::statistics::{ClassFigures, SideFigures, Statistics, StreamFigures, TagFigures};
+pub use views::statistics::{
+    CallSnapshot, ClassFigures, ClassSnapshot, SideFigures, SideSnapshot, Statistics,
+    StatisticsSnapshot, StreamFigures, StreamSnapshot, TagFigures, TagSnapshot,
+};
 #[cfg(feature = "host")]
 pub(crate) use work_event::WorkEvent;
 

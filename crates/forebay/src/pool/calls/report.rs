@@ -8,8 +8,8 @@ use crate::pool::common::counts::Counts;
 use crate::pool::common::sizes::Sizes;
 use crate::pool::inner::PoolInner;
 use crate::report::{DropReport, LeakedBlock, Shortage};
-use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
-use crate::{MemoryClass, Request, Tag};
+use crate::sync::map::{SMALL, Side};
+use crate::{MemoryClass, Request};
 
 /// The most tags that a report names.
 const OWNERS: usize = 4;
@@ -77,7 +77,7 @@ fn request_within(pool: &PoolInner, room: Bytes, request: Request, needed: Bytes
 
 /// Calls the program's shortage callbacks, unless the request has called them in vain too often. Returns whether any
 /// of them released memory.
-pub(in crate::pool) fn call_shortage_callbacks(
+pub(super) fn call_shortage_callbacks(
     pool: &PoolInner,
     request: Request,
     needed: Bytes,
@@ -106,7 +106,8 @@ pub(in crate::pool) fn call_shortage_callbacks(
 pub(in crate::pool) fn drop_report(pool: &PoolInner) -> Option<DropReport> {
     let (counts, _) = pool.census(&mut pool.heap());
     let sum = counts.sum();
-    if sum.blocks() == 0 {
+    let blocks = sum.all().blocks.live();
+    if blocks == 0 {
         return None;
     }
     let mut largest: Vec<LeakedBlock> =
@@ -114,9 +115,10 @@ pub(in crate::pool) fn drop_report(pool: &PoolInner) -> Option<DropReport> {
     let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
     largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
     largest.truncate(DropReport::MOST);
-    let streams = counts.streams.iter().map(|(&stream, counts)| (stream, counts.blocks()));
+    let live_of = |counts: &Counts| counts.all().blocks.live();
+    let streams = counts.streams.iter().map(|(&stream, counts)| (stream, live_of(counts)));
     let streams = streams.filter(|&(_, blocks)| blocks > 0 && blocks < u64::MAX / 2).collect();
-    let (blocks, owners) = (sum.blocks(), owners(&sum));
+    let owners = owners(&sum);
     Some(DropReport { pool: pool.id, blocks, bytes, owners, streams, largest })
 }
 
@@ -137,12 +139,7 @@ fn room_of(shortage: &Shortage) -> Bytes {
 
 /// Live bytes by tag, the most first. Beyond a few tags the rest is one entry.
 fn owners(sum: &Counts) -> Vec<(String, Bytes)> {
-    let tagged = sum.tags.iter().enumerate().filter(|&(_, &units)| units > 0);
-    let mut owners: Vec<(String, Bytes)> = tagged
-        .filter_map(|(number, &units)| {
-            Some((Tag::numbered(number)?.name(), Bytes::new(units << UNIT_SHIFT)))
-        })
-        .collect();
+    let mut owners: Vec<_> = sum.by_tag().map(|(tag, live)| (tag.name(), live)).collect();
     owners.sort_by(|one, two| two.1.cmp(&one.1).then_with(|| one.0.cmp(&two.0)));
     if owners.len() > OWNERS + 1 {
         let rest = owners.split_off(OWNERS);

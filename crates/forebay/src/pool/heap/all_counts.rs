@@ -56,6 +56,8 @@ impl AllCounts {
 
     /// The sum over all streams.
     pub(in crate::pool) fn sum(&self) -> Counts {
-        Counts::sum(self.streams.values().map(Box::as_ref).chain([&self.forgotten]))
+        let mut sum = self.forgotten.clone();
+        self.streams.values().for_each(|counts| sum.add(counts));
+        sum
     }
 }

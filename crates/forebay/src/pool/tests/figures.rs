@@ -275,7 +275,7 @@ fn counts_on_the_move_are_seen_once() {
         blocked.send(()).unwrap();
         std::thread::sleep(Duration::from_millis(100));
         let counted = pool.shared.census(&mut heap).0.sum();
-        assert_eq!(counted.classes[0].allocations, 9);
+        assert_eq!(counted.classes[0].taken, 9);
     });
     assert_eq!((pool.statistics().allocations, pool.statistics().frees), (9, 1));
 }

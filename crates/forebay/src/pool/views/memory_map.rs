@@ -5,7 +5,7 @@ use forebay_core::{Address, Bytes, Span};
 
 use crate::pool::heap::span_of;
 use crate::pool::inner::PoolInner;
-use crate::pool::views::snapshot::{BlockSnapshot, named};
+use crate::pool::views::snapshot::{BlockSnapshot, still_live};
 use crate::sync::map::{LiveBlock, Side};
 
 /// The memory of a pool by address, at one moment. Made by [`Pool::memory_map`](crate::Pool::memory_map).
@@ -71,7 +71,9 @@ pub(in crate::pool) fn of(shared: &PoolInner) -> MemoryMap {
             _ => spans.push(segment),
         }
     }
-    MemoryMap { spans, blocks: named(&shared.map, &live).collect() }
+    let blocks = still_live(&shared.map, &live);
+    let blocks = blocks.map(|(address, known)| BlockSnapshot::new(address, known)).collect();
+    MemoryMap { spans, blocks }
 }
 
 /// Whether a block of `live`, the lowest first, lies on both sides of `at`.

@@ -2,9 +2,8 @@
 
 use forebay_core::Bytes;
 
-use crate::pool::inner::PoolInner;
 use crate::pool::turn::UserRef;
-use crate::pool::views::statistics;
+use crate::pool::views::statistics::{self, Statistics};
 
 /// A measured section of a program, made by [`Pool::scope`](crate::Pool::scope). Scopes may nest, and overlap on
 /// different threads: a scope measures the whole pool, not one thread.
@@ -14,26 +13,7 @@ pub struct Scope {
     shared: UserRef,
     /// Its number among the open scopes; `None` once it has ended, and in a forked child.
     number: Option<u64>,
-    before: Totals,
-}
-
-/// The counters at the start of the scope.
-#[derive(Clone, Copy, Debug)]
-struct Totals {
-    allocations: u64,
-    frees: u64,
-    misses: u64,
-    waits: u64,
-    live: Bytes,
-}
-
-impl Totals {
-    fn of(shared: &PoolInner) -> Self {
-        let figures = statistics::of(shared);
-        let live = figures.live;
-        let (allocations, frees) = (figures.allocations, figures.frees);
-        Self { allocations, frees, misses: figures.misses, waits: figures.waits, live }
-    }
+    before: Statistics,
 }
 
 /// The counters of a scope.
@@ -58,7 +38,7 @@ pub struct ScopeFigures {
 
 impl Scope {
     pub(in crate::pool) fn new(shared: &UserRef) -> Self {
-        let before = Totals::of(shared);
+        let before = statistics::of(shared);
         let number = (!shared.is_inherited()).then(|| {
             let mut heap = shared.heap();
             let out = heap.out();
@@ -69,12 +49,12 @@ impl Scope {
 
     /// Ends the scope and returns its counters. In a forked child, all counters of the parent's scope are 0.
     pub fn end(mut self) -> ScopeFigures {
-        let after = Totals::of(&self.shared);
+        let after = statistics::of(&self.shared);
         if self.shared.is_inherited() {
-            self.before = after;
+            self.before = Statistics::default();
         }
-        let peak = self.close().unwrap_or(Bytes::ZERO);
-        let before = self.before;
+        let peak = self.close().unwrap_or_default();
+        let before = &self.before;
         ScopeFigures {
             allocations: after.allocations.wrapping_sub(before.allocations),
             frees: after.frees.wrapping_sub(before.frees),

@@ -3,15 +3,13 @@
 //!
 //! Bytes are integers in fields named `*_bytes`, times in `*_ns` and `*_ms`.
 
-mod figures;
-
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_core::{Address, Bytes};
 
 use crate::pool::inner::PoolInner;
-use crate::pool::views::statistics;
+use crate::pool::views::statistics::{self, StatisticsSnapshot};
 use crate::report::Stack;
 use crate::sync::map::{AddressMap, BlockState, LiveBlock, Side};
 use crate::{Settings, Tag};
@@ -194,138 +192,6 @@ plain! {
         age_ms: Option<u64>,
         /// The index of the call stack that allocated it, with the setting `stacks`.
         stack: Option<usize>,
-    }
-
-    /// The counters of a pool, as [`Statistics`](crate::Statistics) has them.
-    struct StatisticsSnapshot {
-        /// Bytes in live blocks, after rounding up.
-        live_bytes: u64,
-        /// Bytes requested for live blocks, before rounding.
-        requested_bytes: u64,
-        /// Live blocks.
-        blocks: u64,
-        /// The peak of bytes in live or cached blocks.
-        peak_out_bytes: u64,
-        /// The exact peak of bytes in live blocks; `None` unless the setting `statistics` is `exact`.
-        peak_live_bytes: Option<u64>,
-        /// Bytes in free blocks that threads have cached.
-        cached_bytes: u64,
-        /// Bytes of freed blocks in quarantine.
-        quarantined_bytes: u64,
-        /// Bytes that the pool never allocates again, because they were written to by mistake.
-        retired_bytes: u64,
-        /// Bytes the pool holds from the device.
-        held_bytes: u64,
-        /// The peak of bytes held.
-        peak_held_bytes: u64,
-        /// Bytes held that are in no live block.
-        free_bytes: u64,
-        /// The largest hole.
-        largest_free_bytes: u64,
-        /// The number of holes.
-        pieces: u64,
-        /// Blocks allocated.
-        allocations: u64,
-        /// Blocks freed.
-        frees: u64,
-        /// Allocations that needed no memory from the driver.
-        hits: u64,
-        /// Allocations from a thread cache.
-        magazine_hits: u64,
-        /// Allocations that needed memory from the driver.
-        misses: u64,
-        /// Times a stream was made to wait for another.
-        waits: u64,
-        /// Panics of the program's callbacks.
-        callback_panics: u64,
-        /// Small blocks: up to 256 KiB.
-        small: SideSnapshot,
-        /// Large blocks: all others.
-        large: SideSnapshot,
-        /// By size range, without ranges that were never used.
-        classes: Vec<ClassSnapshot>,
-        /// By stream, without forgotten ones.
-        streams: Vec<StreamSnapshot>,
-        /// Blocks allocated on streams that were forgotten since.
-        forgotten_allocations: u64,
-        /// Blocks freed on forgotten streams.
-        forgotten_frees: u64,
-        /// By tag, without tags that have no live block.
-        tags: Vec<TagSnapshot>,
-        /// Driver calls, by kind and size.
-        driver: Vec<CallSnapshot>,
-        /// The wall-clock time of all driver calls together.
-        driver_ns: u64,
-    }
-
-    /// Counters of the small or of the large blocks.
-    struct SideSnapshot {
-        /// Live blocks.
-        blocks: u64,
-        /// Bytes in live blocks, after rounding up.
-        live_bytes: u64,
-        /// Bytes requested for live blocks, before rounding.
-        requested_bytes: u64,
-        /// Blocks allocated.
-        allocations: u64,
-        /// Blocks freed.
-        frees: u64,
-        /// Bytes in all blocks ever allocated, after rounding up.
-        allocated_bytes: u64,
-        /// Bytes in all blocks ever freed, after rounding up.
-        freed_bytes: u64,
-        /// Bytes requested for all blocks ever allocated, before rounding.
-        requested_allocated_bytes: u64,
-        /// Bytes requested for all blocks ever freed, before rounding.
-        requested_freed_bytes: u64,
-        /// Bytes held from the device.
-        held_bytes: u64,
-        /// Bytes in holes.
-        in_holes_bytes: u64,
-        /// The number of holes.
-        pieces: u64,
-        /// Pages, or segments.
-        pages: u64,
-    }
-
-    /// Counters of one range of block sizes.
-    struct ClassSnapshot {
-        /// The smallest size of the range, a power of two. The next range begins at twice that.
-        from_bytes: u64,
-        /// Blocks allocated.
-        allocations: u64,
-        /// Blocks freed.
-        frees: u64,
-        /// Bytes in live blocks, after rounding up.
-        live_bytes: u64,
-    }
-
-    /// Counters of one stream.
-    struct StreamSnapshot {
-        /// The stream, as the driver names it.
-        stream: u64,
-        /// Blocks allocated on it.
-        allocations: u64,
-        /// Blocks freed on it.
-        frees: u64,
-    }
-
-    /// Memory of one tag.
-    struct TagSnapshot {
-        /// Its name.
-        tag: String,
-        /// Bytes in live blocks, after rounding up.
-        live_bytes: u64,
-    }
-
-    /// How often a driver call was made.
-    struct CallSnapshot {
-        /// The kind of call.
-        call: &'static str,
-        /// The size of the memory it was for.
-        size_bytes: u64,
-        /// The number of calls.
-        count: u64,
     }
 }
 
@@ -510,17 +376,9 @@ pub(in crate::pool) fn still_live(
     })
 }
 
-/// The same as data.
-pub(in crate::pool) fn named(
-    map: &AddressMap,
-    live: &[LiveBlock],
-) -> impl Iterator<Item = BlockSnapshot> {
-    still_live(map, live).map(|(address, known)| BlockSnapshot::new(address, known))
-}
-
 impl BlockSnapshot {
     /// A live block of unknown origin.
-    fn new(address: Address, known: BlockState) -> Self {
+    pub(super) fn new(address: Address, known: BlockState) -> Self {
         Self {
             address: address.get(),
             size_bytes: known.size().get(),
