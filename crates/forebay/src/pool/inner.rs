@@ -142,7 +142,7 @@ impl PoolInner {
             sizes: Sizes::new(settings.size_classes()),
             front,
             history: History::new(id, &settings, options.observers.clone(), callbacks.clone()),
-            upkeep: Mutex::new(Upkeep::new()),
+            upkeep: Mutex::default(),
             callbacks,
             group,
             leads_group,

@@ -10,7 +10,7 @@ use crate::report::{EventAction, Stack};
 use crate::sync::map::BlockState;
 
 /// Records a free.
-pub(in crate::pool) fn note_free(
+pub(super) fn note_free(
     pool: &PoolInner,
     address: Address,
     known: BlockState,

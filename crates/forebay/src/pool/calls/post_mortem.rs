@@ -28,7 +28,7 @@ const LISTED: usize = 20;
 
 /// Writes the report of a refusal, if the setting `oom_report` says where and the last one is old enough.
 #[cold]
-pub(in crate::pool) fn report_refusal(
+pub(super) fn report_refusal(
     pool: &PoolInner,
     request: Request,
     shortage: &Shortage,

@@ -58,7 +58,7 @@ pub(in crate::pool) fn remove(id: PoolId) {
 }
 
 /// Sets whether a pool wants the upkeep thread.
-pub(in crate::pool) fn set_upkeep(id: PoolId, upkeep: bool) {
+pub(super) fn set_upkeep(id: PoolId, upkeep: bool) {
     if let Some(entry) = pools().get_mut(&id) {
         entry.upkeep = upkeep;
     }
@@ -121,7 +121,7 @@ fn owners_of<'a>(
 }
 
 /// The pool, other than `asked`, that has or had a block at `address`.
-pub(in crate::pool) fn other_owner_of(address: Address, asked: PoolId) -> Option<PoolId> {
+pub(super) fn other_owner_of(address: Address, asked: PoolId) -> Option<PoolId> {
     let near = owners_near(address);
     let pools = pools();
     owners_of(&pools, &near, |map| map.knows(address)).find(|&id| id != asked)

@@ -12,7 +12,7 @@ use crate::pool::turn;
 use crate::{Error, Request, Result};
 
 /// What a slow call began with.
-pub(in crate::pool) struct Begun {
+pub(super) struct Begun {
     #[cfg(any(feature = "tracing", feature = "metrics"))]
     held: Bytes,
     #[cfg(any(feature = "tracing", feature = "metrics"))]
@@ -20,7 +20,7 @@ pub(in crate::pool) struct Begun {
 }
 
 /// Before a slow call.
-pub(in crate::pool) fn begin_told(pool: &PoolInner) -> Begun {
+pub(super) fn begin_told(pool: &PoolInner) -> Begun {
     let _ = pool;
     Begun {
         #[cfg(any(feature = "tracing", feature = "metrics"))]
@@ -83,7 +83,7 @@ fn tell_listeners_of_request(
 }
 
 /// After memory was released on request or by age.
-pub(in crate::pool) fn tell_release(pool: &PoolInner, begun: &Begun, released: &Result<Bytes>) {
+pub(super) fn tell_release(pool: &PoolInner, begun: &Begun, released: &Result<Bytes>) {
     turn::in_program(|| tell_listeners_of_release(pool, begun, released));
 }
 

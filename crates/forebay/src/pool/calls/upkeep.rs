@@ -28,14 +28,14 @@ pub(in crate::pool) fn process_deferred(pool: &PoolInner) -> Result<()> {
     pool.backing().run_deferred(pool.context())?;
     continue_collection(pool)?;
     settle::release_segments(pool, Deadline::Now)?;
-    if let Some(guards) = pool.debug.guards() {
+    if let Some(guards) = &pool.debug.guards {
         guard::unmap_freed(pool, guards, Deadline::Now)?;
     }
     Ok(())
 }
 
 /// Reads the pressure after the bytes held have changed, and responds to it. The caller holds no lock.
-pub(in crate::pool) fn read_pressure(pool: &PoolInner) -> Bytes {
+pub(super) fn read_pressure(pool: &PoolInner) -> Bytes {
     // A callback that uses the pool brings its thread here again. What it changed is read when it has returned.
     let Some(_reading) = CallbackGuard::begin(pool.id, Callback::Pressure) else {
         return Bytes::ZERO;
@@ -69,7 +69,7 @@ pub(in crate::pool) fn read_pressure(pool: &PoolInner) -> Bytes {
             return Bytes::ZERO;
         }
     }
-    batch.get_or_insert_with(|| release_under_pressure(pool)).released
+    batch.get_or_insert_with(|| release_under_pressure(pool)).0
 }
 
 /// Updates the pressure level. Once it is below high, nothing more has to be released; between high and critical the
@@ -84,19 +84,12 @@ fn read_gauge(pool: &PoolInner, held: Bytes) -> Option<(Level, Response)> {
     change
 }
 
-/// What a batch has released under pressure.
-#[derive(Clone, Copy, Debug, Default)]
-struct PressureBatch {
-    released: Bytes,
-    /// Whether pages were taken out, and more are left to release.
-    has_more: bool,
-}
-
 /// Releases one batch of what was idle when the pressure became critical. Memory that requests use again meanwhile stays.
-fn release_under_pressure(pool: &PoolInner) -> PressureBatch {
+/// Returns how much was released, and whether pages were taken out and more are left to release.
+fn release_under_pressure(pool: &PoolInner) -> (Bytes, bool) {
     let left = pool.upkeep().to_release;
     if left.is_zero() {
-        return PressureBatch::default();
+        return (Bytes::ZERO, false);
     }
     let keep = pool.settings().min_bytes();
     let mut backing = pool.backing();
@@ -104,10 +97,7 @@ fn release_under_pressure(pool: &PoolInner) -> PressureBatch {
     let keep = keep.max(small.saturating_add(large).saturating_sub(left));
     let is_full = backing.deferred.releases() >= MOST_SLOW;
     let mut pages = idle_first(backing.free_pages(pool.context()));
-    let before = held_in_pages(pool);
-    let taken = take_out_batch(pool, &mut backing, &mut pages, keep);
-    let _ = backing.run_deferred(pool.context());
-    let released = before.saturating_sub(held_in_pages(pool));
+    let (taken, released, _) = release_batch(pool, &mut backing, &mut pages, keep);
     drop(backing);
     // Segments that the device refuses now are released later.
     let segments = settle::release_segments(pool, Deadline::Now).unwrap_or_default();
@@ -115,27 +105,29 @@ fn release_under_pressure(pool: &PoolInner) -> PressureBatch {
     let is_over = taken.is_zero() && !is_full;
     let left = if is_over { Bytes::ZERO } else { left.saturating_sub(taken) };
     pool.upkeep().to_release = left;
-    let has_more = !taken.is_zero() && !left.is_zero();
-    PressureBatch { released: released.saturating_add(segments), has_more }
+    (released.saturating_add(segments), !taken.is_zero() && !left.is_zero())
 }
 
-/// The bytes of pages, in the address spaces or on their way to the device. Growth needs the backing lock, so that under
-/// it a difference is what was returned.
-fn held_in_pages(pool: &PoolInner) -> Bytes {
-    let heap = pool.heap();
-    let [small, large] = heap.spaces.backed();
-    small.saturating_add(large).saturating_add(heap.ledger.outgoing())
-}
-
-/// Takes free pages out of the address spaces, unless as many are out as one batch may return.
-fn take_out_batch(
+/// Takes free pages out of the address spaces, unless as many are out as one batch may return, and returns those to the
+/// device that no work uses. Returns how much was taken out, how much the device has back, and whether that went well.
+fn release_batch(
     pool: &PoolInner,
     backing: &mut Backing,
     pages: &mut impl Iterator<Item = FreePage>,
     keep: Bytes,
-) -> Bytes {
+) -> (Bytes, Bytes, Result<()>) {
+    // In the address spaces or on their way to the device. Growth needs the backing lock, so that a difference is what was
+    // returned.
+    let held_in_pages = || {
+        let heap = pool.heap();
+        let [small, large] = heap.spaces.backed();
+        small.saturating_add(large).saturating_add(heap.ledger.outgoing())
+    };
+    let before = held_in_pages();
     let most = MOST_SLOW.saturating_sub(backing.deferred.releases());
-    backing.defer_release(pool.context(), pages, keep, most)
+    let taken = backing.defer_release(pool.context(), pages, keep, most);
+    let ran = backing.run_deferred(pool.context());
+    (taken, before.saturating_sub(held_in_pages()), ran)
 }
 
 /// Sets whether the pool is under pressure, which lowers the bound of magazines.
@@ -145,7 +137,7 @@ fn set_under_pressure(pool: &PoolInner, under_pressure: bool) {
 }
 
 /// Applies the bound from the settings to all magazines, or the lower one under pressure.
-pub(in crate::pool) fn update_magazine_bounds(pool: &PoolInner) {
+pub(super) fn update_magazine_bounds(pool: &PoolInner) {
     let full = pool.front.full();
     let under_pressure = pool.upkeep().under_pressure;
     pool.front.set_bound(if under_pressure { full.min(CLEANED_UNITS) } else { full });
@@ -179,7 +171,7 @@ fn collect_inner(pool: &PoolInner, age: Duration) -> Result<Bytes> {
     flush::flush_caches(pool, &mut backing, false);
     let needed = {
         let mut upkeep = pool.upkeep();
-        let now = upkeep.begun.elapsed();
+        let now = pool.history.begun.elapsed();
         let most = {
             let mut heap = pool.heap();
             let out = heap.out();
@@ -198,7 +190,7 @@ fn collect_inner(pool: &PoolInner, age: Duration) -> Result<Bytes> {
 }
 
 /// Continues a collection that left memory for later. Returns whether it leaves some again.
-pub(in crate::pool) fn continue_collection(pool: &PoolInner) -> Result<bool> {
+fn continue_collection(pool: &PoolInner) -> Result<bool> {
     let Some(keep) = pool.upkeep().collecting else { return Ok(false) };
     release_in_batches(pool, keep)?;
     Ok(pool.upkeep().collecting.is_some())
@@ -214,10 +206,7 @@ fn release_in_batches(pool: &PoolInner, keep: Bytes) -> Result<Bytes> {
         let mut backing = pool.backing();
         // What requests needed since the caller looked is needed.
         let keep = keep.max(pool.heap().ledger.window_peak);
-        let before = held_in_pages(pool);
-        let taken = take_out_batch(pool, &mut backing, &mut pages, keep);
-        let ran = backing.run_deferred(pool.context());
-        let returned = before.saturating_sub(held_in_pages(pool));
+        let (taken, returned, ran) = release_batch(pool, &mut backing, &mut pages, keep);
         let waits = backing.deferred.releases() > 0;
         drop(backing);
         released = released.saturating_add(returned);
@@ -262,7 +251,7 @@ pub(in crate::pool) fn defragment(pool: &PoolInner) -> Result<()> {
 }
 
 /// After a request made the pool grow for `stream`: the thread is to make it grow further.
-pub(in crate::pool) fn ask_to_grow_ahead(pool: &PoolInner, stream: StreamHandle) {
+pub(super) fn ask_to_grow_ahead(pool: &PoolInner, stream: StreamHandle) {
     let wanted = {
         let settings = pool.settings();
         settings.upkeep() && !settings.grow_ahead().is_zero()
@@ -301,7 +290,7 @@ fn tick(pool: &PoolInner) {
         Some(age) => drop(collect(pool, age)),
         None => _ = read_pressure(pool),
     }
-    while release_under_pressure(pool).has_more {
+    while release_under_pressure(pool).1 {
         settle::let_others_in(pool);
     }
 }

@@ -14,10 +14,8 @@ use crate::Settings;
 #[derive(Debug, Default)]
 pub(in crate::pool) struct Limits {
     limit: AtomicU64,
-    low: AtomicU64,
-    moderate: AtomicU64,
-    high: AtomicU64,
-    critical: AtomicU64,
+    /// Where the pressure becomes normal, moderate, high and critical.
+    levels: [AtomicU64; 4],
 }
 
 impl Limits {
@@ -26,12 +24,16 @@ impl Limits {
     pub(in crate::pool) fn set(&self, total: Bytes, granule: PageSize, settings: &Settings) {
         let limit = settings.limit_of(total);
         let limit = limit.checked_align_up(granule.alignment()).unwrap_or(limit).min(total);
-        let set = |mark: &AtomicU64, bytes: Bytes| mark.store(bytes.get(), Ordering::Relaxed);
-        set(&self.limit, limit);
-        set(&self.low, settings.pressure_low().of(limit));
-        set(&self.moderate, settings.pressure_moderate().of(limit));
-        set(&self.high, settings.pressure_high().of(limit));
-        set(&self.critical, settings.pressure_critical().of(limit));
+        self.limit.store(limit.get(), Ordering::Relaxed);
+        let levels = [
+            settings.pressure_low(),
+            settings.pressure_moderate(),
+            settings.pressure_high(),
+            settings.pressure_critical(),
+        ];
+        for (level, from) in self.levels.iter().zip(levels) {
+            level.store(from.of(limit).get(), Ordering::Relaxed);
+        }
     }
 
     /// The most that the pools of the group may hold together.
@@ -41,12 +43,8 @@ impl Limits {
 
     /// The bytes held at which each pressure level begins.
     pub(in crate::pool) fn thresholds(&self) -> Thresholds {
-        Thresholds {
-            low: read(&self.low),
-            moderate: read(&self.moderate),
-            high: read(&self.high),
-            critical: read(&self.critical),
-        }
+        let [low, moderate, high, critical] = self.levels.each_ref().map(read);
+        Thresholds { low, moderate, high, critical }
     }
 }
 

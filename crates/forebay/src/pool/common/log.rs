@@ -25,7 +25,6 @@ pub struct DriverLog {
 }
 
 impl DriverLog {
-    /// Adds one call.
     pub(crate) fn note(&mut self, call: Call, size: Bytes, took: Duration) {
         *self.counts.entry((call, size)).or_default() += 1;
         self.time = self.time.saturating_add(took);
@@ -101,14 +100,8 @@ impl CallLog {
         self.make(call, size, make)
     }
 
-    /// The calls logged so far.
     pub(in crate::pool) fn snapshot(&self) -> DriverLog {
         lock(&self.log).clone()
-    }
-
-    /// Whether this is a forked child. The parent's driver objects cannot be released here.
-    pub(in crate::pool) fn is_forked(&self) -> bool {
-        self.birth.check().is_err()
     }
 }
 
@@ -158,12 +151,10 @@ impl LoggedEvent {
         self.query().is_ok_and(|progress| progress == Progress::Done)
     }
 
-    /// Queries the event.
     pub(in crate::pool) fn query(&self) -> Result<Progress> {
         Ok(self.log.call(Call::QueryEvent, || self.device.query_event(self.handle))?)
     }
 
-    /// Waits for the event, on the host.
     pub(in crate::pool) fn synchronize(&self) -> Result<()> {
         let wait = || self.device.synchronize_event(self.handle);
         Ok(self.log.wait(Call::SynchronizeEvent, Bytes::ZERO, wait)?)
@@ -173,7 +164,8 @@ impl LoggedEvent {
 impl Drop for LoggedEvent {
     fn drop(&mut self) {
         let event = self.event.take();
-        if self.log.is_forked() {
+        // In a forked child the parent's driver objects cannot be released.
+        if self.log.birth.is_elsewhere() {
             core::mem::forget(event);
             return;
         }

@@ -7,9 +7,8 @@ use forebay_core::{Bytes, Decay};
 use forebay_hal::StreamHandle;
 
 /// The state of a pool's upkeep.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::pool) struct Upkeep {
-    pub(in crate::pool) begun: Instant,
     pub(in crate::pool) decay: Decay,
     pub(in crate::pool) gauge: Gauge,
     /// How much a collection keeps that left memory for later, because work still used it.
@@ -22,19 +21,4 @@ pub(in crate::pool) struct Upkeep {
     pub(in crate::pool) grown_for: Option<(StreamHandle, u64)>,
     /// When a refusal was last described in a file.
     pub(in crate::pool) last_report: Option<Instant>,
-}
-
-impl Upkeep {
-    pub(in crate::pool) fn new() -> Self {
-        Self {
-            begun: Instant::now(),
-            decay: Decay::default(),
-            gauge: Gauge::default(),
-            collecting: None,
-            to_release: Bytes::ZERO,
-            under_pressure: false,
-            grown_for: None,
-            last_report: None,
-        }
-    }
 }
