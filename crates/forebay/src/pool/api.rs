@@ -10,7 +10,7 @@ use forebay_hal::{Device, StreamHandle, ToDevice};
 
 use crate::pool::Pool;
 use crate::pool::calls::block_pages::PagePart;
-use crate::pool::calls::checked::check;
+use crate::pool::calls::checked::quarantine;
 use crate::pool::calls::observe::Observation;
 use crate::pool::calls::{
     allocate, block_pages, flush, free, settings, stream_end, trim, upkeep, uses,
@@ -240,13 +240,6 @@ impl Pool {
     /// Takes back blocks that were freed while other streams used them, as far as those streams are done, and does
     /// other deferred work, such as the rest of a [`collect`](Self::collect). Does not wait. The pool takes blocks back by
     /// itself before it grows.
-    ///
-    /// ```
-    /// # use forebay::{HostDevice, Pool};
-    /// # let pool = Pool::new(&HostDevice::open()?)?;
-    /// pool.process_deferred()?;
-    /// # Ok::<(), forebay::Error>(())
-    /// ```
     pub fn process_deferred(&self) -> Result<()> {
         upkeep::process_deferred(&self.shared)
     }
@@ -255,14 +248,6 @@ impl Pool {
 /// # Limits and trimming
 impl Pool {
     /// The most memory that the pool may take from the device. Does not wait.
-    ///
-    /// ```
-    /// use forebay::{Bytes, HostDevice, PoolOptions};
-    ///
-    /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&HostDevice::open()?)?;
-    /// assert_eq!(pool.limit(), Bytes::mib(64));
-    /// # Ok::<(), forebay::Error>(())
-    /// ```
     pub fn limit(&self) -> Bytes {
         self.shared.group.limits.limit()
     }
@@ -301,13 +286,6 @@ impl Pool {
     ///
     /// Does not wait for work: memory that work may still use stays in the pool. The upkeep thread, the next call of
     /// this, and [`process_deferred`](Self::process_deferred) return it when the work is done.
-    ///
-    /// ```
-    /// # use forebay::{HostDevice, Pool};
-    /// # let pool = Pool::new(&HostDevice::open()?)?;
-    /// let going = pool.collect(std::time::Duration::from_secs(10))?;
-    /// # Ok::<(), forebay::Error>(())
-    /// ```
     pub fn collect(&self, age: Duration) -> Result<Bytes> {
         upkeep::collect(&self.shared, age)
     }
@@ -512,7 +490,7 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn check(&self) -> Result<()> {
-        check::check(&self.shared)
+        quarantine::check(&self.shared)
     }
 
     /// The mistakes of the program that the debugging aids have found so far, each once, at most a thousand. Each call

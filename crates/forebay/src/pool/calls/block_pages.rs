@@ -7,6 +7,7 @@ use crate::pool::calls::put;
 use crate::pool::heap::span_of;
 use crate::pool::inner::PoolInner;
 use crate::sync::map::Side;
+use crate::sync::tracked::lock;
 use crate::{MemoryClass, Result};
 
 /// A part of a block that lies in one page.
@@ -27,9 +28,10 @@ pub(in crate::pool) fn pages_of(pool: &PoolInner, address: Address) -> Result<Ve
     pool.birth.check()?;
     let (_, known) = put::live(pool, address)?;
     let block = Span::new(address, known.size()).unwrap_or_default();
-    if let Some(guards) = pool.debug.guards() {
-        let whole = guards.pages_behind(address).into_iter();
-        return Ok(whole.filter_map(|(pages, page)| part(block, pages, page)).collect());
+    if let Some(guards) = &pool.debug.guards {
+        let guarded = lock(&guards.state).live.get(&address).copied();
+        let part = guarded.and_then(|guarded| part(block, guarded.pages, guarded.page));
+        return Ok(part.into_iter().collect());
     }
     let heap = pool.heap();
     let space = heap.spaces.of(Side::of(known.size().saturating_add(pool.debug.tail())));

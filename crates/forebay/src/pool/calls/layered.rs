@@ -53,7 +53,7 @@ fn allocate_checked(pool: &PoolInner, request: Request, size: Bytes) -> Result<B
     let mut wait = WaitBudget::default();
     check_stream_identity(pool, request.stream, &mut wait)?;
     let piece = piece(pool, request, size, pool.debug.tail())?;
-    if let Some(guards) = pool.debug.guards() {
+    if let Some(guards) = &pool.debug.guards {
         return allocate_guarded(pool, guards, request, size, deadline(pool, &mut wait));
     }
     if let Some(block) = take_any(pool, request, size) {

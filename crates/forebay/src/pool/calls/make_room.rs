@@ -81,7 +81,7 @@ fn climb(
         flush: size <= SMALL && caches_hold_little(pool, &backing),
         // With poison, the host waits for the stream before it checks the memory, and so for every stream that this
         // one was made to wait for.
-        streams: pool.debug.waits_for_stream(),
+        streams: pool.debug.aids.poison,
     };
     // One event makes the holes of the other stream usable, and the far too large hole of the own stream stays whole.
     if !avoided.streams

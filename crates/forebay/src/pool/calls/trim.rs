@@ -42,7 +42,7 @@ fn trim_inner(pool: &PoolInner, keep: Bytes) -> Result<Bytes> {
     settle::take_out_free(pool, keep);
     let released = settle::settle(pool, Deadline::Never).map(drop);
     let unmapped =
-        pool.debug.guards().map(|guards| guard::unmap_freed(pool, guards, Deadline::Never));
+        pool.debug.guards.as_ref().map(|guards| guard::unmap_freed(pool, guards, Deadline::Never));
     unmapped.transpose()?;
     settled.and(released).map(|()| before.saturating_sub(pool.held.get()))
 }

@@ -5,11 +5,8 @@ use std::collections::BTreeMap;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{Pattern, StreamHandle};
 
-use super::probe::Mismatch;
-use crate::Error;
-
 /// The length of a canary: the granularity of blocks, and the widest store of a warp.
-pub(in crate::pool) const CANARY: Bytes = Bytes::new(512);
+pub(super) const CANARY: Bytes = Bytes::new(512);
 
 /// The canary of a live block.
 #[derive(Clone, Copy, Debug)]
@@ -36,14 +33,6 @@ impl Canaries {
         self.added += 1;
         self.blocks.insert(address, CanaryRecord { number, ..watched });
     }
-
-    pub(in crate::pool) fn at(&self, address: Address) -> Option<CanaryRecord> {
-        self.blocks.get(&address).copied()
-    }
-
-    pub(in crate::pool) fn remove(&mut self, address: Address) {
-        self.blocks.remove(&address);
-    }
 }
 
 /// The canary pattern of the block at `address`. Each block has another one, so that copying a block with its canary
@@ -54,13 +43,9 @@ pub(in crate::pool) fn pattern_of(address: Address) -> Pattern {
     Pattern::U32(u32::try_from(spread).unwrap_or_default())
 }
 
-/// The finding for a damaged canary.
-pub(in crate::pool) fn overrun(address: Address, size: Bytes, mismatch: Mismatch) -> Error {
-    Error::Overrun {
-        address,
-        size,
-        written: mismatch.at,
-        expected: mismatch.expected,
-        found: mismatch.found,
-    }
+/// The canary of a guarded block: in front of it, as far as its first page reaches.
+pub(in crate::pool) fn canary_before(pages: Span, block: Address) -> Span {
+    let room = block.offset_from(pages.start()).unwrap_or_default().min(CANARY);
+    let start = Address::new(block.get().saturating_sub(room.get()));
+    Span::new(start, room).unwrap_or_default()
 }

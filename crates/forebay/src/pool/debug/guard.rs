@@ -16,8 +16,7 @@ use std::sync::{Arc, Mutex};
 use forebay_core::{Address, Bytes, PageSize, Span};
 use forebay_hal::{Access, Call, Device, PageHandle, PageOptions, StreamHandle, VirtualMemory};
 
-use super::probe::Probe;
-use crate::pool::common::log::LoggedEvent;
+use crate::pool::common::log::{CallLog, LoggedEvent};
 use crate::sync::map::LEAF;
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
@@ -62,10 +61,10 @@ pub(in crate::pool) struct PendingUnmap {
 }
 
 /// The address ranges and pages of guarded blocks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::pool) struct GuardState {
     /// Where the search for the next range starts.
-    pub(in crate::pool) cursor: Address,
+    cursor: Address,
     /// Address ranges in use, from their start to their end: pages and the guard behind them.
     pub(in crate::pool) taken: BTreeMap<Address, Address>,
     /// The pages of live blocks, by the block's address.
@@ -98,12 +97,7 @@ impl GuardState {
         Some(start)
     }
 
-    pub(in crate::pool) fn place_between(
-        &self,
-        from: Address,
-        to: Address,
-        size: Bytes,
-    ) -> Option<Address> {
+    fn place_between(&self, from: Address, to: Address, size: Bytes) -> Option<Address> {
         let before = self.taken.range(..=from).next_back().map(|(_, &end)| end);
         let mut at = before.map_or(from, |end| end.max(from));
         for (&start, &end) in self.taken.range(at..to) {
@@ -119,10 +113,11 @@ impl GuardState {
 /// The guarded blocks of a pool.
 #[derive(Debug)]
 pub(in crate::pool) struct Guards {
-    pub(in crate::pool) device: Arc<dyn Device>,
+    device: Arc<dyn Device>,
+    log: CallLog,
     pub(in crate::pool) granule: PageSize,
     /// The start of the reservation.
-    pub(in crate::pool) reserved: Address,
+    reserved: Address,
     /// The part of the reservation that is used, aligned to the address map.
     pub(in crate::pool) region: Span,
     pub(in crate::pool) state: Mutex<GuardState>,
@@ -130,7 +125,7 @@ pub(in crate::pool) struct Guards {
 
 impl Guards {
     /// Reserves addresses on `device`.
-    pub(in crate::pool) fn new(device: &Arc<dyn Device>, probe: &Probe) -> Result<Self> {
+    pub(super) fn new(device: &Arc<dyn Device>, log: &CallLog) -> Result<Self> {
         let Some(memory) = device.virtual_memory() else {
             return Err(Error::AidUnavailable {
                 aid: "guard_pages",
@@ -145,25 +140,15 @@ impl Guards {
         // One more leaf of the address map, so that no leaf is shared with other memory.
         let whole = size.saturating_add(LEAF.bytes());
         let reserve = || memory.reserve(whole, granule.alignment());
-        let reserved = probe.log().make(Call::Reserve, whole, reserve)?.start();
+        let reserved = log.make(Call::Reserve, whole, reserve)?.start();
         let start = reserved.checked_align_up(LEAF).unwrap_or(reserved);
-        let state = GuardState {
-            cursor: start,
-            taken: BTreeMap::new(),
-            live: HashMap::new(),
-            pending: VecDeque::new(),
-            pending_bytes: Bytes::ZERO,
-            freed: 0,
-            unmapped: 0,
-            orphans: Vec::new(),
-            held: Bytes::ZERO,
-        };
-        let device = Arc::clone(device);
+        let state = Mutex::new(GuardState { cursor: start, ..GuardState::default() });
         let region = Span::new(start, size).unwrap_or_default();
-        Ok(Self { device, granule, reserved, region, state: Mutex::new(state) })
+        let (device, log) = (Arc::clone(device), log.clone());
+        Ok(Self { device, log, granule, reserved, region, state })
     }
 
-    pub(in crate::pool) fn memory(&self) -> Result<&dyn VirtualMemory> {
+    fn memory(&self) -> Result<&dyn VirtualMemory> {
         let unsupported = || forebay_hal::Error::Unsupported {
             call: Call::Map,
             missing: "mapping of pages".into(),
@@ -178,34 +163,27 @@ impl Guards {
         state: &mut GuardState,
         span: Span,
         stream: StreamHandle,
-        probe: &Probe,
     ) -> Result<PageHandle> {
         let (memory, size) = (self.memory()?, span.size());
         let create = || memory.create_page(size, PageOptions::default());
-        let created = probe.log().make(Call::CreatePage, size, create);
-        let page = match created {
-            Ok(page) => page,
-            Err(error) => {
-                state.taken.remove(&span.start());
-                return Err(error.into());
-            }
-        };
+        let created = self.log.make(Call::CreatePage, size, create);
+        let page = created.inspect_err(|_| _ = state.taken.remove(&span.start()))?;
         state.held = state.held.saturating_add(size);
         let own = self.device.descriptor().ordinal;
-        let mapped = probe.log().make(Call::Map, size, || memory.map(span.start(), page));
+        let mapped = self.log.make(Call::Map, size, || memory.map(span.start(), page));
         // The first error is the one to report.
         if let Err(error) = mapped {
             state.taken.remove(&span.start());
             state.orphans.push((page, size));
-            let _ = self.release_orphans(state, probe);
+            let _ = self.release_orphans(state);
             return Err(error.into());
         }
         // SAFETY: the mapping was made just now by this call, and no block lies in it yet.
         let grant = || unsafe { memory.set_access(span, Access::ReadWrite, own) };
-        if let Err(error) = probe.log().make(Call::SetAccess, size, grant) {
+        if let Err(error) = self.log.make(Call::SetAccess, size, grant) {
             let guarded = GuardedBlock { pages: span, page };
             // SAFETY: the pages were mapped just now, and no work can know them.
-            if unsafe { self.unmap_pages(state, guarded, probe) }.is_err() {
+            if unsafe { self.unmap_pages(state, guarded) }.is_err() {
                 state.queue(PendingUnmap { until: Until::Now, stream, guarded, number: u64::MAX });
             }
             return Err(error.into());
@@ -215,15 +193,11 @@ impl Guards {
 
     /// Releases unmapped pages. One that the device refuses stays for the next time and does not stop the others.
     /// Returns the first refusal.
-    pub(in crate::pool) fn release_orphans(
-        &self,
-        state: &mut GuardState,
-        probe: &Probe,
-    ) -> Result<()> {
+    pub(in crate::pool) fn release_orphans(&self, state: &mut GuardState) -> Result<()> {
         let memory = self.memory()?;
         let mut outcome = Ok(());
         for (page, size) in core::mem::take(&mut state.orphans) {
-            match probe.log().make(Call::ReleasePage, size, || memory.release_page(page)) {
+            match self.log.make(Call::ReleasePage, size, || memory.release_page(page)) {
                 Ok(()) => state.held = state.held.saturating_sub(size),
                 Err(error) => {
                     state.orphans.push((page, size));
@@ -232,11 +206,6 @@ impl Guards {
             }
         }
         outcome
-    }
-
-    /// The pages of the live block at `address`.
-    pub(in crate::pool) fn pages_behind(&self, address: Address) -> Option<(Span, PageHandle)> {
-        lock(&self.state).live.get(&address).map(|guarded| (guarded.pages, guarded.page))
     }
 
     /// Unmaps the pages of a freed block.
@@ -248,17 +217,16 @@ impl Guards {
         &self,
         state: &mut GuardState,
         guarded: GuardedBlock,
-        probe: &Probe,
     ) -> Result<()> {
         let (memory, size) = (self.memory()?, guarded.pages.size());
         // SAFETY: the caller promises it. A later use is the mistake that guard pages exist to catch.
         let unmap = || unsafe { memory.unmap(guarded.pages) };
-        probe.log().make(Call::Unmap, size, unmap)?;
+        self.log.make(Call::Unmap, size, unmap)?;
         state.unmapped += 1;
         state.taken.remove(&guarded.pages.start());
         state.orphans.push((guarded.page, size));
         // A page that the device refuses now is retried later.
-        let _ = self.release_orphans(state, probe);
+        let _ = self.release_orphans(state);
         Ok(())
     }
 }

@@ -26,7 +26,6 @@
 //! With guard pages, the pages of a block are in no heap: they are mapped for it, under the lock of [`guard`], and unmapped
 //! once its work is done.
 
-pub(in crate::pool) mod blocks;
 pub(in crate::pool) mod canary;
 pub(in crate::pool) mod guard;
 pub(in crate::pool) mod probe;
@@ -39,15 +38,16 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use forebay_core::{Bytes, Span, StreamId};
+use forebay_core::{Address, Bytes, Span, StreamId};
 use forebay_hal::{Device, Pattern, StreamHandle};
 
-use self::canary::Canaries;
+use self::canary::{Canaries, CanaryRecord, pattern_of};
 pub(in crate::pool) use self::guard::Guards;
 use self::probe::Probe;
 use self::quarantine::{Quarantine, Unclean};
 use self::recent_frees::RecentFrees;
 use crate::config::{Counting, Settings, Zeroing};
+use crate::pool::common::free_block::FreedBlock;
 use crate::pool::common::log::CallLog;
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
@@ -56,7 +56,7 @@ use crate::{Error, Result};
 pub(in crate::pool) const FREED: u8 = 0xDB;
 
 /// The pattern of a new block with poison on.
-pub(in crate::pool) const UNWRITTEN: u8 = 0xCB;
+const UNWRITTEN: u8 = 0xCB;
 
 /// The most findings that are kept. A program with more of them has seen enough.
 const MOST_FINDINGS: usize = 1000;
@@ -65,13 +65,13 @@ const MOST_FINDINGS: usize = 1000;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct Aids {
     /// The byte that new blocks are filled with.
-    pub(in crate::pool) new_blocks: Option<u8>,
+    new_blocks: Option<u8>,
     pub(in crate::pool) poison: bool,
     pub(in crate::pool) canaries: bool,
     pub(in crate::pool) guard_pages: bool,
     pub(in crate::pool) strict_streams: bool,
     /// Whether live bytes are counted exactly at every moment.
-    pub(in crate::pool) exact: bool,
+    exact: bool,
 }
 
 impl Aids {
@@ -174,7 +174,7 @@ impl DebugChecks {
     ) -> Result<Self> {
         let aids = Aids::of(settings);
         let probe = Probe::new(device, log);
-        let guards = aids.guard_pages.then(|| Guards::new(device, &probe)).transpose()?;
+        let guards = aids.guard_pages.then(|| Guards::new(device, log)).transpose()?;
         Ok(Self {
             aids,
             probe,
@@ -197,16 +197,6 @@ impl DebugChecks {
         // With guard pages the canary is in front of the block: nothing is mapped behind it.
         let behind = self.aids.canaries && !self.aids.guard_pages;
         if behind { canary::CANARY } else { Bytes::ZERO }
-    }
-
-    /// The guard pages, if they are on.
-    pub(in crate::pool) fn guards(&self) -> Option<&Guards> {
-        self.guards.as_ref()
-    }
-
-    /// Whether the host waits for the stream of a request before it returns the memory.
-    pub(in crate::pool) fn waits_for_stream(&self) -> bool {
-        self.aids.poison
     }
 
     /// Whether freed blocks are checked or quarantined.
@@ -232,25 +222,86 @@ impl DebugChecks {
         }
     }
 
+    /// Writes the initial contents of a block and its canary, in the order of `stream`. `canary` is empty if the block
+    /// has none.
+    pub(in crate::pool) fn write_patterns(
+        &self,
+        block: Span,
+        canary: Span,
+        stream: StreamHandle,
+    ) -> Result<()> {
+        if let Some(byte) = self.aids.new_blocks {
+            self.probe.fill(block, Pattern::U8(byte), stream)?;
+        }
+        if self.aids.canaries && !canary.is_empty() {
+            self.probe.fill(canary, pattern_of(block.start()), stream)?;
+            let watched = CanaryRecord { size: block.size(), canary, stream, number: 0 };
+            lock(&self.canaries).add(block.start(), watched);
+        }
+        Ok(())
+    }
+
+    /// Checks the canary of the block at `address`, after all work enqueued on `stream`, and fills its memory with the
+    /// free pattern. Returns a finding; then nothing is filled.
+    ///
+    /// A device error leaves everything as before.
+    pub(in crate::pool) fn check_and_poison(
+        &self,
+        address: Address,
+        memory: FreedBlock,
+    ) -> Result<Option<Error>> {
+        let watched = lock(&self.canaries).blocks.get(&address).copied();
+        if let Some(CanaryRecord { size, canary, stream: allocated_on, .. }) = watched {
+            let pattern = pattern_of(address);
+            let mismatch = self.probe.first_mismatch(canary, pattern, Some(memory.stream))?;
+            let is_written_late = mismatch.is_some()
+                && allocated_on != memory.stream
+                && self.is_intact_later(canary, pattern)?;
+            // Removed before the fill, so that no check reads it any more.
+            lock(&self.canaries).blocks.remove(&address);
+            if is_written_late {
+                let freed_on = memory.stream;
+                return Ok(Some(Error::UnorderedFree { address, size, freed_on, allocated_on }));
+            }
+            if let Some(mismatch) = mismatch {
+                return Ok(Some(mismatch.overrun(address, size)));
+            }
+        }
+        if self.aids.poison && !self.aids.guard_pages {
+            let filled = self.probe.fill(memory.span(), Pattern::U8(FREED), memory.stream);
+            if let Err(error) = filled {
+                if let Some(watched) = watched {
+                    lock(&self.canaries).add(address, watched);
+                }
+                return Err(error);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a canary that does not hold its pattern does so once all work of the device is done: then it was not
+    /// overwritten, but not written yet.
+    fn is_intact_later(&self, canary: Span, pattern: Pattern) -> Result<bool> {
+        self.probe.synchronize()?;
+        Ok(self.probe.first_mismatch(canary, pattern, None)?.is_none())
+    }
+
+    /// The first byte of free memory, not in use by any work, that was written to, with the block that was there last.
+    pub(in crate::pool) fn written_since(&self, memory: FreedBlock) -> Result<Option<Error>> {
+        let mismatch = self.probe.first_mismatch(memory.span(), Pattern::U8(FREED), None)?;
+        let last = |at| lock(&self.recent_frees).at(at);
+        Ok(mismatch.map(|mismatch| mismatch.after_free(last)))
+    }
+
     /// The peak of live bytes, if they are counted exactly.
     pub(in crate::pool) fn peak_live(&self) -> Option<Bytes> {
         self.aids.exact.then(|| Bytes::new(self.peak.load(Ordering::Relaxed)))
-    }
-
-    /// Bytes in quarantine.
-    pub(in crate::pool) fn quarantined(&self) -> Bytes {
-        lock(&self.quarantine).bytes()
     }
 
     /// Adds the free memory that is withheld from the heap: quarantined and unclean blocks.
     pub(in crate::pool) fn add_withheld(&self, spans: &mut Vec<Span>) {
         spans.extend(lock(&self.quarantine).spans());
         spans.extend(lock(&self.unclean).iter().map(|one| one.memory.span()));
-    }
-
-    /// Retired bytes.
-    pub(in crate::pool) fn retired(&self) -> Bytes {
-        Bytes::new(self.retired.load(Ordering::Relaxed))
     }
 
     /// Retires memory: it is never allocated again.

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use forebay_core::{Address, Bytes, Span, StreamId};
 use forebay_hal::{Call, Copy, Device, Fill, Pattern, Place, Priority, Stream, StreamHandle};
 
-use crate::Result;
 use crate::pool::common::log::CallLog;
+use crate::report::RecentFree;
 use crate::sync::tracked::lock;
+use crate::{Error, Result};
 
 /// The bytes read back at once: enough that the transfer dominates the time, few enough not to matter on the host. A
 /// multiple of every pattern.
@@ -16,9 +17,26 @@ const CHUNK: Bytes = Bytes::mib(4);
 /// A byte that differs from the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pool) struct Mismatch {
-    pub(in crate::pool) at: Address,
-    pub(in crate::pool) expected: u8,
-    pub(in crate::pool) found: u8,
+    at: Address,
+    expected: u8,
+    found: u8,
+}
+
+impl Mismatch {
+    /// The finding for a damaged canary of the block at `address`.
+    pub(in crate::pool) fn overrun(self, address: Address, size: Bytes) -> Error {
+        let Self { at: written, expected, found } = self;
+        Error::Overrun { address, size, written, expected, found }
+    }
+
+    /// The finding for a write to free memory, with the block that `at` names as the last one there.
+    pub(in crate::pool) fn after_free(
+        self,
+        at: impl FnOnce(Address) -> Option<RecentFree>,
+    ) -> Error {
+        let Self { at: written, expected, found } = self;
+        Error::WrittenAfterFree { written, expected, found, block: at(written) }
+    }
 }
 
 /// Host buffers that device memory is read into.
@@ -29,9 +47,6 @@ struct HostBuffers {
     /// Buffers that a copy may still write to, because waiting for it failed.
     lent: Vec<Box<[u8]>>,
 }
-
-/// Makes the call that waits for a stream, and logs it.
-type Waiting<'a> = &'a dyn Fn(&dyn Fn() -> forebay_hal::Result<()>) -> forebay_hal::Result<()>;
 
 /// Writes and reads patterns.
 #[derive(Debug)]
@@ -46,11 +61,6 @@ impl Probe {
     pub(in crate::pool) fn new(device: &Arc<dyn Device>, log: &CallLog) -> Self {
         let (buffers, own) = (Mutex::default(), Mutex::default());
         Self { device: Arc::clone(device), buffers, own, log: log.clone() }
-    }
-
-    /// The log of the pool's calls.
-    pub(in crate::pool) fn log(&self) -> &CallLog {
-        &self.log
     }
 
     /// Waits for all work of the device.
@@ -91,7 +101,7 @@ impl Probe {
     }
 
     /// The probe's own stream, for memory that no work uses. Waiting for it waits for no work of the program.
-    pub(in crate::pool) fn own_stream(&self) -> Result<StreamHandle> {
+    fn own_stream(&self) -> Result<StreamHandle> {
         let mut own = lock(&self.own);
         if own.is_none() {
             let make = || Stream::new(&self.device, Priority::Normal);
@@ -100,34 +110,13 @@ impl Probe {
         Ok(own.as_ref().map_or(StreamHandle::DEFAULT, Stream::handle))
     }
 
-    /// The first byte of `span` that differs from `pattern`, after all work enqueued on `stream`. Waits for that work.
+    /// The first byte of `span` that differs from `pattern`, after all work enqueued on the stream `after`. Waits for that
+    /// work. `None` for memory that no work uses: read on the probe's [own stream](Self::own_stream), allowed under locks.
     pub(in crate::pool) fn first_mismatch(
         &self,
         span: Span,
         pattern: Pattern,
-        stream: StreamHandle,
-    ) -> Result<Option<Mismatch>> {
-        self.compare(span, pattern, stream, |wait| {
-            self.log.wait(Call::SynchronizeStream, Bytes::ZERO, wait)
-        })
-    }
-
-    /// The same for memory that no work uses, read on the probe's [own stream](Self::own_stream). Allowed under locks.
-    pub(in crate::pool) fn first_mismatch_now(
-        &self,
-        span: Span,
-        pattern: Pattern,
-        own: StreamHandle,
-    ) -> Result<Option<Mismatch>> {
-        self.compare(span, pattern, own, |wait| self.log.call(Call::SynchronizeStream, wait))
-    }
-
-    fn compare(
-        &self,
-        span: Span,
-        pattern: Pattern,
-        stream: StreamHandle,
-        wait: impl Fn(&dyn Fn() -> forebay_hal::Result<()>) -> forebay_hal::Result<()>,
+        after: Option<StreamHandle>,
     ) -> Result<Option<Mismatch>> {
         let four = pattern.four_bytes();
         let mut buffer = lock(&self.buffers).spare.pop().unwrap_or_default();
@@ -136,7 +125,7 @@ impl Probe {
         while mismatch.is_none() && !left.is_zero() {
             let size = left.min(CHUNK);
             let chunk = Span::new(at, size).unwrap_or_default();
-            buffer = self.read(buffer, chunk, four, stream, &wait)?;
+            buffer = self.read(buffer, chunk, four, after)?;
             let bytes = size.to_usize().ok().and_then(|size| buffer.get(..size));
             mismatch = first_difference(bytes.unwrap_or_default(), four).and_then(
                 |(offset, found, expected)| {
@@ -157,9 +146,9 @@ impl Probe {
         mut buffer: Box<[u8]>,
         span: Span,
         four: [u8; 4],
-        stream: StreamHandle,
-        wait: Waiting<'_>,
+        after: Option<StreamHandle>,
     ) -> Result<Box<[u8]>> {
+        let stream = after.map_or_else(|| self.own_stream(), Ok)?;
         let quantity = |error| forebay_hal::Error::quantity(Call::Copy, "size", &error);
         let size = span.size().to_usize().map_err(quantity)?;
         if buffer.len() < size {
@@ -176,10 +165,14 @@ impl Probe {
         let copy = || unsafe { self.device.copy(&copy, stream) };
         self.log.make(Call::Copy, span.size(), copy)?;
         let synchronize = || self.device.synchronize_stream(stream);
-        let mut waited = wait(&synchronize);
+        let wait = || match after {
+            Some(_) => self.log.wait(Call::SynchronizeStream, Bytes::ZERO, synchronize),
+            None => self.log.call(Call::SynchronizeStream, synchronize),
+        };
+        let mut waited = wait();
         // Retried once: a transient failure would otherwise cost a buffer each time.
         if waited.as_ref().is_err_and(forebay_hal::Error::may_pass) {
-            waited = wait(&synchronize);
+            waited = wait();
         }
         if let Err(error) = waited {
             lock(&self.buffers).lent.push(buffer);

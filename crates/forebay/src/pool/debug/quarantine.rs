@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use forebay_core::{Address, Bytes, Span};
 
 use super::probe::Mismatch;
+use crate::Result;
 use crate::pool::common::free_block::FreedBlock;
 use crate::pool::heap::serials::Serial;
 use crate::report::RecentFree;
-use crate::{Error, Result};
 
 /// Free memory that the device refused to fill.
 #[derive(Clone, Copy, Debug)]
@@ -28,23 +28,6 @@ pub(in crate::pool) struct Quarantined {
     pub(in crate::pool) former: RecentFree,
     /// Its place in the order of additions; set when it is added.
     pub(in crate::pool) number: u64,
-}
-
-impl Quarantined {
-    /// Whether it was freed on this stream and is one of the first `before` additions.
-    pub(in crate::pool) fn is_of(&self, order: Serial, before: u64) -> bool {
-        self.order == order && self.number < before
-    }
-
-    /// The finding for a write to it.
-    pub(in crate::pool) fn written(&self, mismatch: Mismatch) -> Error {
-        Error::WrittenAfterFree {
-            written: mismatch.at,
-            expected: mismatch.expected,
-            found: mismatch.found,
-            block: Some(self.former),
-        }
-    }
 }
 
 /// The blocks in quarantine, the oldest first.
@@ -110,11 +93,7 @@ impl Quarantine {
 
     /// Takes the blocks that were freed on a stream, of the first `before` additions, until each
     /// [has left](Self::has_left).
-    pub(in crate::pool) fn release_of(
-        &mut self,
-        order: Serial,
-        before: u64,
-    ) -> VecDeque<Quarantined> {
+    pub(in crate::pool) fn release_of(&mut self, order: Serial, before: u64) -> Vec<Quarantined> {
         let taken = self.take_of(order, before);
         let spans = taken.iter().map(|block| (block.memory.address, block.memory.span()));
         self.leaving.extend(spans);
@@ -122,18 +101,13 @@ impl Quarantine {
     }
 
     /// Takes the blocks that were freed on a stream, of the first `before` additions.
-    fn take_of(&mut self, order: Serial, before: u64) -> VecDeque<Quarantined> {
+    pub(in crate::pool) fn take_of(&mut self, order: Serial, before: u64) -> Vec<Quarantined> {
         let all = core::mem::take(&mut self.blocks);
-        let (taken, others): (VecDeque<_>, VecDeque<_>) =
-            all.into_iter().partition(|block| block.is_of(order, before));
-        self.blocks = others;
+        let is_taken = |block: &Quarantined| block.order == order && block.number < before;
+        let (taken, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_taken);
+        self.blocks = others.into();
         self.bytes -= taken.iter().map(|block| block.memory.size.get()).sum::<u64>();
         taken
-    }
-
-    /// Takes all blocks that were freed on a stream.
-    pub(in crate::pool) fn take_all_of(&mut self, order: Serial) -> Vec<FreedBlock> {
-        self.take_of(order, u64::MAX).into_iter().map(|block| block.memory).collect()
     }
 
     /// Takes the blocks that were written to according to `look`, of the first `before` additions.

@@ -60,7 +60,7 @@ pub(in crate::pool) fn prepare_block(
 }
 
 /// Returns memory that was prepared, perhaps only in part, and never became a block.
-pub(in crate::pool) fn return_prepared(pool: &PoolInner, memory: FreedBlock) {
+fn return_prepared(pool: &PoolInner, memory: FreedBlock) {
     if pool.debug.aids.poison {
         unclean::keep_unclean(pool, memory);
     } else {
@@ -104,7 +104,7 @@ pub(in crate::pool) fn free_checked(
     if pool.debug.aids.poison {
         lock(&pool.debug.recent_frees).remember(former);
     }
-    match (pool.debug.guards(), finding) {
+    match (&pool.debug.guards, finding) {
         (Some(guards), finding) => {
             guard::release_guarded(pool, guards, address, stream);
             finding.map_or(Ok(()), |finding| Err(pool.debug.record_finding(finding)))

@@ -7,7 +7,7 @@ use crate::pool::calls::{report, take, waits};
 use crate::pool::common::counts::Source;
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::wait::{Deadline, poll};
-use crate::pool::debug::blocks::canary_before;
+use crate::pool::debug::canary::canary_before;
 use crate::pool::debug::guard::{
     GuardState, GuardedBlock, Guards, MOST_PENDING, PendingUnmap, Until,
 };
@@ -55,7 +55,7 @@ pub(in crate::pool) fn allocate_guarded(
     let written = pool.debug.write_patterns(block, canary, stream);
     let block = written.and_then(|()| take::hand_out(pool, (start, Source::Driver), size, request));
     if block.is_err() {
-        lock(&pool.debug.canaries).remove(start);
+        lock(&pool.debug.canaries).blocks.remove(&start);
         release_guarded(pool, guards, start, stream);
     }
     block
@@ -76,7 +76,7 @@ fn map_guarded(
     let Some(start) = state.place(guards.region, range) else { return Ok(None) };
     let pages = Span::new(start, size).unwrap_or_default();
     let made = if pool.map.make(pages, Side::Small) {
-        guards.make_pages(&mut state, pages, stream, &pool.debug.probe)
+        guards.make_pages(&mut state, pages, stream)
     } else {
         state.taken.remove(&start);
         Err(Error::AddressRange { span: pages })
@@ -93,13 +93,13 @@ fn map_guarded(
 }
 
 /// Unmaps the pages of a block once the work of `stream` so far is done.
-pub(in crate::pool) fn release_guarded(
+pub(super) fn release_guarded(
     pool: &PoolInner,
     guards: &Guards,
     address: Address,
     stream: StreamHandle,
 ) {
-    let end = LoggedEvent::after(&guards.device, pool.debug.probe.log(), stream);
+    let end = LoggedEvent::after(&pool.device, &pool.log, stream);
     let until = end.map_or(Until::Synchronised, Until::Reached);
     {
         let mut state = lock(&guards.state);
@@ -120,7 +120,6 @@ pub(in crate::pool) fn unmap_freed(
     guards: &Guards,
     deadline: Deadline,
 ) -> Result<Bytes> {
-    let probe = &pool.debug.probe;
     // The wait does not cover blocks that are freed during it.
     let freed_before = {
         let state = lock(&guards.state);
@@ -133,7 +132,7 @@ pub(in crate::pool) fn unmap_freed(
     let synchronised = waits && waits::wait_for_device(pool, deadline)?;
     let mut state = lock(&guards.state);
     let before = state.held;
-    let mut outcome = guards.release_orphans(&mut state, probe);
+    let mut outcome = guards.release_orphans(&mut state);
     // Streams with a pending event: later frees on them are not due either, and need no query. If a handle was
     // reused, its blocks are only checked later.
     let mut busy: Vec<StreamHandle> = Vec::new();
@@ -162,7 +161,7 @@ pub(in crate::pool) fn unmap_freed(
         }
         // SAFETY: it is due: its event was reached or the device waited for after it was freed, and
         // `free_checked` made its stream wait for the further ones first.
-        if let Err(error) = unsafe { guards.unmap_pages(&mut state, guarded, probe) } {
+        if let Err(error) = unsafe { guards.unmap_pages(&mut state, guarded) } {
             state.queue(PendingUnmap { until: Until::Now, stream, guarded, number });
             outcome = Err(error);
         }

@@ -2,7 +2,6 @@
 //! are in `debug/`.
 
 pub(in crate::pool) mod blocks;
-pub(in crate::pool) mod check;
 pub(in crate::pool) mod guard;
 pub(in crate::pool) mod quarantine;
 pub(in crate::pool) mod strict;

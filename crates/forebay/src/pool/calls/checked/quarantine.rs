@@ -1,4 +1,5 @@
-//! Putting blocks into the quarantine and releasing them from it.
+//! Putting blocks into the quarantine and releasing them from it, and `Pool::check`, which looks at all of them and at
+//! every canary.
 
 use crate::pool::calls::checked::strict;
 use crate::pool::calls::waits::{Reclaiming, StreamWait};
@@ -7,6 +8,7 @@ use crate::pool::common::free_block::FreedBlock;
 use crate::pool::common::step::{self, Step};
 use crate::pool::common::wait::{Deadline, WaitBudget};
 use crate::pool::debug::FREED;
+use crate::pool::debug::canary::pattern_of;
 use crate::pool::debug::quarantine::Quarantined;
 use crate::pool::heap::serials::Serial;
 use crate::pool::inner::PoolInner;
@@ -16,16 +18,6 @@ use crate::{Error, Result};
 use forebay_core::Bytes;
 use forebay_hal::{Pattern, StreamHandle};
 use std::sync::atomic::Ordering;
-
-/// What became of a block that was to leave the quarantine.
-enum QuarantineExit {
-    /// It holds the free pattern, and is in the heap.
-    Clean,
-    /// It was written to, and is retired.
-    Written(Error),
-    /// It stays: its stream was not done in time.
-    Stays,
-}
 
 /// Puts a freed block into the quarantine, and releases the oldest ones beyond its bound. An error is a finding in
 /// one of those: the block itself is freed in any case.
@@ -66,14 +58,14 @@ fn shrink_quarantine(pool: &PoolInner, most: u64) -> Result<()> {
             return outcome;
         };
         let waited = wait_before_release(pool, oldest.order, waits::deadline(pool, &mut wait));
-        let exit = waited.and_then(|waited| release_quarantined(pool, oldest, waited));
+        let left = waited.and_then(|waited| release_quarantined(pool, oldest, waited));
         let mut quarantine = lock(&pool.debug.quarantine);
         quarantine.has_left(&oldest);
-        match exit {
-            Ok(QuarantineExit::Clean) => {}
-            Ok(QuarantineExit::Written(finding)) => outcome = outcome.and(Err(finding)),
+        match left {
+            Ok(true) => {}
+            Err(finding) if finding.is_finding() => outcome = outcome.and(Err(finding)),
             // A device error with another block is no error of this call.
-            Ok(QuarantineExit::Stays) | Err(_) => {
+            Ok(false) | Err(_) => {
                 quarantine.put_back(oldest);
                 return outcome;
             }
@@ -97,16 +89,13 @@ fn wait_before_release(pool: &PoolInner, order: Serial, deadline: Deadline) -> R
     }
 }
 
-/// Releases a block to the heap, unless it was written to. If the check fails, the caller puts the block back.
+/// Releases a block to the heap. Returns `false` if it stays, because its stream was not done in time. A finding means that
+/// it was written to and is retired; after any other error the caller puts it back.
 ///
 /// No lock is held during the check, and the stream may be forgotten meanwhile, so it is identified by its serial.
 /// The work enqueued on it was waited for before the check, so a checked block is free for all; an unchecked one is
 /// freed in whatever order the stream's memory has now.
-fn release_quarantined(
-    pool: &PoolInner,
-    block: Quarantined,
-    waited: StreamWait,
-) -> Result<QuarantineExit> {
+fn release_quarantined(pool: &PoolInner, block: Quarantined, waited: StreamWait) -> Result<bool> {
     let Quarantined { memory, order, .. } = block;
     if !pool.debug.aids.poison {
         let mut heap = pool.heap();
@@ -114,28 +103,24 @@ fn release_quarantined(
         if memory.stream.is_per_thread() {
             put::publish(pool, &mut heap, memory.stream);
         }
-        return Ok(QuarantineExit::Clean);
+        return Ok(true);
     }
     match waited {
         StreamWait::Done => {}
-        StreamWait::Pending => return Ok(QuarantineExit::Stays),
+        StreamWait::Pending => return Ok(false),
         StreamWait::Unknown => {
             // The stream ended without an event: the block returns unchecked after a wait for the device.
             pool.heap().free_unknown(memory);
-            return Ok(QuarantineExit::Clean);
+            return Ok(true);
         }
     }
-    let own = pool.debug.probe.own_stream()?;
-    match pool.debug.probe.first_mismatch_now(memory.span(), Pattern::U8(FREED), own)? {
-        None => {
-            pool.heap().free_for_all(memory);
-            Ok(QuarantineExit::Clean)
-        }
-        Some(mismatch) => {
-            pool.debug.retire(memory.size);
-            Ok(QuarantineExit::Written(pool.debug.record_finding(block.written(mismatch))))
-        }
+    let free = Pattern::U8(FREED);
+    if let Some(mismatch) = pool.debug.probe.first_mismatch(memory.span(), free, None)? {
+        pool.debug.retire(memory.size);
+        return Err(pool.debug.record_finding(mismatch.after_free(|_| Some(block.former))));
     }
+    pool.heap().free_for_all(memory);
+    Ok(true)
 }
 
 /// Releases the whole quarantine to the heap, as far as its work ends in time: a request would otherwise be
@@ -189,24 +174,20 @@ fn empty_quarantine_after(
         let _leaving = Reclaiming::begin(pool);
         let leaving = lock(&pool.debug.quarantine).release_of(order, before);
         for block in leaving {
-            let exit = release_quarantined(pool, block, waited);
-            if matches!(exit, Ok(QuarantineExit::Clean | QuarantineExit::Written(_))) {
+            let left = release_quarantined(pool, block, waited);
+            let is_finding = left.as_ref().is_err_and(Error::is_finding);
+            if is_finding || matches!(left, Ok(true)) {
                 lock(&pool.debug.quarantine).has_left(&block);
+            } else {
+                stay.push(block);
             }
-            match exit {
-                Ok(QuarantineExit::Clean) => {}
-                // The rest is released all the same. The first finding is returned, before any device error, and
-                // all findings are recorded.
-                Ok(QuarantineExit::Written(finding)) => {
-                    if !outcome.as_ref().is_err_and(Error::is_finding) {
-                        outcome = Err(finding);
-                    }
-                }
-                Ok(QuarantineExit::Stays) => stay.push(block),
-                Err(error) => {
-                    outcome = outcome.and(Err(error));
-                    stay.push(block);
-                }
+            // The rest is released all the same. The first finding is returned, before any device error, and all
+            // findings are recorded.
+            if let Err(error) = left
+                && (outcome.is_ok()
+                    || is_finding && !outcome.as_ref().is_err_and(Error::is_finding))
+            {
+                outcome = Err(error);
             }
         }
     }
@@ -217,4 +198,44 @@ fn empty_quarantine_after(
     }
     drop(quarantine);
     outcome
+}
+
+/// Checks every canary and every block in quarantine. Returns the first finding.
+pub(in crate::pool) fn check(pool: &PoolInner) -> Result<()> {
+    pool.birth.check()?;
+    let debug = &pool.debug;
+    // Blocks added while the device is waited for may still be being filled, and are skipped.
+    let (blocks_before, kept_before) = {
+        let (canaries, quarantine) = (lock(&debug.canaries), lock(&debug.quarantine));
+        if canaries.blocks.is_empty() && quarantine.is_empty() {
+            return Ok(());
+        }
+        (canaries.added, quarantine.added())
+    };
+    debug.probe.synchronize()?;
+    // Both stay locked: no block leaves while it is checked, so a free on another thread is not filling it. Reads
+    // are on the probe's own stream, which has no other work, so no work of the program is waited for.
+    let canaries = lock(&debug.canaries);
+    let mut quarantine = lock(&debug.quarantine);
+    let mut first = Ok(());
+    for (&address, watched) in &canaries.blocks {
+        if watched.number >= blocks_before {
+            continue;
+        }
+        let looked = debug.probe.first_mismatch(watched.canary, pattern_of(address), None)?;
+        if let Some(mismatch) = looked {
+            let finding = mismatch.overrun(address, watched.size);
+            first = first.and(Err(debug.record_finding(finding)));
+        }
+    }
+    drop(canaries);
+    if debug.aids.poison {
+        let look = |span| debug.probe.first_mismatch(span, Pattern::U8(FREED), None);
+        for (block, mismatch) in quarantine.take_overwritten(kept_before, look)? {
+            debug.retire(block.memory.size);
+            let finding = mismatch.after_free(|_| Some(block.former));
+            first = first.and(Err(debug.record_finding(finding)));
+        }
+    }
+    first
 }

@@ -122,9 +122,9 @@ fn end_replaced_stream(pool: &PoolInner, stream: StreamHandle) {
     // Blocks in quarantine were freed in the order of the old stream too. Unclean memory stays until that stream's
     // work is done.
     let Some(serial) = serial else { return };
-    let quarantined = lock(&pool.debug.quarantine).take_all_of(serial);
+    let quarantined = lock(&pool.debug.quarantine).take_of(serial, u64::MAX);
     let mut heap = pool.heap();
-    quarantined.into_iter().for_each(|memory| heap.free_unknown(memory));
+    quarantined.into_iter().for_each(|block| heap.free_unknown(block.memory));
 }
 
 /// Forgets the identity of a forgotten stream.

@@ -13,7 +13,7 @@ use crate::pool::inner::PoolInner;
 use crate::sync::tracked::lock;
 
 /// Keeps memory without the free pattern out of the heap until it can be filled.
-pub(in crate::pool) fn keep_unclean(pool: &PoolInner, memory: FreedBlock) {
+pub(super) fn keep_unclean(pool: &PoolInner, memory: FreedBlock) {
     // Under the backing lock no other thread grows the pool, so the stream can get a slot.
     let serial = {
         let _backing = pool.backing();
