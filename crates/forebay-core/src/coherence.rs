@@ -165,24 +165,12 @@ impl Coherence {
 
     /// Whether a replica has memory.
     pub fn is_present(&self, replica: Replica) -> bool {
-        let [host, device] = self.present;
-        match replica {
-            Replica::Host => host,
-            Replica::Device => device,
-        }
-    }
-
-    fn set_present(&mut self, replica: Replica, present: bool) {
-        let [host, device] = &mut self.present;
-        match replica {
-            Replica::Host => *host = present,
-            Replica::Device => *device = present,
-        }
+        self.present[replica as usize]
     }
 
     /// A replica got memory; `zeroed`: which is zero.
     pub fn allocated(&mut self, replica: Replica, zeroed: bool) {
-        self.set_present(replica, true);
+        self.present[replica as usize] = true;
         if zeroed {
             let is_zero = |contents| matches!(contents, Contents::Zero { .. });
             self.change(0..self.length, |contents| {
@@ -195,7 +183,7 @@ impl Coherence {
     /// it.
     pub fn dropped(&mut self, replica: Replica) {
         self.invalidated(replica, 0..self.length);
-        self.set_present(replica, false);
+        self.present[replica as usize] = false;
     }
 
     /// The ranges of `range` with their contents, the lowest first.
