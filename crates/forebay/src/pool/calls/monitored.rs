@@ -11,7 +11,6 @@ use crate::pool::inner::PoolInner;
 use crate::pool::turn::with_turn;
 use crate::pool::views::statistics;
 
-/// Adds the pools to a snapshot.
 pub(in crate::pool) fn read(snapshot: &mut ProcessSnapshot) {
     let pools = registry::all();
     let left_out = pools.len().saturating_sub(ProcessSnapshot::MOST_POOLS);

@@ -9,7 +9,6 @@ use crate::pool::inner::PoolInner;
 use crate::report::{EventAction, Stack};
 use crate::sync::map::BlockState;
 
-/// Records a free.
 pub(super) fn note_free(
     pool: &PoolInner,
     address: Address,

@@ -20,7 +20,6 @@ use crate::sync::map::{AddressMap, LiveBlock, owners_near};
 struct Entry {
     pool: Weak<PoolInner>,
     map: AddressMap,
-    /// The address of its device object.
     device: usize,
     /// Whether its settings ask for the upkeep thread.
     upkeep: bool,
@@ -57,7 +56,6 @@ pub(in crate::pool) fn remove(id: PoolId) {
     seen_streams::remove(id);
 }
 
-/// Sets whether a pool wants the upkeep thread.
 pub(super) fn set_upkeep(id: PoolId, upkeep: bool) {
     if let Some(entry) = pools().get_mut(&id) {
         entry.upkeep = upkeep;

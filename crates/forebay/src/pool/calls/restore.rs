@@ -38,7 +38,6 @@ pub struct KeptBlock {
 }
 
 impl KeptBlock {
-    /// One past its last address.
     fn end(&self) -> u64 {
         self.address.get().saturating_add(self.size.get())
     }

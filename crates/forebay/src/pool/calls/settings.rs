@@ -8,7 +8,6 @@ use crate::pool::debug;
 use crate::pool::inner::{PoolInner, growth_of, magazine_units};
 use crate::{Error, Result};
 
-/// Changes a setting of the living pool.
 pub(in crate::pool) fn change(pool: &PoolInner, key: &str, value: &str) -> Result<()> {
     pool.birth.check()?;
     let total = pool.device.memory_info()?.total;

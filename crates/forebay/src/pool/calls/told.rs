@@ -19,7 +19,6 @@ pub(super) struct Begun {
     at: Instant,
 }
 
-/// Before a slow call.
 pub(super) fn begin_told(pool: &PoolInner) -> Begun {
     let _ = pool;
     Begun {

@@ -69,12 +69,10 @@ impl BackingKind {
         self
     }
 
-    /// What addresses and sizes of segments are multiples of.
     pub(in crate::pool) fn segment_granule(&self) -> PageSize {
         self.segments
     }
 
-    /// Checks that `device` and `peer` can reach each other.
     pub(in crate::pool) fn check_reach(
         device: &Arc<dyn Device>,
         class: MemoryClass,
@@ -98,7 +96,6 @@ impl BackingKind {
         device.virtual_memory().filter(|_| !self.class.contains(MemoryClass::PLAIN))
     }
 
-    /// The options for new pages.
     pub(in crate::pool) fn page_options(&self) -> PageOptions {
         if self.exportable { PageOptions::shareable() } else { PageOptions::default() }
     }

@@ -19,12 +19,10 @@ struct Counts {
 }
 
 impl Captures {
-    /// Whether a capture is under way.
     pub(in crate::pool) fn any(&self) -> bool {
         self.0.under_way.load(Ordering::SeqCst) > 0
     }
 
-    /// How many captures have begun.
     pub(in crate::pool) fn begun(&self) -> u64 {
         self.0.begun.load(Ordering::SeqCst)
     }

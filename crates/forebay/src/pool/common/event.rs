@@ -220,7 +220,6 @@ pub(in crate::pool) struct History {
 
 struct Events {
     batches: VecDeque<ThreadEvents>,
-    /// How many events are in the batches.
     kept: usize,
     most: usize,
     /// While stacks are captured.
@@ -247,7 +246,6 @@ struct Backlog {
     stuck_at: Option<u64>,
 }
 
-/// An observer.
 pub(in crate::pool) struct Attached {
     observer: Observer,
     /// `None` once it is told each event at once.
@@ -347,7 +345,6 @@ impl History {
         history
     }
 
-    /// Whether there are observers.
     pub(in crate::pool) fn is_observed(&self) -> bool {
         !self.events().observers.is_empty()
     }
@@ -369,7 +366,6 @@ impl History {
         }
     }
 
-    /// Takes over events of a thread.
     pub(in crate::pool) fn add(&self, batch: ThreadEvents) {
         self.events().add(batch);
     }

@@ -62,7 +62,6 @@ impl HeldGauge {
         self.0.store(held.get(), Ordering::Relaxed);
     }
 
-    /// The bytes held.
     pub(in crate::pool) fn get(&self) -> Bytes {
         read(&self.0)
     }

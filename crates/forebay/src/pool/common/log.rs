@@ -140,7 +140,6 @@ impl LoggedEvent {
         Ok(self.log.call(Call::RecordEvent, record)?)
     }
 
-    /// Makes `stream` wait for the event, on the device.
     pub(in crate::pool) fn make_wait(&self, stream: StreamHandle) -> Result<()> {
         let wait = || self.device.wait_event(stream, self.handle);
         Ok(self.log.call(Call::WaitEvent, wait)?)

@@ -159,7 +159,6 @@ pub(in crate::pool) struct DebugChecks {
     /// The stream that each handle stood for when it was last seen.
     pub(in crate::pool) streams: Mutex<HashMap<StreamHandle, StreamId>>,
     pub(in crate::pool) findings: Mutex<Vec<Error>>,
-    /// Retired bytes.
     pub(in crate::pool) retired: AtomicU64,
     /// Bytes in live blocks and their peak, if they are counted exactly.
     pub(in crate::pool) live: AtomicU64,
@@ -207,7 +206,6 @@ impl DebugChecks {
             || self.most_quarantined.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts an allocated block.
     pub(in crate::pool) fn add_live(&self, size: Bytes) {
         if self.aids.exact {
             let live = self.live.fetch_add(size.get(), Ordering::Relaxed).wrapping_add(size.get());

@@ -60,7 +60,6 @@ impl Quarantine {
         self.leaving.remove(&block.memory.address);
     }
 
-    /// The number of additions so far.
     pub(in crate::pool) fn added(&self) -> u64 {
         self.added
     }

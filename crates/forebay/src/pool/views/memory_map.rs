@@ -47,7 +47,6 @@ impl MappedSpan {
     }
 }
 
-/// Builds the memory map of a pool.
 pub(in crate::pool) fn of(shared: &PoolInner) -> MemoryMap {
     if shared.is_inherited() {
         return MemoryMap { spans: Vec::new(), blocks: Vec::new() };

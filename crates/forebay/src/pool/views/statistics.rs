@@ -301,7 +301,6 @@ fn part(one: u64, of: u64) -> Option<f64> {
     (of > 0).then(|| one as f64 / of as f64)
 }
 
-/// Formats a fraction as a percentage.
 fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| "-".to_owned(), |part| format!("{:.2} %", part * 100.0))
 }
@@ -381,7 +380,6 @@ impl fmt::Display for Statistics {
     }
 }
 
-/// Reads the counters of a pool.
 pub(in crate::pool) fn of(shared: &PoolInner) -> Statistics {
     if shared.is_inherited() {
         return Statistics::default();

@@ -127,7 +127,6 @@ fn end_replaced_stream(pool: &PoolInner, stream: StreamHandle) {
     quarantined.into_iter().for_each(|block| heap.free_unknown(block.memory));
 }
 
-/// Forgets the identity of a forgotten stream.
 pub(in crate::pool) fn forget_identity(pool: &PoolInner, stream: StreamHandle) {
     lock(&pool.debug.streams).remove(&stream);
     pool.heap().slots.set_doubted(stream, false);
