@@ -45,12 +45,6 @@ const ALLOWED: &[(&str, &str, &str)] = &[
         "stream slots",
     ),
     ("forebay-core/src/address_space/holes/lengths.rs", "grouped.resize_with", "groups of holes"),
-    (
-        "forebay-core/src/address_space/plan/donors.rs",
-        "4 * self.width",
-        "pages that one plan may move",
-    ),
-    ("forebay-core/src/address_space/plan/window.rs", "ranges.len()", "free ranges of one window"),
     ("forebay-host/src/numa.rs", "c_ulong::BITS", "NUMA nodes"),
     ("forebay-host/src/system/mounts.rs", "text.len()", "a line of the system's list"),
     ("forebay-metal/src/device.rs", "MTLCopyAllDevices", "GPUs"),

@@ -281,14 +281,6 @@ impl AddressSpace {
         }
     }
 
-    /// Prepares for a plan: an address space that moves pages and has many holes gets an index of them by length, so that
-    /// a plan looks only at the pages that it moves. The index goes when it is unused for long.
-    pub fn prepare_to_plan(&mut self) {
-        if self.moved > 0 {
-            self.holes.index.prepare_lengths();
-        }
-    }
-
     /// Records that a plan was carried out: pages of `moved` bytes were moved and pages of `created` bytes created.
     pub fn record_growth(&mut self, moved: Bytes, created: Bytes, growth: &Growth) {
         let paid = created.get().saturating_mul(growth.moves_per_growth);

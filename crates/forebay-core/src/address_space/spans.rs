@@ -54,6 +54,22 @@ impl Spans {
         }
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The spans that overlap `start..end`, the lowest first.
+    pub(super) fn overlapping(
+        &self,
+        start: Offset,
+        end: Offset,
+    ) -> impl Iterator<Item = (Offset, Offset)> {
+        let below = self.0.range(..start).next_back().filter(|(_, last)| **last > start);
+        let inside = self.0.range(start..end.max(start));
+        below.into_iter().chain(inside).map(|(&start, &end)| (start, end))
+    }
+
     /// Every span, the lowest first.
     pub(super) fn each(&self) -> impl DoubleEndedIterator<Item = (Offset, Offset)> {
         self.0.iter().map(|(&start, &end)| (start, end))

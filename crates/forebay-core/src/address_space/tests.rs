@@ -119,6 +119,28 @@ impl Pair {
 
     /// Makes a plan and carries it out as a pool does.
     fn plan(&mut self, size: u64, taker: Streams, growth: &Growth, limit: Bytes) -> bool {
+        self.plan_among(size, taker, growth, limit, usize::MAX)
+    }
+
+    /// The same, looking at `most` gaps and holes before all others. There is a plan if and only if looking at all finds
+    /// one, and it is the same if there are no more.
+    fn plan_among(
+        &mut self,
+        size: u64,
+        taker: Streams,
+        growth: &Growth,
+        limit: Bytes,
+        most: usize,
+    ) -> bool {
+        let among =
+            |most| Plan::make_among(&self.space, Bytes::new(size), taker, growth, limit, most);
+        let (plan, best) = (among(most), among(usize::MAX));
+        let table = self.space.page_table();
+        let pages = table.kept().count().max(table.page_count()) / 16;
+        let seen = [table.gaps.count(), pages, self.space.holes().count()];
+        let is_best = plan == best;
+        assert!(is_best || plan.is_ok() && best.is_ok(), "{plan:?}, but among all {best:?}");
+        assert!(is_best || seen.iter().any(|&count| count > most), "{plan:?}, not {best:?}");
         let backed = self.space.backed_bytes();
         let missing = self.model.least_missing(size, taker);
         let room = limit.saturating_sub(backed).get() / GRANULE * GRANULE;
@@ -127,7 +149,7 @@ impl Pair {
         let enough = whole <= room + self.model.movable(taker);
         let free = self.model.movable(taker);
         let (live, peak) = (self.model.taken() + size, self.space.peak);
-        let Ok(plan) = Plan::make(&self.space, Bytes::new(size), taker, growth, limit) else {
+        let Ok(plan) = plan else {
             assert!(missing.is_none_or(|missing| missing > room), "{missing:?} of {room}");
             assert!(!(beyond && enough), "{size} B could have gone beyond the end");
             return false;
@@ -175,7 +197,7 @@ impl Pair {
         assert!(self.space.backed_bytes() <= limit.max(backed));
         assert!(moved + returned <= free && made <= room);
         assert!(missing > 0 || moved + returned + made == 0, "pages for what is there already");
-        let spared = live > peak && backed.get() + missing <= limit.get().min(live);
+        let spared = is_best && live > peak && backed.get() + missing <= limit.get().min(live);
         assert!(moved + returned == 0 || !spared, "moved without need");
         self.check();
         assert!(self.clone().allocate(size, taker).is_some(), "{size} B do not fit after the plan");
@@ -223,9 +245,9 @@ impl Pair {
                     self.clear_kept(at).unwrap();
                 }
             }
-            Event::Plan { size, taker, growth, room } => {
+            Event::Plan { size, taker, growth, room, most } => {
                 let limit = Bytes::new(self.space.backed_bytes().get() + room);
-                self.plan(size, Streams::only(taker), &growth, limit);
+                self.plan_among(size, Streams::only(taker), &growth, limit, most);
             }
         }
         self.check();

@@ -14,7 +14,7 @@
 //! decide which holes merge: it replaces holes by others in every part, and answers who may use what.
 
 use super::groups::{GroupId, Groups};
-use super::lengths::{Lengths, SCAN_LIMIT, are_few, scan_limit};
+use super::lengths::{Lengths, are_few, scan_limit};
 use super::seams::Seams;
 use super::tree::{Cursor, Hole, Tree};
 use crate::address_space::spans::Spans;
@@ -42,7 +42,7 @@ impl HoleIndex {
     pub(in crate::address_space) fn can_take(&self, size: u64, taker: u32) -> bool {
         if self.seams.is_none() {
             let usable = self.groups.usable_set(taker);
-            return self.all.lowest_of(size, |id| usable.has(id)).is_some();
+            return !usable.has_none() && self.all.lowest_of(size, |id| usable.has(id)).is_some();
         }
         let holds = |id| self.groups.get(id).is_some_and(|group| group.tree.largest() >= size);
         self.groups.usable_by(taker).any(holds)
@@ -52,43 +52,30 @@ impl HoleIndex {
     pub(in crate::address_space) fn usable_around(
         &self,
         at: u64,
-        taker: &Streams,
+        taker: u32,
     ) -> Option<(u64, u64)> {
         let hole = self.all.beside(at).0.filter(|hole| at < hole.end)?;
-        self.set(&hole).serve(taker).then_some((hole.start, hole.end))
+        self.groups.usable_set(taker).has(hole.group).then_some((hole.start, hole.end))
     }
 
-    /// Calls `see` with the start and the end of each hole that may go to `taker` and has at least `least` bytes, which
-    /// are more than none.
+    /// Calls `is_enough` with the start and the end of each hole that may go to `taker` and has at least `least` bytes,
+    /// until it returns `true`.
     pub(in crate::address_space) fn each_for(
         &self,
         taker: u32,
         least: u64,
-        mut see: impl FnMut(u64, u64),
+        mut is_enough: impl FnMut(u64, u64) -> bool,
     ) {
-        let mut see_if = |hole: &Hole, is_usable: bool| {
-            if is_usable {
-                see(hole.start, hole.end);
-            }
-            false
-        };
         if self.seams.is_some() {
-            for group in self.groups.usable_by(taker).filter_map(|id| self.groups.get(id)) {
-                group.tree.each_of_size(least, |hole| see_if(hole, true));
-            }
+            let mut trees = self.groups.usable_by(taker).filter_map(|id| self.groups.get(id));
+            let mut is_enough = |hole: &Hole| is_enough(hole.start, hole.end);
+            trees.any(|group| group.tree.each_of_size(least, &mut is_enough));
         } else {
             let usable = self.groups.usable_set(taker);
-            self.all.each_of_size(least, |hole| see_if(hole, usable.has(hole.group)));
+            self.all.each_of_size(least, |hole| {
+                usable.has(hole.group) && is_enough(hole.start, hole.end)
+            });
         }
-    }
-
-    /// The same by length and then by start, if there is an index of lengths: the length and the start of each hole.
-    pub(in crate::address_space) fn by_length(
-        &self,
-        taker: u32,
-        least: u64,
-    ) -> Option<impl Iterator<Item = (u64, u64)>> {
-        Some(self.lengths.as_ref()?.each_of(self.groups.usable_by(taker), least))
     }
 
     /// The streams that own the smallest hole of at least `size` bytes, if `taker` may not use it and every
@@ -287,16 +274,6 @@ impl HoleIndex {
         self.seams = Some(seams);
         if self.lengths.is_none() {
             self.index_lengths();
-        }
-    }
-
-    /// Prepares to find the smallest of many holes. The index goes when it is unused for long.
-    pub(in crate::address_space) fn prepare_lengths(&mut self) {
-        if self.groups.holes() > SCAN_LIMIT {
-            match &mut self.lengths {
-                Some(lengths) => lengths.note_use(),
-                None => self.index_lengths(),
-            }
         }
     }
 

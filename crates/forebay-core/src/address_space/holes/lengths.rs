@@ -5,13 +5,11 @@
 //!   grouped   {A}: [6 at 10]   {B}: [4 at 90][30 at 200]   {A, B}: [6 at 50]
 //! ```
 //!
-//! Only a request that could wait for another stream needs the index, and a plan of a program that moves pages. So it is
-//! built when groups get trees of their own, or for the first such request or plan after that, and dropped once it went
-//! unused for as many changes as building it cost. A program with few holes never has it: there a scan costs less than
-//! maintaining it.
+//! Only a request that could wait for another stream needs the index. So it is built when groups get trees of their own,
+//! or for the first such request after that, and dropped once it went unused for as many changes as building it cost. A
+//! program with few holes never has it: there a scan costs less than maintaining it.
 
-use core::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BTreeSet;
 
 use super::groups::GroupId;
 use super::tree::Hole;
@@ -120,35 +118,13 @@ impl Lengths {
 
     /// The shortest hole of at least `size` bytes, the lowest of equals: its length, and where it begins.
     pub(super) fn shortest(&mut self, size: u64) -> Option<(u64, u64)> {
-        self.note_use();
+        self.changes = 0;
         self.all.range((size, 0)..).next().copied()
     }
 
     /// The next hole of a group from a length and start on: its length, and where it begins.
     pub(super) fn next_of(&self, id: GroupId, from: (u64, u64)) -> Option<(u64, u64)> {
         self.grouped.get(id.slot())?.range(from..).next().copied()
-    }
-
-    /// The holes of some groups that have at least `least` bytes, the shortest first and the lowest of equals: length and
-    /// start. Looked up one after another.
-    pub(super) fn each_of(
-        &self,
-        groups: impl Iterator<Item = GroupId>,
-        least: u64,
-    ) -> impl Iterator<Item = (u64, u64)> {
-        let next_of = |id, from| self.next_of(id, from).map(|hole| Reverse((hole, id)));
-        // The next hole of each group.
-        let mut next: BinaryHeap<_> = groups.filter_map(|id| next_of(id, (least, 0))).collect();
-        core::iter::from_fn(move || {
-            let Reverse(((length, start), id)) = next.pop()?;
-            next.extend(next_of(id, (length, start.saturating_add(1))));
-            Some((length, start))
-        })
-    }
-
-    /// Notes that the index is in use.
-    pub(super) fn note_use(&mut self) {
-        self.changes = 0;
     }
 
     #[cfg(test)]

@@ -49,16 +49,16 @@ impl Kept {
         self.by_address.get(&at).map(|kept| kept.0)
     }
 
-    /// The mappings that overlap `start..end`: where each begins and ends.
+    /// The mappings that overlap `start..end`, the lowest first.
     pub(in crate::address_space) fn overlapping(
         &self,
         start: Offset,
         end: Offset,
-    ) -> impl Iterator<Item = (Offset, Offset)> {
+    ) -> impl Iterator<Item = PageMapping> {
         let below = self.by_address.range(..start).next_back();
         let inside = self.by_address.range(start..end.max(start));
-        let spans = below.into_iter().chain(inside).map(|(_, kept)| kept.0.span());
-        spans.filter(move |span| span.1 > start)
+        let mappings = below.into_iter().chain(inside).map(|(_, kept)| kept.0);
+        mappings.filter(move |mapping| mapping.span().1 > start)
     }
 
     /// Every mapping by address.

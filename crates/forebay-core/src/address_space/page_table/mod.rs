@@ -295,7 +295,7 @@ impl PageTable {
             // A page may return to where it is still mapped, and no page may lie across such a mapping.
             Boundaries::Joined => {
                 self.gaps.around(at, end).is_some()
-                    && self.kept.overlapping(at, end).all(|kept| kept == (at, end))
+                    && self.kept.overlapping(at, end).all(|kept| kept.span() == (at, end))
             }
             Boundaries::Apart => {
                 let alias = self.aliases.range(..end).next_back();

@@ -34,7 +34,7 @@ pub(super) mod window;
 use super::{AddressSpace, Offset, Streams};
 use crate::Bytes;
 pub use growth::Growth;
-use planner::Planner;
+use planner::{MOST_SEEN, Planner};
 
 /// One step of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,10 +120,26 @@ impl Plan {
         growth: &Growth,
         limit: Bytes,
     ) -> Result<Self, PlanError> {
+        Self::make_among(space, size, taker, growth, limit, MOST_SEEN)
+    }
+
+    /// The same, looking at `most` gaps and holes first, and at all of them if there is no place among these.
+    pub(super) fn make_among(
+        space: &AddressSpace,
+        size: Bytes,
+        taker: Streams,
+        growth: &Growth,
+        limit: Bytes,
+        most: usize,
+    ) -> Result<Self, PlanError> {
         if size.is_zero() {
             return Err(PlanError::NoBytes);
         }
-        Planner::new(space, size.get(), &taker, growth, limit.get()).plan()
+        let planner = |most| Planner::new(space, size.get(), &taker, growth, limit.get(), most);
+        match planner(most).plan() {
+            (Err(_), true) => planner(usize::MAX).plan().0,
+            (plan, _) => plan,
+        }
     }
 
     /// The size of the next segment for a request of `size`, on a device without page mapping, where a

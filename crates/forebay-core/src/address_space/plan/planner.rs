@@ -7,15 +7,39 @@
 //! ```
 //!
 //! A planner changes nothing. Of several attempts, the plan that creates the fewest bytes is taken.
+//!
+//! It looks at a bounded number of gaps, kept mappings and free pages beside those that the plan needs, because a pool
+//! plans under its heap lock: at the lowest and the highest gaps, and at the lowest free pages. Only if no place is found
+//! among them does a second planner look at all.
 
-use core::cell::OnceCell;
+use core::cell::{Cell, OnceCell};
+use core::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::donors::{ByLength, Donor, FirstFit, sorted};
-use super::window::{FreeRange, Return, openings, split, window};
+use super::donors::{Donor, FirstFit};
+use super::window::{FreeRange, UNMAP_AND_MAP, openings, window};
 use super::{Growth, Plan, PlanError, Step};
 use crate::Bytes;
+use crate::address_space::holes::visit;
 use crate::address_space::{AddressSpace, Holes, Offset, PageTable, Streams};
+
+/// How many gaps a plan looks at, and up to how many holes it looks at the pages in all of them: five times as many as any
+/// recorded run has on a device that is just large enough for it, and a tenth of a millisecond under the heap lock.
+pub(super) const MOST_SEEN: usize = 512;
+
+/// How many free pages and kept mappings a plan looks at for each gap: a recorded run has up to 7,700 mappings.
+const PAGES_PER_GAP: usize = 16;
+
+/// How many free pages more than it needs a plan looks at if there are more holes than [`MOST_SEEN`].
+const SPARE_DONORS: usize = 64;
+
+/// A kept mapping to which its page can return, because the taker may use all of it where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Return {
+    to: Offset,
+    size: u64,
+    from: Offset,
+}
 
 /// See the module.
 pub(super) struct Planner<'a> {
@@ -23,27 +47,31 @@ pub(super) struct Planner<'a> {
     table: &'a PageTable,
     holes: &'a Holes,
     size: u64,
-    taker: &'a Streams,
-    /// The number of the taker.
-    number: u32,
+    /// The number of the stream that it is for.
+    taker: u32,
     growth: &'a Growth,
     limit: u64,
     granule: u64,
     /// The bytes of all pages.
     backed: u64,
+    /// How many of each kind to look at.
+    most: usize,
+    /// Whether there are more.
+    has_more: Cell<bool>,
     ranges: Vec<FreeRange>,
-    /// The free pages in order of preference, if there is no index of lengths. The attempts share them.
-    sorted: OnceCell<Vec<Donor>>,
+    /// The free pages in order of preference. The attempts share them.
+    donors: OnceCell<Vec<Donor>>,
 }
 
 impl<'a> Planner<'a> {
-    /// A planner for `size` bytes in the order of `taker`.
+    /// A planner for `size` bytes in the order of `taker`, which looks at `most` gaps, kept mappings and holes.
     pub(super) fn new(
         space: &'a AddressSpace,
         size: u64,
-        taker: &'a Streams,
+        taker: &Streams,
         growth: &'a Growth,
         limit: u64,
+        most: usize,
     ) -> Self {
         let table = space.page_table();
         Self {
@@ -51,32 +79,42 @@ impl<'a> Planner<'a> {
             table,
             holes: space.holes(),
             size,
-            taker,
-            number: taker.lowest().unwrap_or(Streams::MOST),
+            taker: taker.lowest().unwrap_or(Streams::MOST),
             growth,
             limit,
             granule: table.granule().bytes().get(),
             backed: table.backed_bytes().get(),
+            most,
+            has_more: Cell::new(false),
             ranges: Vec::new(),
-            sorted: OnceCell::new(),
+            donors: OnceCell::new(),
         }
     }
 
-    /// The plan, or why there is none.
-    pub(super) fn plan(mut self) -> Result<Plan, PlanError> {
-        let (space, growth) = (self.space, self.growth);
-        if self.holes.index.can_take(self.size, self.number) {
-            return Ok(Plan { steps: Vec::new(), window: (0, 0) });
+    /// The plan, or why there is none. Another that looks at more could find one only if the second value is `true`.
+    pub(super) fn plan(mut self) -> (Result<Plan, PlanError>, bool) {
+        if self.holes.index.can_take(self.size, self.taker) {
+            return (Ok(Plan { steps: Vec::new(), window: (0, 0) }), false);
+        }
+        let room = self.limit.saturating_sub(self.backed);
+        if self.size > room.saturating_add(self.holes.bytes().get()) {
+            return (Err(PlanError::Limit), false);
         }
         self.ranges = self.ranges();
+        let plan = self.best_attempt(room).map_or_else(|| self.fill_elsewhere(room), Ok);
+        (plan, self.has_more.get())
+    }
+
+    /// Of the plans for several places, the one that creates the fewest bytes.
+    fn best_attempt(&self, room: u64) -> Option<Plan> {
+        let (space, growth) = (self.space, self.growth);
         let below_peak = growth.moves && space.taken().saturating_add(self.size) <= space.peak;
-        let is_scarce = growth.moves && self.limit.saturating_sub(self.backed) < self.size;
+        let is_scarce = growth.moves && room < self.size;
         // A program at a new peak with room to grow gets new pages: it will need them anyway.
-        let returns = if below_peak || is_scarce { self.returns() } else { Vec::new() };
         let returning = || {
-            let kept = self.table.kept().each().map(|kept| kept.span());
-            let parts = (!returns.is_empty()).then(|| split(&self.ranges, kept, &returns))?;
-            self.fill(self.cheapest(&parts)?, &returns)
+            let may_return = (below_peak || is_scarce) && self.table.kept().count() > 0;
+            let returns = may_return.then(|| self.returns()).filter(|all| !all.is_empty())?;
+            self.fill(self.cheapest(&self.priced_ranges(&returns))?, &returns)
         };
         // Without prices for mappings that are in the way: a program that grows does best close to its other
         // pages. A recorded ResNet run holds 1.005 of what it asks for, and 1.017 with prices here.
@@ -99,13 +137,20 @@ impl<'a> Planner<'a> {
                 break;
             }
         }
-        plan.map_or_else(|| self.fill_elsewhere(), Ok)
+        plan
     }
 
-    /// The gaps, and the holes beside them that the taker can use, in order.
+    /// The lowest and the highest gaps, and the holes beside them that the taker can use, in order.
     fn ranges(&self) -> Vec<FreeRange> {
+        let gaps = &self.table.gaps;
+        self.has_more.set(gaps.count() > self.most);
+        let high = gaps.count().min(self.most) / 2;
+        let mut above: Vec<_> = gaps.each().rev().take(high).collect();
+        above.reverse();
+        let below = gaps.each().take(gaps.count().min(self.most) - high);
         let mut ranges: Vec<FreeRange> = Vec::new();
-        for gap in self.table.gaps.each() {
+        for gap in below.chain(above) {
+            visit();
             let hole = |at| self.holes.index.usable_around(at, self.taker).map(FreeRange::hole);
             let (below, above) = (gap.0.checked_sub(1).and_then(hole), hole(gap.1));
             // The hole between two gaps is above the one and below the other.
@@ -118,18 +163,20 @@ impl<'a> Planner<'a> {
     /// Where pages can return to that the taker may use, by address. Looks at the kept mappings or at the free pages,
     /// whichever are fewer.
     fn returns(&self) -> Vec<Return> {
-        let kept = self.table.kept();
-        if kept.count() as u64 <= self.holes.bytes().get() / self.granule {
+        let (table, kept) = (self.table, self.table.kept());
+        let pages = self.holes.bytes().get() / self.granule;
+        if kept.count() as u64 <= pages && kept.count() <= self.most_pages() {
             let returns = kept.each().filter_map(|kept| {
-                let (from, size) = (self.table.place_of(kept.page)?, kept.size.get());
+                visit();
+                let (from, size) = (table.place_of(kept.page)?, kept.size.get());
                 let hole = self.holes.index.usable_around(from, self.taker)?;
                 (from + size <= hole.1).then_some(Return { to: kept.at, size, from })
             });
             return returns.collect();
         }
         let mut returns: Vec<Return> = Vec::new();
-        for (from, size) in self.donors() {
-            let page = self.table.page(from).map(|page| page.0);
+        for &(from, size) in self.donors() {
+            let page = table.page(from).map(|page| page.0);
             let kept = page.into_iter().flat_map(|page| kept.of(page));
             returns.extend(kept.map(|to| Return { to, size, from }));
         }
@@ -137,16 +184,62 @@ impl<'a> Planner<'a> {
         returns
     }
 
-    /// Every page that is free in the order of the taker, in order of preference.
-    fn donors(&self) -> Box<dyn Iterator<Item = Donor> + '_> {
-        let Self { table, holes, number, .. } = *self;
-        match holes.index.by_length(number, self.granule) {
-            Some(holes) => Box::new(ByLength::new(table, holes)),
-            None => {
-                let sorted = self.sorted.get_or_init(|| sorted(table, holes, number));
-                Box::new(sorted.iter().copied())
+    /// The ranges with their gaps split at kept mappings, so that a window can be measured by what it costs.
+    fn priced_ranges(&self, returns: &[Return]) -> Vec<FreeRange> {
+        let (mut parts, mut seen) = (Vec::new(), 0);
+        for range in &self.ranges {
+            let (mut start, limit) = (range.start, if range.is_gap { range.end } else { 0 });
+            for kept in self.table.kept().overlapping(start, limit) {
+                visit();
+                seen += 1;
+                if seen > self.most_pages() {
+                    self.has_more.set(true);
+                    break;
+                }
+                let (at, end) = kept.span();
+                parts.extend((start < at).then_some(FreeRange { start, end: at, ..*range }));
+                let can_return = returns.binary_search_by_key(&at, |it| it.to).is_ok();
+                let price = if can_return { 0 } else { UNMAP_AND_MAP };
+                parts.push(FreeRange { start: at, end, is_gap: true, price });
+                start = end;
             }
+            parts.extend((start < range.end).then_some(FreeRange { start, ..*range }));
         }
+        parts
+    }
+
+    /// How many pages and kept mappings to look at, each of which costs a fraction of a gap.
+    fn most_pages(&self) -> usize {
+        self.most.saturating_mul(PAGES_PER_GAP)
+    }
+
+    /// The pages that are free in the order of the taker, in order of preference: all, or with very many some more than the
+    /// plan needs.
+    fn donors(&self) -> &[Donor] {
+        self.donors.get_or_init(|| {
+            let spare =
+                if self.holes.count() > self.most { SPARE_DONORS } else { self.most_pages() };
+            // As many as are needed may lie in the window itself.
+            let needed = usize::try_from(self.size / self.granule).unwrap_or(usize::MAX);
+            let enough = needed.saturating_mul(2).saturating_add(spare);
+            // Neighbouring holes that the taker may use are merged, so a page that is free for it lies within one hole.
+            let mut pages: Vec<(u64, Reverse<u64>, Offset)> = Vec::new();
+            let mut without = 0_usize;
+            self.holes.index.each_for(self.taker, self.granule, |start, end| {
+                visit();
+                let before = pages.len();
+                let inside = self.table.pages_from(start, end).map(|page| (page.0, page.2.get()));
+                let inside = inside.filter(|(from, size)| from + size <= end);
+                let inside = inside.take(enough.saturating_sub(before));
+                pages.extend(inside.map(|(from, size)| (end - start, Reverse(size), from)));
+                without += usize::from(pages.len() == before);
+                let is_enough = pages.len() >= enough || without > self.most;
+                self.has_more.set(self.has_more.get() || is_enough);
+                is_enough
+            });
+            pages.sort_unstable();
+            pages.into_iter().map(|(_, size, from)| (from, size.0)).collect()
+        })
     }
 
     /// Where the request would lie at the lowest price.
@@ -156,35 +249,29 @@ impl<'a> Planner<'a> {
     }
 
     /// A plan that fills the lowest gap in which every page fits, or why there is none.
-    fn fill_elsewhere(&self) -> Result<Plan, PlanError> {
+    fn fill_elsewhere(&self, room: u64) -> Result<Plan, PlanError> {
         let whole = self.size.checked_next_multiple_of(self.granule).ok_or(PlanError::Limit)?;
-        let pages = self.donors().filter(|_| self.growth.moves);
-        let (movable, largest) = pages
-            .map(|donor| donor.1)
-            .fold((0_u64, 0), |(sum, most), page| (sum.saturating_add(page), page.max(most)));
-        let room = self.limit.saturating_sub(self.backed) / self.granule * self.granule;
-        if whole > room.saturating_add(movable) {
+        let pages = if self.growth.moves { self.donors() } else { &[] };
+        let movable = pages.iter().fold(0_u64, |sum, page| sum.saturating_add(page.1));
+        let largest = pages.iter().map(|page| page.1).max().unwrap_or(0);
+        if whole > (room / self.granule * self.granule).saturating_add(movable) {
             return Err(PlanError::Limit);
         }
         let needed = whole.saturating_add(largest);
-        let mut gaps = self.table.gaps.each().filter(|gap| gap.1 - gap.0 >= needed);
-        let filled = gaps.next().and_then(|gap| self.fill(gap.0, &[]));
+        let mut gaps = self.ranges.iter().filter(|it| it.is_gap && it.end - it.start >= needed);
+        let filled = gaps.next().and_then(|gap| self.fill(gap.start, &[]));
         filled.ok_or(PlanError::Addresses)
     }
 
     /// A plan after which all bytes of the request are backed from `at` on. Pages go where they can return to; the rest of
     /// the gaps is filled with moved and new ones.
     fn fill(&self, at: Offset, returns: &[Return]) -> Option<Plan> {
-        let Self { space, ranges, size, growth, limit, granule, backed, .. } = self;
-        let (size, limit, granule, backed) = (*size, *limit, *granule, *backed);
+        let Self { space, table, size, growth, limit, granule, backed, .. } = *self;
         let end = at.checked_add(size)?;
         let window = (at, end);
-        let first = ranges.partition_point(|it| it.end <= at);
-        let inside = ranges.get(first..)?.iter().take_while(|it| it.start < end);
-        let gaps = inside.filter(|it| it.is_gap).map(|gap| {
-            let from = gap.start.max(at / granule * granule);
-            let to = end.next_multiple_of(granule).min(gap.end);
-            (from, to, gap.end)
+        let gaps = table.gaps.overlapping(at, end).map(|(start, gap_end)| {
+            let to = end.next_multiple_of(granule).min(gap_end);
+            (start.max(at / granule * granule), to, gap_end)
         });
         let (mut steps, mut gone) = (Vec::new(), BTreeSet::new());
         // What is left of the gaps once pages have returned.
@@ -215,9 +302,9 @@ impl<'a> Planner<'a> {
         let moves = growth.moves && held > ceiling;
         let mut to_move = if moves { missing.saturating_sub(instead) } else { 0 };
         let outside = |&(from, size): &(Offset, u64)| from + size <= at || from >= end;
-        let donors = (to_move > 0).then(|| self.donors()).into_iter().flatten();
-        let donors = donors.filter(outside).filter(|donor| !gone.contains(&donor.0));
-        let mut donors = FirstFit::new(donors);
+        let donors = if to_move > 0 { self.donors() } else { &[] };
+        let donors = donors.iter().copied().filter(outside);
+        let mut donors = FirstFit::new(donors.filter(|donor| !gone.contains(&donor.0)).collect());
         for (mut at, to, gap_end) in gaps_left {
             let (start, cleared) = (at, steps.len());
             // The gap may go on beyond what is needed; a page may reach into it.
@@ -240,10 +327,8 @@ impl<'a> Planner<'a> {
                 room -= size;
                 at += size;
             }
-            let in_the_way = self.table.kept().overlapping(start, at);
-            let clear =
-                |(at, end): (Offset, Offset)| Step::Clear { at, size: Bytes::new(end - at) };
-            let clears: Vec<Step> = in_the_way.map(clear).collect();
+            let in_the_way = table.kept().overlapping(start, at);
+            let clears = in_the_way.map(|kept| Step::Clear { at: kept.at, size: kept.size });
             steps.splice(cleared..cleared, clears);
         }
         Some(Plan { steps, window })

@@ -38,38 +38,7 @@ const MAP: u64 = 3;
 
 /// The price of a gap where another page is still mapped: on one H200, to remove a mapping takes two thirds of the time
 /// of making one.
-const UNMAP_AND_MAP: u64 = 5;
-
-/// A kept mapping to which its page can return, because the taker may use all of it where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::address_space) struct Return {
-    pub(in crate::address_space) to: Offset,
-    pub(in crate::address_space) size: u64,
-    pub(in crate::address_space) from: Offset,
-}
-
-/// Splits the gaps at kept mappings, so that a window can be measured by what it costs. `kept` and `returns` are in the
-/// order of their addresses.
-pub(in crate::address_space) fn split(
-    ranges: &[FreeRange],
-    kept: impl Iterator<Item = (Offset, Offset)>,
-    returns: &[Return],
-) -> Vec<FreeRange> {
-    let mut parts = Vec::with_capacity(ranges.len());
-    let mut kept = kept.peekable();
-    for range in ranges {
-        let mut start = range.start;
-        while let Some((at, end)) = kept.next_if(|it| range.is_gap && it.0 < range.end) {
-            parts.extend((start < at).then_some(FreeRange { start, end: at, ..*range }));
-            let can_return = returns.binary_search_by_key(&at, |it| it.to).is_ok();
-            let price = if can_return { 0 } else { UNMAP_AND_MAP };
-            parts.push(FreeRange { start: at, end, is_gap: true, price });
-            start = end;
-        }
-        parts.extend((start < range.end).then_some(FreeRange { start, ..*range }));
-    }
-    parts
-}
+pub(super) const UNMAP_AND_MAP: u64 = 5;
 
 /// Where a block could lie once its gaps are filled; the smaller, the better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

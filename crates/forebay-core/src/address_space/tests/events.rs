@@ -23,7 +23,7 @@ pub(super) enum Event {
     ClearAnything { at: u64 },
     Keep { alias: usize },
     ClearKept { kept: usize },
-    Plan { size: u64, taker: u32, growth: Growth, room: u64 },
+    Plan { size: u64, taker: u32, growth: Growth, room: u64, most: usize },
 }
 
 /// One stream, several, none that can be told apart, or all.
@@ -79,11 +79,9 @@ pub(super) fn growths() -> impl Strategy<Value = Growth> {
 
 fn plans() -> impl Strategy<Value = Event> {
     let room = (0..10 * GRANULE / CELL).prop_map(|cell| cell * CELL);
-    (cells(60), 0_u32..4, growths(), room).prop_map(|(size, taker, growth, room)| Event::Plan {
-        size,
-        taker,
-        growth,
-        room,
+    let most = prop_oneof![0_usize..8, Just(usize::MAX)];
+    (cells(60), 0_u32..4, growths(), room, most).prop_map(|(size, taker, growth, room, most)| {
+        Event::Plan { size, taker, growth, room, most }
     })
 }
 

@@ -63,9 +63,6 @@ impl PageProvider {
         log: &CallLog,
     ) -> Result<Option<Plan>> {
         let (size, taker) = (context.size, context.stream());
-        if context.growth.moves {
-            space.prepare_to_plan();
-        }
         let plan = Plan::make(space, size, taker, context.growth, limit);
         if plan != Err(PlanError::Addresses) {
             return Ok(plan.ok());

@@ -99,10 +99,14 @@ impl Branches {
     }
 
     /// Calls `is_enough` with the start of each leaf that has a hole of `size` bytes, the lowest first, until it returns
-    /// `true`.
+    /// `true`. Returns whether it did.
     #[inline]
-    pub(super) fn each_leaf_with(&self, size: u64, mut is_enough: impl FnMut(Cursor) -> bool) {
-        self.scan(self.at_root(), 0, size, &mut is_enough);
+    pub(super) fn each_leaf_with(
+        &self,
+        size: u64,
+        mut is_enough: impl FnMut(Cursor) -> bool,
+    ) -> bool {
+        self.scan(self.at_root(), 0, size, &mut is_enough)
     }
 
     /// The same for the leaves under the node that `cursor` is at, which is on `level`.

@@ -137,13 +137,14 @@ impl Tree {
         found
     }
 
-    /// Calls `is_enough` for each hole that has `size` bytes, the lowest first, until it returns `true`.
+    /// Calls `is_enough` for each hole that has `size` bytes, the lowest first, until it returns `true`. Returns whether
+    /// it did.
     #[inline]
-    pub(super) fn each_of_size(&self, size: u64, mut is_enough: impl FnMut(&Hole) -> bool) {
+    pub(super) fn each_of_size(&self, size: u64, mut is_enough: impl FnMut(&Hole) -> bool) -> bool {
         self.branches.each_leaf_with(size, |cursor| {
             let mut holes = self.leaves.holes(cursor.leaf).iter();
             holes.any(|hole| hole.size() >= size && is_enough(hole))
-        });
+        })
     }
 
     /// Moves every hole to the group that `group` returns for its own.
