@@ -6,7 +6,8 @@
 //!   settled   [            hole           ]    or, if the driver fails, all of it as it was
 //! ```
 //!
-//! The driver works without a lock on the address space. What the request waits for is its own meanwhile.
+//! The driver works without a lock on the address space. What the request waits for is its own meanwhile. A large claim is
+//! taken in parts, between which other requests go on; if one of them takes a page that was to move, the rest fails.
 
 use super::{AddressSpace, AddressSpaceError, Offset, PageMapping, Plan, Step, Streams};
 use crate::Bytes;
@@ -72,23 +73,23 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Takes everything that a plan needs out of the address space. The plan was made for `taker` and for the address
-    /// space as it is now; otherwise nothing changes and the reason is returned.
-    pub fn take(
-        space: &mut AddressSpace,
-        plan: &Plan,
-        taker: &Streams,
-    ) -> Result<Self, AddressSpaceError> {
-        let mut claim = Self { window: plan.window, ..Self::default() };
-        for &step in &plan.steps {
-            if let Err(error) = claim.take_step(space, step, taker) {
-                claim.give_back(space);
-                return Err(error);
-            }
-        }
+    /// Begins to claim what a plan needs: takes the holes of its window. The plan was made for the address space as it is.
+    pub fn begin(space: &mut AddressSpace, plan: &Plan) -> Self {
         let (start, end) = plan.window;
-        claim.aside = space.set_aside(start, end);
-        Ok(claim)
+        Self { aside: space.set_aside(start, end), window: plan.window, ..Self::default() }
+    }
+
+    /// Takes what some of the plan's steps need, in order; returns the bytes of pages that move. Fails if a page is in use
+    /// since the plan was made, or no longer free for `taker`. What was taken before stays claimed.
+    pub fn take(
+        &mut self,
+        space: &mut AddressSpace,
+        steps: &[Step],
+        taker: &Streams,
+    ) -> Result<Bytes, AddressSpaceError> {
+        let first = self.gaps.len();
+        steps.iter().try_for_each(|&step| self.take_step(space, step, taker))?;
+        Ok(moved(self.gaps.get(first..).unwrap_or_default()))
     }
 
     fn take_step(
@@ -136,14 +137,18 @@ impl Claim {
 
     /// The bytes of pages that move.
     pub fn moved(&self) -> Bytes {
-        let moved = self.gaps.iter().filter_map(|gap| gap.from);
-        moved.fold(Bytes::ZERO, |sum, page| sum.saturating_add(page.size))
+        moved(&self.gaps)
     }
 
     /// How many pages are to be created.
     pub fn new_pages(&self) -> usize {
         self.gaps.iter().filter(|gap| gap.from.is_none()).count()
     }
+}
+
+fn moved(gaps: &[ClaimedGap]) -> Bytes {
+    let pages = gaps.iter().filter_map(|gap| gap.from);
+    pages.fold(Bytes::ZERO, |sum, page| sum.saturating_add(page.size))
 }
 
 impl ClaimedGap {

@@ -82,7 +82,8 @@ impl Pool {
             let plan = Plan::make(&self.space, size, taker, &self.growth, left).ok()?;
             let reserved = self.share.reserve(plan.created(), has_room, self.limit);
             let Some(reserved) = reserved else { continue };
-            let claim = Claim::take(&mut self.space, &plan, &taker).unwrap();
+            let mut claim = Claim::begin(&mut self.space, &plan);
+            claim.take(&mut self.space, &plan.steps, &taker).unwrap();
             self.outgoing = self.outgoing.saturating_add(claim.moved());
             self.account();
             return Some((claim, reserved));

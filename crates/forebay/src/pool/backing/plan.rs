@@ -1,5 +1,8 @@
-//! Planning growth within the limit, under one hold of the heap lock: what a plan takes from the device is reserved,
-//! since other pools may share the limit, and what it needs of the address space is claimed, since other requests use it.
+//! Planning growth within the limit, under the heap lock: what a plan takes from the device is reserved, since other pools
+//! may share the limit, and what it needs of the address space is claimed, since other requests use it.
+//!
+//! A large claim is made under several holds of the lock, so that other requests wait for none of them long. They may then
+//! take a page that is to move: the claim is given back, and the next plan is claimed under the hold it is made under.
 
 use forebay_core::Bytes;
 use forebay_core::address_space::{AddressSpace, Claim, Plan, PlanError};
@@ -8,7 +11,12 @@ use crate::Result;
 use crate::pool::backing::growth::{GrowthContext, Made};
 use crate::pool::backing::page_provider::{PageProvider, Planned};
 use crate::pool::common::log::CallLog;
-use crate::sync::tracked::lock;
+use crate::pool::common::step;
+use crate::pool::heap::Heap;
+use crate::sync::tracked::{Guard, lock};
+
+/// How many steps of a plan are claimed under one hold of the heap lock: about two microseconds each.
+const BATCH: usize = if cfg!(test) { 2 } else { 128 };
 
 impl PageProvider {
     /// Plans a growth, reserves what it takes from the device, and claims what it needs of the address space.
@@ -17,8 +25,9 @@ impl PageProvider {
         context: GrowthContext<'_>,
         log: &CallLog,
     ) -> Result<Planned> {
-        let mut heap = lock(context.heap);
+        let mut batch = BATCH;
         loop {
+            let mut heap = lock(context.heap);
             let room = if context.has_room { heap.ledger.share.room() } else { Bytes::ZERO };
             let claimed = heap.ledger.share.claimed_by_all().saturating_sub(room);
             let space = heap.spaces.of_mut(self.side);
@@ -42,16 +51,47 @@ impl PageProvider {
             let reserved = heap.ledger.share.reserve(created, context.has_room, context.limit);
             // Another pool of the group may have been faster; then less is left to plan with.
             let Some(reserved) = reserved else { continue };
-            let space = heap.spaces.of_mut(self.side);
-            let claim = Claim::take(space, &plan, &context.stream());
-            let Ok(claim) = claim else {
-                debug_assert!(false, "planned for another address space: {claim:?}");
+            if let Some(claim) = self.claim(context, heap, &plan, batch) {
+                return Ok(Planned::Pages { claim, reserved });
+            }
+            context.end_reservation(reserved);
+            debug_assert!(batch == BATCH, "planned for another address space");
+            if batch == usize::MAX {
                 return Ok(Planned::Done(Made::Nothing));
+            }
+            batch = usize::MAX;
+        }
+    }
+
+    /// Claims what a plan needs, `batch` steps at a time, between which the heap is unlocked. Returns `None`, with nothing
+    /// claimed, if another request took a page meanwhile.
+    fn claim<'a>(
+        &self,
+        context: GrowthContext<'a>,
+        mut heap: Guard<'a, Heap>,
+        plan: &Plan,
+        batch: usize,
+    ) -> Option<Claim> {
+        let mut claim = Claim::begin(heap.spaces.of_mut(self.side), plan);
+        let (mut outgoing, mut batches) = (Bytes::ZERO, plan.steps.chunks(batch).peekable());
+        while let Some(steps) = batches.next() {
+            let space = heap.spaces.of_mut(self.side);
+            let Ok(moved) = claim.take(space, steps, &context.stream()) else {
+                claim.give_back(space);
+                heap.ledger.remove_outgoing(outgoing);
+                return None;
             };
             // Pages on their way are held, wherever they are.
-            heap.ledger.add_outgoing(claim.moved());
-            return Ok(Planned::Pages { claim, reserved });
+            heap.ledger.add_outgoing(moved);
+            outgoing = outgoing.saturating_add(moved);
+            if batches.peek().is_some() {
+                drop(heap);
+                step::reach(step::Step::ClaimedPart);
+                std::thread::yield_now();
+                heap = lock(context.heap);
+            }
         }
+        Some(claim)
     }
 
     /// Plans pages, in more addresses if these are lacking.

@@ -18,6 +18,8 @@ pub(in crate::pool) enum Step {
     Estimating,
     /// The pool is about to wait for the device.
     Settling,
+    /// A growth has claimed a part of what it needs. The backing is locked.
+    ClaimedPart,
     /// A growth has claimed what it needs, and the driver has not begun. The backing is locked.
     Claimed,
     /// A request that reclaims memory is about to look for it.

@@ -1,7 +1,7 @@
 //! What is made for a request is that request's, before any other can see it. The test is the other one, at a moment that
 //! is named.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_hal::Capabilities;
@@ -83,6 +83,34 @@ fn a_growth_that_fails_gives_back_what_it_claimed() {
         pool.trim(Bytes::ZERO).unwrap();
         assert_eq!(machine.census().held, Bytes::ZERO, "{call:?}");
     }
+}
+
+/// Between the parts of a large claim, another request takes a page that was to move. The claim is made anew, as a whole.
+#[test]
+fn a_page_that_is_taken_during_a_claim_does_not_move() {
+    let limit = Bytes::mib(32);
+    let (machine, device, pool) = pool_of(limit, true);
+    let page = Bytes::mib(2);
+    let blocks: Vec<_> = (0..16).map(|_| pool.allocate(page, DEFAULT).unwrap()).collect();
+    blocks.iter().step_by(2).for_each(|&block| pool.free_block(block, DEFAULT).unwrap());
+    let (other, parts) = (pool.clone(), Rc::new(RefCell::new(Vec::new())));
+    let seen = Rc::clone(&parts);
+    let hook = move |step| {
+        if step == Step::ClaimedPart {
+            seen.borrow_mut().push(other.allocate(page, DEFAULT).unwrap());
+        }
+    };
+    let block = stepping(hook, || pool.allocate(Bytes::mib(10), DEFAULT).unwrap());
+    let parts = parts.take();
+    let addresses: Vec<_> = parts.iter().map(|part| part.address()).collect();
+    assert_eq!(addresses, [blocks[4].address()], "the lowest that was left, and the next to move");
+    assert_eq!((pool.held(), pool.statistics().live), (limit, Bytes::mib(16 + 2 + 10)));
+    let rest = blocks.iter().copied().skip(1).step_by(2);
+    rest.chain(parts).chain([block]).for_each(|block| pool.free_block(block, DEFAULT).unwrap());
+    device.synchronize_device().unwrap();
+    assert_eq!(machine.finding_count(), 0);
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(machine.census().held, Bytes::ZERO);
 }
 
 /// A request releases segments to get one that is large enough: another pool under the same limit does not get the room
