@@ -1,16 +1,14 @@
 //! The device itself.
 
 use core::ffi::{CStr, c_char, c_int};
-use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
-use forebay_core::{Address, Bytes, DeviceOrdinal, PageSize, Span, StreamId};
+use forebay_core::{Address, Bytes, DeviceOrdinal, PageSize, Span};
 use forebay_hal::address_book::Figures;
 use forebay_hal::{
-    Call, Capabilities, Decompression, Descriptor, Device, Error, EventHandle, EventKind,
-    ForeignStreams, Granularity, HostTask, ManagedMemory, MemoryInfo, Peers, PinnedMemory,
-    PointerClass, Priority, Progress, Result, Sharing, StreamHandle, Streams, VirtualMemory,
+    Call, Capabilities, Decompression, Descriptor, Device, Error, ForeignStreams, Granularity,
+    ManagedMemory, MemoryInfo, Peers, PinnedMemory, PointerClass, Result, Sharing, VirtualMemory,
     fresh_handle,
 };
 use forebay_sync::fork::PerProcess;
@@ -22,8 +20,8 @@ use crate::memory::ALIGNMENT;
 use crate::refusal::{self, CallInfo};
 use crate::space::Space;
 use crate::stream::{StreamTable, lock};
+use crate::sys::Refusal;
 use crate::sys::values::attribute;
-use crate::sys::{RawStream, Refusal};
 use crate::virtual_memory::{granularity_of, pinned_page_of};
 
 /// The most pitch every driver takes, for those that do not say.
@@ -321,88 +319,5 @@ unsafe impl Device for CudaDevice {
 
     fn sharing(&self) -> Option<&dyn Sharing> {
         self.shares().then_some(self)
-    }
-}
-
-// SAFETY: the driver keeps the order of streams and events. Streams made here have no ties with the
-// legacy default stream, and one is given out again only when its work is done. Handles are looked
-// up in tables that outlive what they name: a stream or event that another thread destroys goes back
-// to its pool only when the call that found it is over. Tasks run in threads of their own.
-unsafe impl Streams for CudaDevice {
-    fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {
-        self.new_stream(priority)
-    }
-
-    fn destroy_stream(&self, stream: StreamHandle) -> Result<()> {
-        self.end_stream(stream)
-    }
-
-    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
-        self.identity(stream)
-    }
-
-    fn query_stream(&self, stream: StreamHandle) -> Result<Progress> {
-        self.stream_progress(stream)
-    }
-
-    fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
-        self.wait_for_stream(stream)
-    }
-
-    fn synchronize_device(&self) -> Result<()> {
-        self.wait_for_all()
-    }
-
-    fn synchronize_process(&self) -> Result<()> {
-        self.wait_for_context()
-    }
-
-    fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
-        self.enqueue_task(task, stream)
-    }
-
-    fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
-        self.new_event(kind)
-    }
-
-    fn destroy_event(&self, event: EventHandle) -> Result<()> {
-        self.end_event(event)
-    }
-
-    fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
-        self.record(event, stream)
-    }
-
-    fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
-        self.wait(stream, event)
-    }
-
-    fn query_event(&self, event: EventHandle) -> Result<Progress> {
-        self.event_progress(event)
-    }
-
-    fn synchronize_event(&self, event: EventHandle) -> Result<()> {
-        self.wait_for_event(event)
-    }
-
-    fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {
-        self.time_between(start, end)
-    }
-}
-
-// SAFETY: adopted streams are in the table every call looks into, with a count; a stream of the
-// device's own and one of another context are refused.
-unsafe impl ForeignStreams for CudaDevice {
-    unsafe fn adopt_stream(&self, raw: u64) -> Result<StreamHandle> {
-        // SAFETY: as the caller promised.
-        unsafe { self.adopt(raw) }
-    }
-
-    fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
-        self.forget(stream)
-    }
-
-    fn raw_stream(&self, stream: StreamHandle) -> u64 {
-        if stream.is_per_thread() { RawStream::PER_THREAD.0 } else { stream.0 }
     }
 }

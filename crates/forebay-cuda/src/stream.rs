@@ -5,11 +5,15 @@
 //! is done, since a new stream must not wait for an old one's work.
 
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::StreamId;
-use forebay_hal::{Call, Error, Priority, Progress, Result, StreamHandle, invalid, own_thread};
+use forebay_hal::{
+    Call, Error, EventHandle, EventKind, ForeignStreams, HostTask, Priority, Progress, Result,
+    StreamHandle, Streams, invalid, own_thread,
+};
 
 use crate::CudaDevice;
 use crate::context::Context;
@@ -273,7 +277,7 @@ impl StreamTable {
     }
 }
 
-/// The stream calls of the contract.
+/// What the stream calls share.
 impl CudaDevice {
     fn known(&self, call: Call, stream: StreamHandle) -> Result<StreamEntry> {
         own_thread(call, stream)?;
@@ -286,7 +290,34 @@ impl CudaDevice {
         Ok(self.known(call, stream)?.core)
     }
 
-    pub(crate) fn new_stream(&self, priority: Priority) -> Result<StreamHandle> {
+    pub(crate) fn wait_for(&self, core: &StreamCore) -> core::result::Result<(), Refusal> {
+        // SAFETY: the stream is live: made here and never destroyed, or adopted and not forgotten.
+        self.context.call(|table| unsafe { table.stream_synchronize(core.raw) })
+    }
+
+    /// Refuses a stream of another context, where the driver tells: no event of ours could be
+    /// recorded on it.
+    fn check_context(&self, raw: RawStream) -> Result<()> {
+        let mut theirs = self.context.raw;
+        // SAFETY: the stream is live, as the caller of `adopt` promised.
+        let told =
+            self.context.call(|table| unsafe { table.stream_get_context(raw, &raw mut theirs) });
+        if told.is_ok() && theirs != self.context.raw {
+            let given = format!("a stream of context {:#x}", theirs.0);
+            let allowed = "a stream of the device's context; for streams of others, open a device \
+                           in theirs";
+            return Err(invalid(Call::AdoptStream, "raw", given, allowed));
+        }
+        Ok(())
+    }
+}
+
+// SAFETY: the driver keeps the order of streams and events. Streams made here have no ties with the
+// legacy default stream, and one is given out again only when its work is done. Handles are looked
+// up in tables that outlive what they name: a stream or event that another thread destroys goes back
+// to its pool only when the call that found it is over. Tasks run in threads of their own.
+unsafe impl Streams for CudaDevice {
+    fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {
         self.streams.write().unwrap_or_else(PoisonError::into_inner).settle(self.context);
         let core = StreamPool::take(self.context, priority).map_err(|refusal| {
             let asked = CallInfo::of("priority", format!("{priority:?}"), "low, normal or high");
@@ -299,7 +330,7 @@ impl CudaDevice {
         Ok(StreamHandle(handle))
     }
 
-    pub(crate) fn end_stream(&self, stream: StreamHandle) -> Result<()> {
+    fn destroy_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::DestroyStream;
         let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
         match table.known.get(&key(stream)).map(|known| known.whose) {
@@ -321,7 +352,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    pub(crate) fn identity(&self, stream: StreamHandle) -> Result<StreamId> {
+    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
         let known = self.known(Call::StreamId, stream)?;
         if known.whose != StreamOwner::Foreign {
             return Ok(known.id);
@@ -345,7 +376,7 @@ impl CudaDevice {
         Ok(told.map_or(otherwise, |()| StreamId(id & !OURS)))
     }
 
-    pub(crate) fn stream_progress(&self, stream: StreamHandle) -> Result<Progress> {
+    fn query_stream(&self, stream: StreamHandle) -> Result<Progress> {
         let call = Call::QueryStream;
         let core = self.stream(call, stream)?;
         query(self.context, core.raw).map_err(|refusal| {
@@ -353,7 +384,7 @@ impl CudaDevice {
         })
     }
 
-    pub(crate) fn wait_for_stream(&self, stream: StreamHandle) -> Result<()> {
+    fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::SynchronizeStream;
         let core = self.stream(call, stream)?;
         self.wait_for(&core).map_err(|refusal| {
@@ -361,37 +392,23 @@ impl CudaDevice {
         })
     }
 
-    pub(crate) fn wait_for(&self, core: &StreamCore) -> core::result::Result<(), Refusal> {
-        // SAFETY: the stream is live: made here and never destroyed, or adopted and not forgotten.
-        self.context.call(|table| unsafe { table.stream_synchronize(core.raw) })
-    }
-
-    /// Waits for all work of the context, that of other libraries too.
-    pub(crate) fn wait_for_context(&self) -> Result<()> {
-        // A driver without the function says so: an answer before the work is done is worse.
-        self.context.synchronize().map_err(|refusal| {
-            let asked = CallInfo::of("device", &self.descriptor, "a device that is up");
-            self.refused(Call::SynchronizeDevice, refusal, &asked)
-        })
-    }
-
     /// Waits for the streams of this device only, not for other libraries' work in the same context. If
     /// per-thread default streams were adopted, it waits for the whole context: nothing less covers those of
     /// other threads. So it does if a stream is gone that another library made.
-    pub(crate) fn wait_for_all(&self) -> Result<()> {
+    fn synchronize_device(&self) -> Result<()> {
         let call = Call::SynchronizeDevice;
         let table = self.streams.read().unwrap_or_else(PoisonError::into_inner);
         let (streams, per_thread) = (table.all(), table.has_per_thread());
         drop(table);
         if per_thread {
-            return self.wait_for_context();
+            return self.synchronize_process();
         }
         for core in &streams {
             match self.wait_for(core) {
                 Ok(()) => {}
                 // Another library destroyed it and did not say so.
                 Err(refusal) if refusal.understood() == Code::ERROR_INVALID_HANDLE => {
-                    return self.wait_for_context();
+                    return self.synchronize_process();
                 }
                 Err(refusal) => {
                     let given = StreamHandle(core.raw.0);
@@ -403,12 +420,52 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Adopts a stream that another library created.
-    ///
-    /// # Safety
-    ///
-    /// * `raw` names a live stream of the context, until it is forgotten as often as it was adopted.
-    pub(crate) unsafe fn adopt(&self, raw: u64) -> Result<StreamHandle> {
+    /// Waits for all work of the context, that of other libraries too.
+    fn synchronize_process(&self) -> Result<()> {
+        // A driver without the function says so: an answer before the work is done is worse.
+        self.context.synchronize().map_err(|refusal| {
+            let asked = CallInfo::of("device", &self.descriptor, "a device that is up");
+            self.refused(Call::SynchronizeDevice, refusal, &asked)
+        })
+    }
+
+    fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
+        self.enqueue_task(task, stream)
+    }
+
+    fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
+        self.new_event(kind)
+    }
+
+    fn destroy_event(&self, event: EventHandle) -> Result<()> {
+        self.end_event(event)
+    }
+
+    fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
+        self.record(event, stream)
+    }
+
+    fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
+        self.wait(stream, event)
+    }
+
+    fn query_event(&self, event: EventHandle) -> Result<Progress> {
+        self.event_progress(event)
+    }
+
+    fn synchronize_event(&self, event: EventHandle) -> Result<()> {
+        self.wait_for_event(event)
+    }
+
+    fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {
+        self.time_between(start, end)
+    }
+}
+
+// SAFETY: adopted streams are in the table every call looks into, with a count; a stream of the
+// device's own and one of another context are refused.
+unsafe impl ForeignStreams for CudaDevice {
+    unsafe fn adopt_stream(&self, raw: u64) -> Result<StreamHandle> {
         let call = Call::AdoptStream;
         // Two names of one stream: one name here. This stream is tied to others without being told:
         // its work waits for what was enqueued before on every stream of the context that was not
@@ -451,23 +508,7 @@ impl CudaDevice {
         Ok(stream)
     }
 
-    /// Refuses a stream of another context, where the driver tells: no event of ours could be
-    /// recorded on it.
-    fn check_context(&self, raw: RawStream) -> Result<()> {
-        let mut theirs = self.context.raw;
-        // SAFETY: the stream is live, as the caller of `adopt` promised.
-        let told =
-            self.context.call(|table| unsafe { table.stream_get_context(raw, &raw mut theirs) });
-        if told.is_ok() && theirs != self.context.raw {
-            let given = format!("a stream of context {:#x}", theirs.0);
-            let allowed = "a stream of the device's context; for streams of others, open a device \
-                           in theirs";
-            return Err(invalid(Call::AdoptStream, "raw", given, allowed));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn forget(&self, stream: StreamHandle) -> Result<()> {
+    fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
         let place = key(stream);
         let Some(known) = table.known.get_mut(&place).filter(|known| known.adopted > 0) else {
@@ -480,6 +521,10 @@ impl CudaDevice {
             table.known.remove(&place);
         }
         Ok(())
+    }
+
+    fn raw_stream(&self, stream: StreamHandle) -> u64 {
+        if stream.is_per_thread() { RawStream::PER_THREAD.0 } else { stream.0 }
     }
 }
 

@@ -1,17 +1,15 @@
 //! The device itself.
 
 use core::mem::ManuallyDrop;
-use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_event};
-use forebay_core::{Address, Bytes, DeviceOrdinal, StreamId};
+use forebay_core::{Address, Bytes, DeviceOrdinal};
 use forebay_hal::address_book::Figures;
 use forebay_hal::{
-    Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, Error, EventHandle,
-    EventKind, HostTask, ManagedMemory, MemoryInfo, PinnedMemory, PointerClass, Priority, Progress,
-    Result, StreamHandle, Streams, fresh_handle,
+    Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, Error, ManagedMemory,
+    MemoryInfo, PinnedMemory, PointerClass, Priority, Result, StreamHandle, fresh_handle,
 };
 use forebay_sync::fork::PerProcess;
 use forebay_sync::lock;
@@ -247,66 +245,5 @@ unsafe impl Device for OpenClDevice {
 
     fn decompression(&self) -> Option<&dyn Decompression> {
         self.has(Capabilities::DECOMPRESSION).then_some(self as _)
-    }
-}
-
-// SAFETY: a queue keeps the order of its commands, by itself or by the events of their predecessors, and
-// every submission of commands is sent to the device when it ends. Queues wait for each other by barriers on events
-// alone. A task runs when its callback or the call has handed it over, once, and the queue waits for its end.
-unsafe impl Streams for OpenClDevice {
-    fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {
-        self.new_stream(priority)
-    }
-
-    fn destroy_stream(&self, stream: StreamHandle) -> Result<()> {
-        self.end_stream(stream)
-    }
-
-    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
-        self.identity(stream)
-    }
-
-    fn query_stream(&self, stream: StreamHandle) -> Result<Progress> {
-        self.stream_progress(stream)
-    }
-
-    fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
-        self.wait_for_stream(stream)
-    }
-
-    fn synchronize_device(&self) -> Result<()> {
-        self.wait_for_all()
-    }
-
-    fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
-        self.enqueue_task(task, stream)
-    }
-
-    fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
-        self.new_event(kind)
-    }
-
-    fn destroy_event(&self, event: EventHandle) -> Result<()> {
-        self.end_event(event)
-    }
-
-    fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
-        self.record(event, stream)
-    }
-
-    fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
-        self.make_stream_wait(stream, event)
-    }
-
-    fn query_event(&self, event: EventHandle) -> Result<Progress> {
-        self.event_progress(event)
-    }
-
-    fn synchronize_event(&self, event: EventHandle) -> Result<()> {
-        self.wait_for_event(event)
-    }
-
-    fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {
-        self.time_between(start, end)
     }
 }

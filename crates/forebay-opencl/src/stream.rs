@@ -11,6 +11,7 @@
 //! The tail also is what an event records, what a host task waits for, and on an out-of-order queue what
 //! every command waits for, so that such a queue keeps the order of its calls too.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -18,7 +19,10 @@ use cl3::command_queue::{enqueue_barrier_with_wait_list, enqueue_marker_with_wai
 use cl3::error_codes::CL_SUCCESS;
 use cl3::types::{cl_command_queue, cl_event, cl_uint};
 use forebay_core::StreamId;
-use forebay_hal::{Call, Error, Priority, Progress, Result, StreamHandle, fresh_handle, invalid};
+use forebay_hal::{
+    Call, Error, EventHandle, EventKind, HostTask, Priority, Progress, Result, StreamHandle,
+    Streams, fresh_handle, invalid,
+};
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
@@ -225,7 +229,7 @@ impl StreamTable {
     }
 }
 
-/// The stream calls of the contract.
+/// What the stream calls share.
 impl OpenClDevice {
     /// The queue of a live stream.
     pub(crate) fn queue(&self, call: Call, stream: StreamHandle) -> Result<Arc<StreamQueue>> {
@@ -236,8 +240,13 @@ impl OpenClDevice {
         }
         table.live.get(&stream).map(Arc::clone).ok_or_else(|| not_a_stream(call, stream))
     }
+}
 
-    pub(crate) fn new_stream(&self, priority: Priority) -> Result<StreamHandle> {
+// SAFETY: a queue keeps the order of its commands, by itself or by the events of their predecessors, and
+// every submission of commands is sent to the device when it ends. Queues wait for each other by barriers on events
+// alone. A task runs when its callback or the call has handed it over, once, and the queue waits for its end.
+unsafe impl Streams for OpenClDevice {
+    fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {
         let call = Call::CreateStream;
         self.descriptor.check_process(call)?;
         lock(&self.streams).settle();
@@ -250,7 +259,7 @@ impl OpenClDevice {
         Ok(handle)
     }
 
-    pub(crate) fn end_stream(&self, stream: StreamHandle) -> Result<()> {
+    fn destroy_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::DestroyStream;
         self.descriptor.check_process(call)?;
         if stream == StreamHandle::DEFAULT {
@@ -263,7 +272,7 @@ impl OpenClDevice {
         Ok(())
     }
 
-    pub(crate) fn identity(&self, stream: StreamHandle) -> Result<StreamId> {
+    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
         self.queue(Call::StreamId, stream)?;
         // Handles never come back, so they are identities.
         match stream {
@@ -272,7 +281,7 @@ impl OpenClDevice {
         }
     }
 
-    pub(crate) fn stream_progress(&self, stream: StreamHandle) -> Result<Progress> {
+    fn query_stream(&self, stream: StreamHandle) -> Result<Progress> {
         let call = Call::QueryStream;
         let queue = self.queue(call, stream)?;
         let progress = queue.progress();
@@ -281,14 +290,14 @@ impl OpenClDevice {
         Ok(progress)
     }
 
-    pub(crate) fn wait_for_stream(&self, stream: StreamHandle) -> Result<()> {
+    fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::SynchronizeStream;
         let queue = self.queue(call, stream)?;
         queue.wait().map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
         self.lost.check(call)
     }
 
-    pub(crate) fn wait_for_all(&self) -> Result<()> {
+    fn synchronize_device(&self) -> Result<()> {
         let call = Call::SynchronizeDevice;
         self.descriptor.check_process(call)?;
         let queues = lock(&self.streams).queues();
@@ -297,6 +306,38 @@ impl OpenClDevice {
         let waited = outcomes.into_iter().collect::<Outcome<()>>();
         waited.map_err(|refusal| self.refused(call, refusal, &about(StreamHandle::DEFAULT)))?;
         self.lost.check(call)
+    }
+
+    fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
+        self.enqueue_task(task, stream)
+    }
+
+    fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
+        self.new_event(kind)
+    }
+
+    fn destroy_event(&self, event: EventHandle) -> Result<()> {
+        self.end_event(event)
+    }
+
+    fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
+        self.record(event, stream)
+    }
+
+    fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
+        self.make_stream_wait(stream, event)
+    }
+
+    fn query_event(&self, event: EventHandle) -> Result<Progress> {
+        self.event_progress(event)
+    }
+
+    fn synchronize_event(&self, event: EventHandle) -> Result<()> {
+        self.wait_for_event(event)
+    }
+
+    fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {
+        self.time_between(start, end)
     }
 }
 
