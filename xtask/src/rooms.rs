@@ -60,7 +60,6 @@ const ROOMS: &[(&str, &str)] = &[
     ("pool", "the public pool"),
     ("bulk", "engines that arrays copy through; a lock"),
     ("handle", "blocks that free themselves"),
-    ("memory_view", "a device as its pinned or managed memory"),
     ("pinned", "pools of pinned host memory"),
     ("arena", "memory freed all at once"),
     ("adaptor", "allocators over allocators"),

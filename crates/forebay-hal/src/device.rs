@@ -189,6 +189,11 @@ pub struct PointerClass {
     pub span: Span,
 }
 
+/// Who orders work: streams and events, copies and fills. Everything that has both groups is one.
+pub trait Queue: Streams + Transfers + Send + Sync + fmt::Debug {}
+
+impl<T: Streams + Transfers + Send + Sync + fmt::Debug + ?Sized> Queue for T {}
+
 /// Somewhere memory lives and work runs.
 ///
 /// # Safety
@@ -203,7 +208,7 @@ pub struct PointerClass {
 /// * Dropping the device while it has live objects neither crashes nor blocks forever. Copies, fills and
 ///   kernels that were not waited for may or may not run: synchronise first if it matters, or if they use
 ///   host memory.
-pub unsafe trait Device: Memory + Streams + Transfers + Send + Sync + fmt::Debug {
+pub unsafe trait Device: Memory + Queue {
     /// What the device is.
     fn descriptor(&self) -> &Descriptor;
 

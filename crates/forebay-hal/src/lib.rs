@@ -6,8 +6,9 @@
 //!
 //! ```text
 //!   Device ── Memory          plain memory: allocate, free
-//!     │   ├── Streams         orders of work, and events: points in them
-//!     │   ├── Transfers       copies and fills in one, two and three dimensions
+//!     │   ├── Queue           who orders work
+//!     │   │     Streams         orders of work, and events: points in them
+//!     │   │     Transfers       copies and fills in one, two and three dimensions
 //!     │   └── what it is: Descriptor, MemoryInfo, PointerClass
 //!     │
 //!     └── optional groups, as `Option<&dyn ...>`:
@@ -18,7 +19,11 @@
 //!             Sharing         another process's memory
 //!             ForeignStreams  streams that other libraries created
 //!             Decompression   LZ4 blocks, decoded where they are
+//!
+//!   MemorySource              pages or segments of one kind of memory: plain, pinned, managed
 //! ```
+//!
+//! A pool is made of a source of memory and of the device whose queue orders the work with it.
 //!
 //! The traits are object-safe: the pool's hot path never reaches them, so an indirect call does not
 //! matter. Every call can fail, with a typed [`Error`] that gives the argument, what was expected and
@@ -63,6 +68,7 @@ mod error;
 mod memory;
 mod peer;
 mod sharing;
+mod source;
 mod stream;
 mod stream_end;
 mod to_device;
@@ -73,12 +79,13 @@ pub use call::{Call, CallGroup};
 pub use capability::Capabilities;
 pub use check::{invalid, nonzero, valid_span};
 pub use decompression::{Decompression, Lz4Blocks, decode_lz4, decode_lz4_blocks};
-pub use device::{Descriptor, Device, DeviceKind, MemoryInfo, PointerClass, PointerKind};
+pub use device::{Descriptor, Device, DeviceKind, MemoryInfo, PointerClass, PointerKind, Queue};
 pub use error::{Error, Result};
 pub use memory::{Advice, ManagedMemory, Memory, PinnedFlags, PinnedMemory};
 pub use peer::{PeerCopy, PeerPlace, Peers};
 #[cfg(unix)]
 pub use sharing::Sharing;
+pub use source::MemorySource;
 pub use stream::{
     Event, EventHandle, EventKind, ForeignStreams, HostTask, Priority, Progress, Stream,
     StreamHandle, Streams, fresh_handle, own_thread, run_host_task,

@@ -116,7 +116,8 @@ fn pinned(pool: &PinnedPool, pairs: u64) {
 fn held(pool: &Pool, pairs: u64) {
     let mut state = 1_u64;
     let mut random = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state >> 33
     };
     let allocate = |which: u64| {

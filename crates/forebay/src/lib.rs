@@ -68,8 +68,6 @@ mod callback;
 mod class;
 mod error;
 mod host_vec;
-#[cfg(feature = "host")]
-mod memory_view;
 mod pool;
 mod pool_id;
 mod retry;

@@ -4,21 +4,19 @@
 use std::sync::Arc;
 
 use bytemuck::Pod;
-#[cfg(feature = "host")]
-use forebay_core::PageSize;
 use forebay_core::{Bytes, Replica, Span};
 #[cfg(feature = "host")]
 use forebay_hal::ToDevice;
 use forebay_hal::{self as hal, Advice, Call, StreamHandle};
 
 use super::access::Access;
+#[cfg(feature = "host")]
+use super::managed_source::ManagedSource;
 use super::memory::Memory;
 use super::migration::Migration;
 use super::raw::RawBuffer;
 use super::typed::Buffer;
 use crate::Result;
-#[cfg(feature = "host")]
-use crate::memory_view::{MemoryView, Source};
 #[cfg(feature = "host")]
 use crate::{Pool, PoolOptions, Settings};
 
@@ -44,10 +42,11 @@ impl Memory {
     /// ```
     #[cfg(feature = "host")]
     pub fn managed(device: &impl ToDevice) -> Result<Self> {
-        let view = Arc::new(MemoryView::new(device.to_device(), Source::Managed)?);
+        let device = device.to_device();
+        let source = Arc::new(ManagedSource::new(Arc::clone(&device))?);
         // Other settings of the environment, such as guard pages, are for memory that the pool maps itself.
         Settings::from_environment()?.switch_on_leak_aids();
-        let pool = PoolOptions::new().segments_of(PageSize::HOST).build(&view)?;
+        let pool = PoolOptions::new().build_from(&device, source)?;
         Ok(Self::with(&pool, Migration::Driver))
     }
 

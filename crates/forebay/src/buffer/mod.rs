@@ -54,6 +54,8 @@ mod guard;
 mod host_memory;
 mod host_use;
 mod managed;
+#[cfg(feature = "host")]
+mod managed_source;
 mod memory;
 mod migration;
 mod raw;

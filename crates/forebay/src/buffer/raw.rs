@@ -80,7 +80,7 @@ impl RawBuffer {
         alignment: Alignment,
         figures: Arc<Figures>,
     ) -> Self {
-        let capabilities = store.device().descriptor().capabilities;
+        let capabilities = store.pool.source().descriptor().capabilities;
         Self {
             store: Arc::clone(store),
             coherence: Coherence::new(size),

@@ -136,8 +136,8 @@ fn random_program(
         Host::Own | Host::Wrapped => memory,
     };
     let wrapped = host == Host::Wrapped;
-    let unified =
-        memory.device().descriptor().capabilities.contains(Capabilities::HOST_VISIBLE) && !wrapped;
+    let capabilities = memory.pool().source().descriptor().capabilities;
+    let unified = capabilities.contains(Capabilities::HOST_VISIBLE) && !wrapped;
     let mut random = Random::new(seed);
     let streams: Vec<StreamHandle> =
         (0..3).map(|_| device.create_stream(Priority::Normal).unwrap()).collect();

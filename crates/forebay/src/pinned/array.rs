@@ -110,7 +110,7 @@ impl<T: Pod> PinnedArray<T> {
 
     /// The address of the first element on the device, for memory that is [mapped](super::PinnedOptions::mapped).
     pub fn device_address(&self) -> Result<Address> {
-        Ok(self.block.allocator().view.device_address(self.address())?)
+        Ok(self.block.allocator().source.device_address(self.address())?)
     }
 
     /// The elements. Waits for work that writes to them.
@@ -328,7 +328,7 @@ impl<T: Pod> PinnedArray<T> {
     }
 
     fn device(&self) -> &Arc<dyn Device> {
-        self.block.allocator().view.device()
+        self.block.allocator().pool.device()
     }
 
     /// Whether `device` is the one that copies from and to the memory.

@@ -12,7 +12,7 @@
 //!       │       ── copy_to_device(), ...       enqueue a copy, and note the event at which it is done
 //!       │ drop                                 done: free now.  Not done: free when its events are reached
 //!       v
-//!   Pool over MemoryView                       every block is free in the order of one idle stream, the host's
+//!   Pool of PinnedSource                       every block is free in the order of one idle stream, the host's
 //!       v
 //!   pinned pages, or else pinned segments      from the driver
 //! ```
@@ -65,6 +65,7 @@
 
 mod array;
 mod pool;
+mod source;
 
 #[cfg(test)]
 mod tests;

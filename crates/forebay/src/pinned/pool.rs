@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use forebay_core::address_space::Growth;
 use forebay_core::{Address, Bytes, PageSize};
-use forebay_hal::{self as hal, Device, PinnedFlags, StreamHandle, ToDevice};
+use forebay_hal::{self as hal, Device, MemorySource, PinnedFlags, StreamHandle, ToDevice};
 
+use super::source::PinnedSource;
 use crate::block::leave_to;
 use crate::config::Fraction;
-use crate::memory_view::{MemoryView, Source};
 use crate::pool::Capture;
 use crate::{Allocate, Block, Error, OwnedBlock, Pool, PoolOptions, Request, Result, Statistics};
 
@@ -68,15 +68,18 @@ impl PinnedOptions {
 
     /// Makes the pool. Pins nothing yet.
     pub fn build(self, device: &impl ToDevice) -> Result<PinnedPool> {
-        let view = Arc::new(MemoryView::new(device.to_device(), Source::Pinned(self.flags))?);
+        let device = device.to_device();
+        let source = Arc::new(PinnedSource::new(Arc::clone(&device), self.flags)?);
         let options = PoolOptions::new().set(|settings| match self.max_bytes {
             Some(most) => settings.max_bytes(most),
             None => settings.max_fraction(MOST),
         });
-        let growth = if view.is_in_pages() { growth_of_pages() } else { growth_of_segments() };
-        let pool = options.growth(growth).segments_of(PageSize::HOST).build(&view)?;
-        let host = view.host();
-        Ok(PinnedPool { parts: Arc::new(Parts { pool, view, host }) })
+        let in_pages = source.pages().is_some();
+        let growth = if in_pages { growth_of_pages() } else { growth_of_segments() };
+        let of: Arc<dyn MemorySource> = Arc::<PinnedSource>::clone(&source);
+        let pool = options.growth(growth).build_from(&device, of)?;
+        let host = source.host();
+        Ok(PinnedPool { parts: Arc::new(Parts { pool, source, host }) })
     }
 }
 
@@ -113,7 +116,7 @@ pub struct PinnedPool {
 /// time than counting takes.
 pub(super) struct Parts {
     pub(super) pool: Pool,
-    pub(super) view: Arc<MemoryView>,
+    pub(super) source: Arc<PinnedSource>,
     /// The stream that stands for the host.
     host: StreamHandle,
 }
@@ -159,12 +162,12 @@ impl PinnedPool {
     /// The error of the device if it has less than the pool knows of: the system limits how much memory a process locks.
     fn explain(&self, error: Error) -> Error {
         let refusal = match &error {
-            Error::OutOfMemory(_) => self.parts.view.take_refusal(),
+            Error::OutOfMemory(_) => self.parts.pool.take_refusal(),
             _ => None,
         };
         match refusal {
             Some(refusal @ hal::Error::OutOfMemory { total, .. })
-                if self.parts.view.memory_info().is_ok_and(|info| total < info.total) =>
+                if self.parts.source.memory_info().is_ok_and(|info| total < info.total) =>
             {
                 Error::Device(refusal)
             }
@@ -174,7 +177,7 @@ impl PinnedPool {
 
     /// The device that copies from and to the memory.
     pub fn device(&self) -> &Arc<dyn Device> {
-        self.parts.view.device()
+        self.parts.pool.device()
     }
 
     /// The most that the pool pins.
@@ -276,6 +279,6 @@ impl PinnedPool {
 
 impl fmt::Debug for PinnedPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PinnedPool({:?} on {})", self.parts.pool, self.parts.view.device().descriptor())
+        write!(f, "PinnedPool({:?} on {})", self.parts.pool, self.device().descriptor())
     }
 }

@@ -1,11 +1,12 @@
-//! Building a pool from its options.
+//! Building a pool from its options and its source of memory.
 
 use std::sync::Arc;
 
-use forebay_hal::{Device, ToDevice};
+use forebay_hal::{Device, MemorySource, ToDevice};
 
 use crate::pool::Pool;
 use crate::pool::calls::{monitored, registry, stream_end, thread_end, upkeep};
+use crate::pool::common::device_memory::DeviceMemory;
 use crate::pool::common::options::PoolOptions;
 use crate::pool::inner::PoolInner;
 use crate::pool::turn::with_turn;
@@ -14,7 +15,8 @@ use crate::{MemoryClass, Result, monitor};
 impl PoolOptions {
     /// Makes the pool on `device`.
     pub fn build(self, device: &impl ToDevice) -> Result<Pool> {
-        self.build_on(&device.to_device())
+        let device = device.to_device();
+        self.build_from(&device, Arc::new(DeviceMemory(Arc::clone(&device))))
     }
 
     /// Makes the new pool share the limit of `pool`, on the same device: together the two, and every other pool that
@@ -38,12 +40,17 @@ impl PoolOptions {
         self
     }
 
-    fn build_on(mut self, device: &Arc<dyn Device>) -> Result<Pool> {
+    /// Makes the pool of the memory of `source`, whose use `device` orders.
+    pub(crate) fn build_from(
+        mut self,
+        device: &Arc<dyn Device>,
+        source: Arc<dyn MemorySource>,
+    ) -> Result<Pool> {
         if !self.peers.is_empty() {
             self.class = self.class | MemoryClass::PEERS;
         }
         let settings = self.settings.clone().build()?;
-        let shared = Arc::new(PoolInner::new(device, settings, self)?);
+        let shared = Arc::new(PoolInner::new(device, source, settings, self)?);
         forebay_hal::on_stream_end(stream_end::on_stream_end);
         let (id, weak) = (shared.id, Arc::downgrade(&shared));
         shared.thread_ends.set_on_end(Box::new(move |stream| {
@@ -59,5 +66,18 @@ impl PoolOptions {
             monitor::start();
         }
         Ok(Pool::with_shared(shared))
+    }
+}
+
+impl Pool {
+    /// Where the memory comes from.
+    pub(crate) fn source(&self) -> &dyn MemorySource {
+        &*self.shared.source
+    }
+
+    /// Takes the refusal of the device, if the last growth failed for want of its memory.
+    #[cfg(feature = "host")]
+    pub(crate) fn take_refusal(&self) -> Option<forebay_hal::Error> {
+        self.shared.backing().refusal.take()
     }
 }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use forebay_core::address_space::Growth;
 use forebay_core::pressure::Level;
 use forebay_core::{Address, Bytes, PageSize};
-use forebay_hal::{Call, Device};
+use forebay_hal::{Call, Device, MemorySource};
 
 use crate::callback::Callbacks;
 use crate::config::Settings;
@@ -59,7 +59,10 @@ pub(in crate::pool) struct Parts {
     pub(in crate::pool) birth: Birth,
     /// How many references the program has.
     pub(in crate::pool) users: AtomicUsize,
+    /// What orders the work that uses the memory.
     pub(in crate::pool) device: Arc<dyn Device>,
+    /// Where the memory comes from.
+    pub(in crate::pool) source: Arc<dyn MemorySource>,
     pub(in crate::pool) settings: Mutex<Settings>,
     pub(in crate::pool) options: PoolOptions,
     pub(in crate::pool) upkeep: Mutex<Upkeep>,
@@ -107,17 +110,24 @@ impl Deref for PoolInner {
 impl PoolInner {
     pub(in crate::pool) fn new(
         device: &Arc<dyn Device>,
+        source: Arc<dyn MemorySource>,
         settings: Settings,
         mut options: PoolOptions,
     ) -> Result<Self> {
         device.descriptor().check_process(Call::Open)?;
         let growth = growth_of(&settings, options.growth);
-        let device_total = device.memory_info()?.total;
+        let device_total = source.memory_info()?.total;
         let log = CallLog::default();
         let guarded = settings.guard_pages();
-        let kind =
-            BackingKind::new(device, options.class, &options.peers, options.exportable, guarded)?
-                .segments_of(options.segments);
+        let (class, peers) = (options.class, &options.peers);
+        let kind = BackingKind::new(
+            device,
+            Arc::clone(&source),
+            class,
+            peers,
+            options.exportable,
+            guarded,
+        )?;
         let debug = DebugChecks::new(device, &settings, &log)?;
         let fresh = debug::fresh_page_pattern(&settings);
         let shared_group = options.group.take();
@@ -139,6 +149,7 @@ impl PoolInner {
             birth: Birth::here(),
             users: AtomicUsize::new(0),
             device: Arc::clone(device),
+            source,
             sizes: Sizes::new(settings.size_classes()),
             front,
             history: History::new(id, &settings, options.observers.clone(), callbacks.clone()),

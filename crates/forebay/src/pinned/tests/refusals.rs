@@ -2,6 +2,7 @@
 
 use forebay_hal::Call;
 use forebay_host::HostDevice;
+use forebay_sim::{Fault, FaultKind, When};
 
 use super::*;
 
@@ -42,6 +43,25 @@ fn half_of_the_machines_memory_is_the_bound_by_default() {
     let total = forebay_host::system::System::here().memory().usable_total().unwrap();
     let half = total.get() / 2;
     assert!(bench.pinned.limit().get().abs_diff(half) <= 4096, "{}", bench.pinned.limit());
+}
+
+/// The system limits how much memory a process locks, which a pool does not know of.
+#[test]
+fn a_device_that_pins_less_than_the_machine_has_is_quoted() {
+    let all = Bytes::mib(64);
+    for machine in both_kinds() {
+        let bench = Bench::with(machine.capacity(all), PinnedOptions::new());
+        for call in [Call::AllocatePinned, Call::CreatePage] {
+            bench.machine.plan(Fault::new(When::Every(call), FaultKind::OutOfMemory));
+        }
+        let error = bench.pinned.array::<u8>(1 << 20).unwrap_err();
+        let Error::Device(forebay_hal::Error::OutOfMemory { total, .. }) = error else {
+            panic!("{error}")
+        };
+        assert_eq!(total, all);
+        bench.machine.clear_faults();
+        assert_eq!(bench.filled(1 << 20, 1).len(), 1 << 20);
+    }
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl Backing {
         let mut aliases = Vec::new();
         let (provider, log) = self.provider(side);
         let mut made = provider.grow(context, &mut aliases, log);
-        if is_shortage(&made) {
+        if shortage_of(&made).is_some() {
             // The device has less than one page of the preferred size; it may have enough of the smallest.
             let mut smallest = growth;
             smallest.largest_page = Bytes::ZERO;
@@ -114,12 +114,15 @@ impl Backing {
             self.defer(pool, &tasks, [end]);
         }
         pool.heap().frozen = false;
-        self.device_is_short = is_shortage(&made);
-        if self.device_is_short { Ok(Made::Nothing) } else { made }
+        self.refusal = shortage_of(&made).cloned();
+        if self.refusal.is_some() { Ok(Made::Nothing) } else { made }
     }
 }
 
-/// Whether the device ran out of memory.
-fn is_shortage(made: &Result<Made>) -> bool {
-    matches!(made, Err(Error::Device(forebay_hal::Error::OutOfMemory { .. })))
+/// The refusal, if the device ran out of memory.
+fn shortage_of(made: &Result<Made>) -> Option<&forebay_hal::Error> {
+    match made {
+        Err(Error::Device(refusal @ forebay_hal::Error::OutOfMemory { .. })) => Some(refusal),
+        _ => None,
+    }
 }

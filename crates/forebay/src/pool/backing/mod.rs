@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay_core::Bytes;
 use forebay_core::address_space::{Growth, PageMapping, Streams};
-use forebay_hal::{Device, Pattern, StreamHandle};
+use forebay_hal::{Device, MemorySource, Pattern, StreamHandle};
 
 use crate::pool::backing::deferred::{Deferred, MOST_SLOW, Task, WorkEnd};
 use crate::pool::backing::page_provider::PageProvider;
@@ -77,8 +77,8 @@ pub(in crate::pool) struct Backing {
     pub(in crate::pool) growth: Growth,
     /// The device's free bytes when it was last asked, and the bytes held then.
     asked: Option<(Bytes, Bytes)>,
-    /// Whether the last growth failed for want of memory of the device.
-    pub(in crate::pool) device_is_short: bool,
+    /// The refusal of the device, if the last growth failed for want of its memory.
+    pub(in crate::pool) refusal: Option<forebay_hal::Error>,
     /// The bytes by which the pool has grown, ever, instead of flushing the thread caches.
     pub(in crate::pool) grown_to_avoid_flush: Bytes,
     /// The pattern that new pages are filled with.
@@ -92,6 +92,7 @@ pub(in crate::pool) struct Backing {
     pub(in crate::pool) captures: Captures,
     pub(in crate::pool) log: CallLog,
     pub(in crate::pool) device: Arc<dyn Device>,
+    source: Arc<dyn MemorySource>,
 }
 
 impl Backing {
@@ -104,8 +105,8 @@ impl Backing {
         log: &CallLog,
     ) -> Result<(Self, Heap)> {
         let wait_event = LoggedEvent::new(device, log)?;
-        let (mut small, small_space) = PageProvider::new(device, kind, Side::Small, log)?;
-        let (large, large_space) = match PageProvider::new(device, kind, Side::Large, log) {
+        let (mut small, small_space) = PageProvider::new(kind, device, Side::Small, log)?;
+        let (large, large_space) = match PageProvider::new(kind, device, Side::Large, log) {
             Ok(made) => made,
             Err(error) => {
                 small.tear_down(&small_space);
@@ -120,7 +121,7 @@ impl Backing {
             wait_event,
             growth,
             asked: None,
-            device_is_short: false,
+            refusal: None,
             grown_to_avoid_flush: Bytes::ZERO,
             fresh,
             stable: kind.is_stable(),
@@ -128,6 +129,7 @@ impl Backing {
             captures: Captures::default(),
             log: log.clone(),
             device: Arc::clone(device),
+            source: Arc::clone(&kind.source),
         };
         Ok((backing, Heap::new(Spaces::new(small_space, large_space), group)))
     }
@@ -190,12 +192,15 @@ impl Backing {
     }
 
     /// Makes `taker` wait, on the device, for all that was enqueued on the stream with number `owner`. Returns `false`
-    /// if that stream cannot be waited for: it was destroyed unannounced, it is another thread's own, or the device
-    /// fails. Its holes stay its own then.
+    /// if that is impossible: the stream was destroyed unannounced or is another thread's own, the taker is the host, or
+    /// the device fails. Its holes stay its own then.
     ///
     /// Holds the heap lock, so that nothing is freed on that stream between the event and its record. The two calls
     /// take a quarter of a microsecond each.
     fn wait_for(&self, heap: &mut Heap, owner: u32, taker: u32, stream: StreamHandle) -> bool {
+        if self.source.host_stream() == Some(stream) {
+            return false;
+        }
         let waits = match heap.slots.wait_target(owner) {
             WaitTarget::Stream(other, _) => {
                 let recorded = self.wait_event.record(other);
@@ -289,13 +294,16 @@ impl Backing {
         ends
     }
 
-    /// Makes `stream` wait, on the device, for `ends`. Returns `false` if one of them has no event: then only a wait
-    /// for the whole device is enough.
+    /// Makes `stream` wait, on the device, for `ends`. Returns `false` if one of them has no event, or the stream stands
+    /// for the host: then only a wait for the whole device is enough.
     pub(in crate::pool) fn make_stream_wait(
         &self,
         stream: StreamHandle,
         ends: &[WorkEnd],
     ) -> Result<bool> {
+        if self.source.host_stream() == Some(stream) {
+            return Ok(ends.is_empty());
+        }
         let mut all = true;
         for end in ends {
             match end {

@@ -7,7 +7,9 @@ use forebay_core::address_space::{
     AddressSpace, Boundaries, Claim, ClaimedGap, Offset, PageMapping,
 };
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{Access, Call, Device, Fill, PageHandle, Pattern, StreamHandle, VirtualMemory};
+use forebay_hal::{
+    Access, Call, Device, Fill, MemoryInfo, PageHandle, Pattern, Queue, StreamHandle, VirtualMemory,
+};
 
 use crate::pool::backing::growth::{GrowthContext, Made};
 use crate::pool::common::backing_kind::BackingKind;
@@ -43,7 +45,7 @@ enum DeviceRoom {
     /// It has enough.
     Enough,
     /// Perhaps enough for smaller pages that fit the request more closely.
-    ForSmallerPages,
+    ForSmallerPages(MemoryInfo),
     /// It has too little.
     TooLittle,
 }
@@ -70,8 +72,9 @@ struct Staged {
 /// The device memory of one side.
 #[derive(Debug)]
 pub(in crate::pool) struct PageProvider {
-    pub(in crate::pool) device: Arc<dyn Device>,
     pub(in crate::pool) kind: BackingKind,
+    /// What fills new memory.
+    queue: Arc<dyn Queue>,
     pub(in crate::pool) side: Side,
     /// Whether the memory consists of pages, as opposed to segments.
     pub(in crate::pool) maps_pages: bool,
@@ -89,14 +92,14 @@ pub(in crate::pool) struct PageProvider {
 impl PageProvider {
     /// Makes the provider of a side, and reserves addresses if the device maps pages.
     pub(in crate::pool) fn new(
-        device: &Arc<dyn Device>,
         kind: &BackingKind,
+        device: &Arc<dyn Device>,
         side: Side,
         log: &CallLog,
     ) -> Result<(Self, AddressSpace)> {
         let provider = |maps_pages| Self {
-            device: Arc::clone(device),
             kind: kind.clone(),
+            queue: Arc::<dyn Device>::clone(device),
             side,
             maps_pages,
             regions: Vec::new(),
@@ -104,12 +107,12 @@ impl PageProvider {
             stranded: Vec::new(),
             strays: Vec::new(),
         };
-        let Some(memory) = kind.pages_of(&**device) else {
-            let space = AddressSpace::new(kind.segment_granule(), Boundaries::Apart);
+        let Some(memory) = kind.pages() else {
+            let space = AddressSpace::new(kind.source.segment_granule(), Boundaries::Apart);
             return Ok((provider(false), space));
         };
         let granule = memory.granularity().recommended;
-        let total = device.memory_info()?.total;
+        let total = kind.source.memory_info()?.total;
         let first = match side {
             Side::Small => Bytes::new(total.get() / SMALL_PART),
             Side::Large => Bytes::new(total.get() / LARGE_PART),
@@ -159,7 +162,7 @@ impl PageProvider {
             call: Call::Map,
             missing: "mapping of pages".into(),
         };
-        Ok(self.device.virtual_memory().ok_or_else(unsupported)?)
+        Ok(self.kind.pages().ok_or_else(unsupported)?)
     }
 
     /// Maps `page` at `span`, the addresses of `at`, and grants access to the device and its peers. After a failure
@@ -172,7 +175,7 @@ impl PageProvider {
         log: &CallLog,
     ) -> Result<()> {
         let memory = self.memory()?;
-        let (own, size) = (self.device.descriptor().ordinal, span.size());
+        let (own, size) = (self.kind.source.descriptor().ordinal, span.size());
         log.make(Call::Map, size, || memory.map(span.start(), page))?;
         // SAFETY: the mapping was made just now by this call, and no block lies in it yet.
         let grant = |to| unsafe { memory.set_access(span, Access::ReadWrite, to) };
@@ -202,7 +205,7 @@ impl PageProvider {
         let fill = Fill::linear(span.start(), span.size(), pattern)?;
         // SAFETY: the memory belongs to this provider, which returns it to the device only after all work in whose
         // order it is free is done.
-        let fill = || unsafe { self.device.fill(&fill, stream) };
+        let fill = || unsafe { self.queue.fill(&fill, stream) };
         Ok(log.make(Call::Fill, span.size(), fill)?)
     }
 
@@ -257,7 +260,9 @@ impl PageProvider {
                 claim.give_back(heap.spaces.of_mut(self.side));
             }
             return match room? {
-                DeviceRoom::ForSmallerPages => Err(too_large_pages(reserved.bytes()).into()),
+                DeviceRoom::ForSmallerPages(info) => {
+                    Err(too_large_pages(reserved.bytes(), info).into())
+                }
                 _ => Ok(Some(Made::Nothing)),
             };
         }
@@ -286,11 +291,11 @@ impl PageProvider {
         if claim.new_pages() < ASK_FIRST {
             return Ok(DeviceRoom::Enough);
         }
-        let info = log.call(Call::MemoryInfo, || self.device.memory_info())?;
+        let info = log.call(Call::MemoryInfo, || self.kind.source.memory_info())?;
         Ok(match info.free {
             free if free >= created => DeviceRoom::Enough,
             // The last page may be larger than the rest of the request.
-            free if free >= size.min(created) => DeviceRoom::ForSmallerPages,
+            free if free >= size.min(created) => DeviceRoom::ForSmallerPages(info),
             _ => DeviceRoom::TooLittle,
         })
     }
@@ -477,11 +482,10 @@ impl PageProvider {
         reserved: &mut Reservation,
         log: &CallLog,
     ) -> Result<Made> {
-        let wanted = reserved.bytes();
-        let granule = self.kind.segment_granule().alignment();
+        let (source, wanted) = (&self.kind.source, reserved.bytes());
+        let granule = source.segment_granule().alignment();
         let least = context.size.checked_align_up(granule).unwrap_or(wanted).min(wanted);
-        let allocate =
-            |bytes: Bytes| log.make(Call::Allocate, bytes, || self.device.allocate(bytes, granule));
+        let allocate = |bytes: Bytes| log.make(Call::Allocate, bytes, || source.allocate(bytes));
         let (start, bytes) = match allocate(wanted) {
             Ok(start) => (start, wanted),
             Err(forebay_hal::Error::OutOfMemory { .. }) if least < wanted => {
@@ -517,7 +521,9 @@ impl PageProvider {
 }
 
 /// The error that the device would return for a plan whose pages are too large for it.
-fn too_large_pages(requested: Bytes) -> forebay_hal::Error {
-    let (call, none) = (Call::CreatePage, Bytes::ZERO);
-    forebay_hal::Error::OutOfMemory { call, requested, free: none, total: none }
+fn too_large_pages(
+    requested: Bytes,
+    MemoryInfo { free, total, .. }: MemoryInfo,
+) -> forebay_hal::Error {
+    forebay_hal::Error::OutOfMemory { call: Call::CreatePage, requested, free, total }
 }

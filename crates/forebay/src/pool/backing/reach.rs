@@ -30,7 +30,7 @@ impl Backing {
         let (free, then) = match self.asked {
             Some((free, then)) if is_recent(then) => (free, then),
             _ => {
-                let asked = self.log.call(Call::MemoryInfo, || self.device.memory_info());
+                let asked = self.log.call(Call::MemoryInfo, || self.source.memory_info());
                 let Ok(info) = asked else { return limit };
                 *self.asked.insert((info.free, held))
             }

@@ -369,7 +369,7 @@ impl PageProvider {
     /// Returns everything to the device. Blocks that are still live lose their memory. All work is done; errors are
     /// dropped, as a drop cannot return them.
     pub(in crate::pool) fn tear_down(&mut self, space: &AddressSpace) {
-        if let Some(memory) = self.device.virtual_memory() {
+        if let Some(memory) = self.kind.pages() {
             for (at, size) in space.page_table().kept().oldest_first() {
                 // SAFETY: a kept mapping is a gap in the address space, so no block is in it.
                 let _ = retry_once(|| unsafe { memory.unmap(span_of(at, size)) });
@@ -377,24 +377,24 @@ impl PageProvider {
         }
         for (at, page, size) in space.page_table().pages() {
             let span = span_of(at, size);
-            match self.device.virtual_memory() {
-                Some(memory) if self.maps_pages => {
+            match self.kind.pages() {
+                Some(memory) => {
                     // SAFETY: the pool has synchronised the device, and the program that drops a pool must not use its
                     // blocks afterwards.
                     let _ = retry_once(|| unsafe { memory.unmap(span) });
                     let _ = retry_once(|| memory.release_page(PageHandle(page)));
                 }
-                _ => {
+                None => {
                     // SAFETY: the pool has synchronised the device, and the program no longer uses the blocks.
-                    let _ = retry_once(|| unsafe { self.device.free(span.start()) });
+                    let _ = retry_once(|| unsafe { self.kind.source.free(span.start()) });
                 }
             }
         }
         for &(start, _) in &self.strays {
             // SAFETY: a stray segment never came into the address space, so no block was ever in it.
-            let _ = retry_once(|| unsafe { self.device.free(start) });
+            let _ = retry_once(|| unsafe { self.kind.source.free(start) });
         }
-        let Some(memory) = self.device.virtual_memory() else { return };
+        let Some(memory) = self.kind.pages() else { return };
         for alias in &self.stranded {
             // SAFETY: a stranded mapping is claimed in the address space, so no block is in it.
             let _ = retry_once(|| unsafe { memory.unmap(span_of(alias.at, alias.size)) });

@@ -35,7 +35,7 @@ pub(in crate::pool) fn pages_of(pool: &PoolInner, address: Address) -> Result<Ve
     }
     let heap = pool.heap();
     let space = heap.spaces.of(Side::of(known.size().saturating_add(pool.debug.tail())));
-    if pool.options.class.contains(MemoryClass::PLAIN) || pool.device.virtual_memory().is_none() {
+    if pool.options.class.contains(MemoryClass::PLAIN) || pool.source.pages().is_none() {
         return Ok(Vec::new());
     }
     let pages = space.page_table().pages_in(block.start().get(), block.end().get());

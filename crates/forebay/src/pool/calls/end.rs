@@ -2,6 +2,8 @@
 
 use core::mem::ManuallyDrop;
 
+use forebay_hal::Error;
+
 use crate::pool::calls::{registry, report};
 use crate::pool::inner::PoolInner;
 use crate::pool::turn;
@@ -20,8 +22,11 @@ impl Drop for PoolInner {
             let _ = self.callbacks.call(|| turn::in_program(|| callback(&report)));
         }
         // Work may still use the memory. If waiting fails, the device is lost, and its work with it.
-        let _ = retry_once(|| self.device.synchronize_device());
-        self.backing().tear_down(self.context());
+        let waited = retry_once(|| self.device.synchronize_device());
+        // A lost device may still read and write memory of the host, which is leaked.
+        if !(matches!(waited, Err(Error::Lost { .. })) && self.source.outlives_device()) {
+            self.backing().tear_down(self.context());
+        }
         // The memory is back. With the parts go the callbacks, and what the program let them own.
         // SAFETY: this is the drop of the last reference, the parts are dropped nowhere else, and nothing below uses
         // them.

@@ -42,7 +42,7 @@ pub(in crate::pool) fn is_infeasible(pool: &PoolInner, piece: Piece, with_caches
         return true;
     }
     // The device is asked only if the limit alone does not decide.
-    let Ok(info) = pool.device.memory_info() else { return false };
+    let Ok(info) = pool.source.memory_info() else { return false };
     let room = info.free.saturating_add(feasibility.given_up);
     let most = feasibility.own.backed_bytes().saturating_add(room);
     !feasibility.can_serve(size, feasibility.limit.min(most))

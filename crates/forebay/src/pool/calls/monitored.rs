@@ -39,7 +39,7 @@ fn figures_of(shared: &PoolInner) -> ProcessPool {
         .driver
         .latencies()
         .map(|(longest, count)| LatencyBucket { at_most_ns: nanoseconds(longest), count });
-    let descriptor = shared.device.descriptor();
+    let descriptor = shared.source.descriptor();
     ProcessPool {
         pool: shared.id.0,
         kind: descriptor.kind.name().to_owned(),

@@ -20,7 +20,7 @@ pub(in crate::pool) fn grant_access(pool: &PoolInner, peer: DeviceOrdinal) -> Re
     if kind.peers().contains(&peer) {
         return Ok(());
     }
-    let Some(memory) = kind.pages_of(&*pool.device) else { return Ok(()) };
+    let Some(memory) = kind.pages() else { return Ok(()) };
     let mapped: Vec<Span> = {
         let heap = pool.heap();
         let spaces = heap.spaces.both();

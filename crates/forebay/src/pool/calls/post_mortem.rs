@@ -100,20 +100,23 @@ fn refusal(
     }
 }
 
-/// The other pools of this process on the same device. Without driver calls.
+/// The other pools of this process with the same memory of the same device. Without driver calls.
 fn other_pools(pool: &PoolInner) -> Vec<OtherPoolSnapshot> {
     let snapshot = |other: &PoolInner| {
+        if other.source.descriptor().name != pool.source.descriptor().name {
+            return None;
+        }
         let figures = statistics::of(other);
-        OtherPoolSnapshot {
+        Some(OtherPoolSnapshot {
             pool: other.id.0,
             held_bytes: figures.held.get(),
             free_bytes: figures.free.get(),
             shares_limit: Arc::ptr_eq(&other.group, &pool.group),
-        }
+        })
     };
     let pools = registry::all_of(&pool.device);
     let others = pools.iter().filter(|(id, _)| *id != pool.id);
-    others.filter_map(|(id, other)| with_turn(*id, other, snapshot)).collect()
+    others.filter_map(|(id, other)| with_turn(*id, other, snapshot)?).collect()
 }
 
 fn text(pool: &PoolInner, taken: &Snapshot, shortage: &Shortage) -> String {

@@ -164,7 +164,7 @@ fn take_all_there_is(
     if found.is_none() {
         found = backing.grow(pool.context(), Wanted { piece, stream, has_room })?;
     }
-    Ok(Look { found, arrivals, quarantined, device_is_short: backing.device_is_short })
+    Ok(Look { found, arrivals, quarantined, device_is_short: backing.refusal.is_some() })
 }
 
 /// Whether memory has come for a request since it last looked, or is held by work that is pending. Pending work is no

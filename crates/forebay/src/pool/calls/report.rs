@@ -21,7 +21,7 @@ const MOST_PAGES: usize = 20_000;
 /// that all figures are of one moment.
 #[cold]
 pub(in crate::pool) fn shortage(pool: &PoolInner, request: Request, needed: Bytes) -> Shortage {
-    let info = pool.device.memory_info().unwrap_or_default();
+    let info = pool.source.memory_info().unwrap_or_default();
     let mut heap = pool.heap();
     let (counts, cached) = pool.census(&mut heap);
     let sum = counts.sum();

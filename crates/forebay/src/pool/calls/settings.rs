@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 pub(in crate::pool) fn change(pool: &PoolInner, key: &str, value: &str) -> Result<()> {
     pool.birth.check()?;
-    let total = pool.device.memory_info()?.total;
+    let total = pool.source.memory_info()?.total;
     let mut settings = pool.settings();
     let mut changed = settings.clone();
     changed.change(key, value)?;

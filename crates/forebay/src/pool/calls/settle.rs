@@ -139,7 +139,7 @@ pub(in crate::pool) fn release_segments(pool: &PoolInner, deadline: Deadline) ->
         return Ok(Bytes::ZERO);
     }
     let _reclaiming = Reclaiming::begin(pool);
-    let prompt = pool.device.descriptor().capabilities.contains(Capabilities::PROMPT_FREE);
+    let prompt = pool.source.descriptor().capabilities.contains(Capabilities::PROMPT_FREE);
     let in_time = match deadline {
         Deadline::Never => true,
         _ if prompt => true,
@@ -152,7 +152,7 @@ pub(in crate::pool) fn release_segments(pool: &PoolInner, deadline: Deadline) ->
     let free = |span: Span| {
         // SAFETY: the segment is in no address space, so no block lies in it. The end of all work that used it was
         // seen when its task became due, or no work ever used it.
-        let free = || unsafe { pool.device.free(span.start()) };
+        let free = || unsafe { pool.source.free(span.start()) };
         pool.log.wait(Call::Free, span.size(), free).map_err(Error::from)
     };
     let (mut outcome, mut released) = (Ok(()), Bytes::ZERO);

@@ -273,7 +273,7 @@ fn grow_ahead(pool: &PoolInner) {
     let ahead = pool.settings().grow_ahead();
     let reserve = Bytes::new(ahead.get().saturating_mul(SCARCE_BELOW));
     let room = pool.group.limits.limit().saturating_sub(pool.group.held());
-    let info = pool.log.call(Call::MemoryInfo, || pool.device.memory_info());
+    let info = pool.log.call(Call::MemoryInfo, || pool.source.memory_info());
     if !ahead.is_zero() && info.is_ok_and(|info| info.free.min(room) >= reserve) {
         let _ = pool.backing().grow_ahead(pool.context(), ahead, stream, serial);
         read_pressure(pool);

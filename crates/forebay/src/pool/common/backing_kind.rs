@@ -1,24 +1,23 @@
-//! The memory class of a pool, and whether the device can provide it.
+//! The source of a pool's memory with its class, and whether the device can provide that.
 
 use std::sync::{Arc, Mutex};
 
-use forebay_core::{DeviceOrdinal, PageSize};
-use forebay_hal::{Device, PageOptions, VirtualMemory};
+use forebay_core::DeviceOrdinal;
+use forebay_hal::{Device, MemorySource, PageOptions, VirtualMemory};
 
 use crate::sync::lock;
 use crate::{Error, MemoryClass, Result};
 
-/// A memory class that the device can provide.
+/// Where the memory comes from, in a class that the device can provide.
 #[derive(Clone, Debug)]
 pub(in crate::pool) struct BackingKind {
+    pub(in crate::pool) source: Arc<dyn MemorySource>,
     class: MemoryClass,
     /// Devices other than the pool's own that may read and write it. Clones share the list; it changes under the
     /// backing lock.
     peers: Arc<Mutex<Vec<DeviceOrdinal>>>,
     /// Whether other processes can map the pages.
     exportable: bool,
-    /// What segments are multiples of.
-    segments: PageSize,
 }
 
 impl BackingKind {
@@ -26,6 +25,7 @@ impl BackingKind {
     /// pages of its own then, which have no class.
     pub(in crate::pool) fn new(
         device: &Arc<dyn Device>,
+        source: Arc<dyn MemorySource>,
         class: MemoryClass,
         peers: &[DeviceOrdinal],
         exportable: bool,
@@ -43,7 +43,7 @@ impl BackingKind {
         if class.contains(MemoryClass::PLAIN) && of_pages {
             return refuse("plain memory has no pages to share or to make visible to peers");
         }
-        if of_pages && device.virtual_memory().is_none() {
+        if of_pages && source.pages().is_none() {
             return refuse("the device maps no pages");
         }
         if class.contains(MemoryClass::SHAREABLE) && device.sharing().is_none() {
@@ -59,18 +59,8 @@ impl BackingKind {
         }
         let exportable = exportable && device.sharing().is_some();
         let exportable = exportable || class.contains(MemoryClass::SHAREABLE);
-        let (peers, segments) = (Arc::new(Mutex::new(peers.to_vec())), PageSize::DEVICE);
-        Ok(Self { class, peers, exportable, segments })
-    }
-
-    /// The same with segments that are multiples of `granule`.
-    pub(in crate::pool) fn segments_of(mut self, granule: PageSize) -> Self {
-        self.segments = granule;
-        self
-    }
-
-    pub(in crate::pool) fn segment_granule(&self) -> PageSize {
-        self.segments
+        let peers = Arc::new(Mutex::new(peers.to_vec()));
+        Ok(Self { source, class, peers, exportable })
     }
 
     pub(in crate::pool) fn check_reach(
@@ -88,16 +78,13 @@ impl BackingKind {
         Err(unavailable(format!("devices {} and {} cannot reach each other", own.0, peer.0)))
     }
 
-    /// The device's mapping of pages; `None` if the pool is to use plain segments.
-    pub(in crate::pool) fn pages_of<'a>(
-        &self,
-        device: &'a dyn Device,
-    ) -> Option<&'a dyn VirtualMemory> {
-        device.virtual_memory().filter(|_| !self.class.contains(MemoryClass::PLAIN))
+    /// The calls for pages; `None` if the pool is to use segments.
+    pub(in crate::pool) fn pages(&self) -> Option<&dyn VirtualMemory> {
+        self.source.pages().filter(|_| !self.class.contains(MemoryClass::PLAIN))
     }
 
     pub(in crate::pool) fn page_options(&self) -> PageOptions {
-        if self.exportable { PageOptions::shareable() } else { PageOptions::default() }
+        if self.exportable { PageOptions::shareable() } else { self.source.page_options() }
     }
 
     /// Devices other than the pool's own that may read and write the memory.

@@ -6,6 +6,7 @@ pub(in crate::pool) mod backing_kind;
 pub(in crate::pool) mod callback_guard;
 pub(in crate::pool) mod capture;
 pub(in crate::pool) mod counts;
+pub(in crate::pool) mod device_memory;
 pub(in crate::pool) mod event;
 pub(in crate::pool) mod free_block;
 pub(in crate::pool) mod group;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_core::address_space::Growth;
 use forebay_core::pressure::Level;
-use forebay_core::{Bytes, DeviceOrdinal, PageSize};
+use forebay_core::{Bytes, DeviceOrdinal};
 
 use crate::config::{Settings, SettingsBuilder};
 use crate::pool::common::event::Observer;
@@ -45,7 +45,6 @@ pub struct PoolOptions {
     pub(in crate::pool) class: MemoryClass,
     pub(in crate::pool) peers: Vec<DeviceOrdinal>,
     pub(in crate::pool) exportable: bool,
-    pub(in crate::pool) segments: PageSize,
     pub(in crate::pool) group: Option<Arc<Group>>,
     pub(in crate::pool) shortage_callbacks: Vec<ShortageCallback>,
     pub(in crate::pool) pressure_callbacks: Vec<PressureCallback>,
@@ -79,7 +78,6 @@ impl PoolOptions {
             class: MemoryClass::STITCHED,
             peers: Vec::new(),
             exportable: false,
-            segments: PageSize::DEVICE,
             group: None,
             shortage_callbacks: Vec::new(),
             pressure_callbacks: Vec::new(),
@@ -131,14 +129,6 @@ impl PoolOptions {
     #[doc(hidden)]
     pub fn exportable(mut self) -> Self {
         self.exportable = true;
-        self
-    }
-
-    /// Makes the sizes of segments, and the limit, multiples of `granule`; the device aligns segments to it. For memory
-    /// that is not in pages of 2 MiB.
-    #[cfg(feature = "host")]
-    pub(crate) fn segments_of(mut self, granule: PageSize) -> Self {
-        self.segments = granule;
         self
     }
 

@@ -78,7 +78,8 @@ impl Front {
         // The block is returned in registers, and made live outside the gate.
         let taken = self.own_gate()?.enter(|caches| {
             let cache = caches.of(stream)?;
-            let taken = cache.magazine.refill(units).then(|| cache.magazine.take_small::<true>(units));
+            let taken =
+                cache.magazine.refill(units).then(|| cache.magazine.take_small::<true>(units));
             taken.flatten().inspect(|_| cache.counts.count_live(units, requested.get(), tag))
         })?;
         Some(self.revive::<false>(taken, requested, size, tag))

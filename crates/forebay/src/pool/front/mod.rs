@@ -29,8 +29,8 @@ use crate::PoolId;
 use crate::pool::common::counts::Counts;
 use crate::pool::common::free_block::FreedBlock;
 use crate::pool::front::claimed::Claimed;
-use crate::pool::heap::{Heap, Piece};
 use crate::pool::heap::thread_ends::is_ending;
+use crate::pool::heap::{Heap, Piece};
 use crate::sync::gates::Gates;
 use crate::sync::map::{AddressMap, SMALL_UNITS, Side, UNIT_SHIFT};
 use crate::sync::tracked::lock;
@@ -126,7 +126,8 @@ impl Front {
     /// Counts a call that went past the caches: in this thread's cache for the stream all the same, if it may have one.
     pub(in crate::pool) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
         let mut count_in = |_: &mut Heap, cache: &mut ThreadCache| note(&mut cache.counts);
-        let counted = self.with_own(|caches| caches.of(stream).map(|cache| note(&mut cache.counts)));
+        let counted =
+            self.with_own(|caches| caches.of(stream).map(|cache| note(&mut cache.counts)));
         if counted.flatten().is_some() {
             return;
         }
@@ -200,7 +201,11 @@ impl Front {
                 note(&mut cache.counts);
             }
         });
-        if counted { found } else { heap.take(piece, slot).inspect(|_| note(heap.counts_of(stream))) }
+        if counted {
+            found
+        } else {
+            heap.take(piece, slot).inspect(|_| note(heap.counts_of(stream)))
+        }
     }
 
     /// Caches a claimed block and counts the free, if the magazine of its stream has room or can make some in its

@@ -224,9 +224,9 @@ impl Snapshot {
 
 /// Takes a snapshot of a pool, with `settings` as those in force.
 pub(in crate::pool) fn of(shared: &PoolInner, settings: &Settings) -> Snapshot {
-    let descriptor = shared.device.descriptor();
+    let descriptor = shared.source.descriptor();
     let here = !shared.is_inherited();
-    let memory = here.then(|| shared.device.memory_info().ok()).flatten();
+    let memory = here.then(|| shared.source.memory_info().ok()).flatten();
     let device = DeviceSnapshot {
         kind: descriptor.kind.name(),
         ordinal: descriptor.ordinal.0,
