@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   fuzz_targets/   the same bodies under libFuzzer, or over files given by name
-//!   tests/          the same bodies over the inputs in seeds/ and thousands that are drawn
+//!   src/inputs.rs   the same bodies over the inputs in seeds/ and thousands that are drawn
 //! ```
 
 // A body reports by panicking: that is what fuzzers and tests look for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[cfg(test)]
+mod inputs;
 // The oracle, the programs and their player are those of the pool's own tests; a fuzz target uses
 // part of them.
 #[allow(dead_code, unused_imports)]

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
-mod fake_driver;
-
 use std::sync::Arc;
 
-use fake_driver::FakeDriver;
+use crate::fake_driver::FakeDriver;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::sys::{RawContext, RawStream, values};
 use forebay_cuda::{CudaDevice, CudaDriver};
@@ -179,7 +177,7 @@ fn another_librarys_memory_is_good_for_copies_and_is_not_ours() {
 
 #[test]
 fn a_destroyed_stream_is_given_out_again_when_its_work_is_done_and_not_before() {
-    let fake = FakeDriver::load("pool").unwrap();
+    let fake = FakeDriver::load("used-pool").unwrap();
     let device = CudaDevice::open_with(fake.driver, 0).unwrap();
     let first = device.create_stream(Priority::Normal).unwrap();
     let id = device.stream_id(first).unwrap();

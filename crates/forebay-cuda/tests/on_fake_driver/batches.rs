@@ -3,11 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers of the tests' own")]
 
-mod fake_driver;
-
 use std::sync::Arc;
 
-use fake_driver::{FakeDriver, hold};
+use crate::fake_driver::{FakeDriver, hold};
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::{Code, RawContext, RawStream};

@@ -1,14 +1,9 @@
 //! Libraries that answer nonsense: every call gives a typed error or a harmless value, and none panics.
 
-#[path = "../../forebay-cuda/tests/fake_driver/mod.rs"]
-mod fake_driver;
-#[allow(dead_code, reason = "the tour alone is made here")]
-#[path = "../../forebay-cuda/tests/rounds/mod.rs"]
-mod rounds;
-
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
 
+use crate::rounds::tour;
 use forebay_core::{Alignment, Bytes};
 use forebay_cuda::sys::Code;
 use forebay_cuda::vendor::{Loaded, RowsToHost, Unmaps, Vendor};
@@ -19,7 +14,6 @@ use forebay_hal::{
 };
 use forebay_hip::AMD;
 use forebay_hip::sys::HIP;
-use rounds::tour;
 
 /// Says yes to everything, and writes nothing.
 unsafe extern "C" fn agrees() -> Code {

@@ -7,7 +7,7 @@ use forebay_core::{Address, StreamId};
 use forebay_hal::{Copy, Device, EventHandle, Fill, HostTask, Progress, Result, StreamHandle};
 use std::sync::Arc;
 
-use crate::tamper::Tamper;
+use super::tamper::Tamper;
 
 /// `wait_event` does nothing.
 #[derive(Debug)]

@@ -3,12 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
-mod fake_driver;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fake_driver::{FakeDriver, hold};
+use crate::fake_driver::{FakeDriver, hold};
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::{RawContext, RawStream};

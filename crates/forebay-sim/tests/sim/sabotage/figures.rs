@@ -10,7 +10,7 @@ use forebay_hal::{
 };
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use crate::tamper::Tamper;
+use super::tamper::Tamper;
 
 /// The inner device's virtual memory, which the simulated device always has.
 fn pages(inner: &dyn Device) -> &dyn VirtualMemory {

@@ -9,7 +9,7 @@ use forebay_hal::{
 };
 use forebay_sim::{Finding, Kernel, SimDevice, SimMachine};
 
-use crate::program::{FIRST_PAGE, MEMORIES, PLACES, Part, Program, SIZE, Step, compute};
+use super::program::{FIRST_PAGE, MEMORIES, PLACES, Part, Program, SIZE, Step, compute};
 
 const PAGE: PageSize = PageSize::HOST;
 

@@ -14,9 +14,9 @@ mod run;
 
 use forebay_core::Random;
 
-use crate::graph::Order;
-use crate::program::{Program, Step};
-use crate::run::{Outcome, run};
+use self::graph::Order;
+use self::program::{Program, Step};
+use self::run::{Outcome, run};
 
 /// As many as the contract of this test names; each is run whole, and once with a wait taken out.
 const PROGRAMS: u64 = 10_000;

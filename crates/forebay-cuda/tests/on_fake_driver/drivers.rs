@@ -1,11 +1,8 @@
 //! Drivers that are old, broken, or lack functions: each a fake driver of its own.
 
-mod fake_driver;
-mod fixture;
-mod rounds;
-
-use fake_driver::FakeDriver;
-use fixture::cuda;
+use crate::fake_driver::FakeDriver;
+use crate::fixture::cuda;
+use crate::rounds::{each_call_may_fail, keeps_the_contract, tour};
 use forebay_core::{Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::Code;
@@ -13,7 +10,6 @@ use forebay_hal::{
     Call, Capabilities, Device, Error, EventKind, Memory, PageOptions, Priority, StreamHandle,
     Streams, VirtualMemory,
 };
-use rounds::{each_call_may_fail, keeps_the_contract, tour};
 
 #[test]
 fn a_driver_of_cuda_11_2_keeps_the_contract_with_fewer_capabilities() {

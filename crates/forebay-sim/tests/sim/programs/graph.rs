@@ -1,7 +1,7 @@
 //! What happens before what, by a plain search through the graph of steps: slow, simple, and with
 //! nothing in common with the checker it judges.
 
-use crate::program::{Program, Step};
+use super::program::{Program, Step};
 
 /// The mistakes of a program, by the numbers of its operations: fills, copies and kernels from 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

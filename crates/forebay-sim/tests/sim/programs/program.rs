@@ -4,7 +4,7 @@ use core::fmt;
 
 use forebay_core::Random;
 
-use crate::graph::Order;
+use super::graph::Order;
 
 /// How many memories a program has: some plain, the rest pages that can be mapped at several places.
 pub(crate) const MEMORIES: usize = 4;

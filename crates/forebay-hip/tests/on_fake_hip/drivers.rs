@@ -1,17 +1,12 @@
 //! HIP libraries of every version, some of them broken or without functions: each is a copy of the bridge over a fake CUDA
 //! driver of its own.
 
-#[path = "../../forebay-cuda/tests/fake_driver/mod.rs"]
-mod fake_driver;
-mod fake_hip;
-mod gpu;
-#[path = "../../forebay-cuda/tests/rounds/mod.rs"]
-mod rounds;
-
 use std::time::{Duration, Instant};
 
-use fake_driver::hold;
-use fake_hip::{VERSIONS, load, load_with};
+use crate::fake_driver::hold;
+use crate::fake_hip::{VERSIONS, load, load_with};
+use crate::gpu::hip;
+use crate::rounds::{each_call_may_fail, keeps_the_contract, tour};
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::Code;
@@ -22,8 +17,6 @@ use forebay_hal::{
     StreamHandle, Streams, Transfers, VirtualMemory,
 };
 use forebay_hip::{HipDevice, HipDriver};
-use gpu::hip;
-use rounds::{each_call_may_fail, keeps_the_contract, tour};
 
 #[test]
 fn a_device_says_what_it_is() {

@@ -1,8 +1,6 @@
 //! The driver's own pool: tuned, asked, and refused without a change.
 
-mod fake_driver;
-
-use fake_driver::FakeDriver;
+use crate::fake_driver::FakeDriver;
 use forebay_core::Bytes;
 use forebay_cuda::sys::Code;
 use forebay_cuda::{

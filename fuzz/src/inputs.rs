@@ -1,13 +1,12 @@
 //! The bodies of the fuzz targets on a stable compiler: over the inputs that are kept, and over some
 //! thousand that are drawn, so that they do not rot where nobody fuzzes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use std::fs;
 use std::path::Path;
 
 use forebay_core::Random;
-use forebay_fuzz::{operations, reports, trace_files};
+
+use crate::{operations, reports, trace_files};
 
 /// The inputs kept for a target, by name.
 fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {

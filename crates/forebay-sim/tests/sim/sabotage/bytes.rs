@@ -5,7 +5,7 @@ use forebay_hal::{
     Copy, Device, Extent, Fill, Lz4Blocks, Pattern, PeerCopy, Pitch, Result, StreamHandle,
 };
 
-use crate::tamper::Tamper;
+use super::tamper::Tamper;
 
 /// The same copy with another extent and other pitches.
 fn reshaped(copy: &Copy, extent: Extent, to: Pitch, from: Pitch) -> Result<Copy> {
