@@ -234,6 +234,9 @@ struct Events {
 const LONG_BACKLOG: usize = 4096;
 /// An observer that does not advance for this long may be waiting for the thread that waits for it.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
+/// How many events then pass without a pause. Too few, and a thread that the observer waits for takes a pause for each
+/// event; too many, and an observer that a busy machine held up has more to hear after each pause than before it.
+const STUCK_EVENTS: u32 = 128;
 
 /// The events that a new observer has to be told after those of the blocks that were live when it came.
 #[derive(Default)]
@@ -241,9 +244,10 @@ struct Backlog {
     events: Vec<PoolEvent>,
     /// Whether it ever was long: faster threads would fill it again and again.
     is_long: bool,
-    /// The value of `told` when a thread last waited and the observer did not advance. No thread waits again at that value: the
-    /// observer may be waiting for the thread.
-    stuck_at: Option<u64>,
+    /// How often a thread waited in vain.
+    pauses: u64,
+    /// The value of `told` at the last such pause, and how many events may still pass at that value.
+    stuck: (u64, u32),
 }
 
 pub(in crate::pool) struct Attached {
@@ -274,17 +278,25 @@ impl Attached {
             return;
         }
         // For as long as it advances: with many threads, one pause for each event would still be too many events.
-        loop {
-            let told = self.told.load(Ordering::Relaxed);
-            if guard.as_ref().is_none_or(|backlog| backlog.stuck_at == Some(told)) {
+        while let Some(backlog) = &mut *guard {
+            let (told, pauses) = (self.told.load(Ordering::Relaxed), backlog.pauses);
+            if let (at, left @ 1..) = backlog.stuck
+                && at == told
+            {
+                backlog.stuck = (told, left - 1);
                 return;
             }
             let waited = self.caught_up.wait_timeout(guard, BACKLOG_PAUSE);
             guard = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let is_stuck = self.told.load(Ordering::Relaxed) == told;
-            if let Some(backlog) = guard.as_mut().filter(|_| is_stuck) {
-                backlog.stuck_at = Some(told);
+            if self.told.load(Ordering::Relaxed) != told {
+                continue;
             }
+            // Of the threads that waited together, one lets further events pass.
+            if let Some(backlog) = guard.as_mut().filter(|backlog| backlog.pauses == pauses) {
+                backlog.pauses += 1;
+                backlog.stuck = (told, STUCK_EVENTS);
+            }
+            return;
         }
     }
 

@@ -240,9 +240,11 @@ fn an_observer_catches_up_with_faster_threads() {
 }
 
 fn observe_beside(threads: usize, took: Duration) {
+    /// An observer that has heard this many has not caught up. Counted, not timed: a busy machine takes longer.
+    const MOST: u64 = 200_000;
     let pool = pool();
     let kept: Vec<_> = (0..2000).map(|_| pool.owned(Bytes::new(512), DEFAULT).unwrap()).collect();
-    let (is_over, are_late) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (is_over, heard) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -251,21 +253,17 @@ fn observe_beside(threads: usize, took: Duration) {
                 }
             });
         }
-        // Ends it if the observer never catches up.
-        scope.spawn(|| {
-            let begun = std::time::Instant::now();
-            while is_over.load(Ordering::Relaxed) == 0 {
-                std::thread::sleep(Duration::from_millis(20));
-                if begun.elapsed() > Duration::from_secs(20) {
-                    are_late.store(1, Ordering::Relaxed);
-                    is_over.store(1, Ordering::Relaxed);
-                }
+        let (end, count) = (Arc::clone(&is_over), Arc::clone(&heard));
+        let observation = pool.observe(move |_| {
+            std::thread::sleep(took);
+            if count.fetch_add(1, Ordering::Relaxed) == MOST {
+                end.store(1, Ordering::Relaxed);
             }
         });
-        let observation = pool.observe(move |_| std::thread::sleep(took));
         is_over.store(1, Ordering::Relaxed);
         drop(observation.unwrap());
     });
-    assert_eq!(are_late.load(Ordering::Relaxed), 0, "{threads} threads");
+    let heard = heard.load(Ordering::Relaxed);
+    assert!(heard < MOST, "{threads} threads: {heard} events");
     drop(kept);
 }
