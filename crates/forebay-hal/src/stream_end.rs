@@ -28,7 +28,7 @@ static STREAMS: ForkSafeMutex<Known> = ForkSafeMutex::new(Known::new());
 
 /// The most ended streams that are remembered one by one. Named before the ends that were forgotten, a stream without a
 /// [`Stream`](crate::Stream) counts as ended: that may cause a wait too many, never one too few.
-const MOST_ENDED: usize = 4096;
+const MOST_ENDED: usize = if cfg!(miri) { 64 } else { 4096 };
 
 /// A stream by the device object and its handle. A living [`Stream`](crate::Stream) keeps the device where it is.
 type Key = (usize, StreamHandle);

@@ -108,6 +108,8 @@ pub(super) fn miri(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
         .rustup(UNDER_MIRI.split_whitespace(), MIRI)
         // proptest asks where it is, to keep failures it found; no test opens anything else.
         .variable("MIRIFLAGS", "-Zmiri-disable-isolation")
+        // Tests panic on purpose, and naming the calls of a stack takes Miri seconds.
+        .variable("RUST_BACKTRACE", "0")
         .variable("PROPTEST_CASES", MIRI_CASES);
     let ran = desk.run(&task);
     match count::libtest(&ran.output) {
