@@ -77,3 +77,9 @@ def host():
     """A pool of the host."""
     with forebay.Pool("host") as pool:
         yield pool
+
+
+def pytest_collection_finish() -> None:
+    """Exempts what is there before the first test from `gc.collect()`, which the fixtures call after each."""
+    gc.collect()
+    gc.freeze()
