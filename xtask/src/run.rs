@@ -178,16 +178,16 @@ struct Progress {
     /// The processor time at the last look that found more, and when that was.
     worked: (Duration, Instant),
     looked: Instant,
+    /// How often the processes are looked at: each look reads the figures of all that run on the machine.
+    look: Duration,
 }
 
 impl Progress {
-    /// How often the processes are looked at.
-    const LOOK: Duration = Duration::from_millis(500);
-
     fn new(process: u32, patience: Duration) -> Self {
         let now = Instant::now();
         let worked = (Duration::ZERO, now);
-        Self { process, patience, printed: (now, Some(Duration::ZERO)), worked, looked: now }
+        let look = (patience / 60).clamp(Duration::from_millis(500), Duration::from_secs(5));
+        Self { process, patience, printed: (now, Some(Duration::ZERO)), worked, looked: now, look }
     }
 
     fn printed(&mut self) {
@@ -196,7 +196,7 @@ impl Progress {
 
     /// Whether it has made none for long enough.
     fn has_ended(&mut self) -> bool {
-        if self.looked.elapsed() < Self::LOOK {
+        if self.looked.elapsed() < self.look {
             return false;
         }
         self.looked = Instant::now();
