@@ -15,8 +15,9 @@
 mod cases;
 
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Arc, OnceLock};
 
 use cases::Launch;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -90,7 +91,8 @@ fn compile(build: Build, source: &Path, program: &Path) -> Result<(), String> {
 
 /// Whether there is what the build needs; else the reason.
 fn look_for(build: Build, folder: &Path) -> Result<(), String> {
-    let (source, program) = (folder.join("probe.c"), folder.join("probe"));
+    let program = folder.join(format!("{}-probe", build.name));
+    let source = program.with_extension("c");
     std::fs::write(&source, build.probe).map_err(|error| error.to_string())?;
     let runs = compile(build, &source, &program).is_ok()
         && Command::new(&program).output().is_ok_and(|output| output.status.success());
@@ -131,23 +133,46 @@ fn run_alone(program: &Path) -> Result<Completion, Failed> {
     output.status.success().then_some(Completion::Completed).ok_or_else(said)
 }
 
-/// Compiles a harness and adds trials with it.
+/// What became of a harness.
+enum Harness {
+    Built(PathBuf),
+    /// Why it cannot be built here.
+    Missing(String),
+    /// What the compiler said.
+    Broken(String),
+}
+
+/// Compiles the harness of a build.
+fn harness(build: Build, folder: &Path) -> Harness {
+    if let Err(reason) = look_for(build, folder) {
+        return Harness::Missing(reason);
+    }
+    let program = folder.join(build.name);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel_sources");
+    match compile(build, &sources.join(build.source), &program) {
+        Ok(()) => Harness::Built(program),
+        Err(said) => Harness::Broken(said),
+    }
+}
+
+/// Adds trials with a harness. The first that runs compiles it: some runners start this program for each trial.
 fn add_trials<Case: FnOnce(&Path) -> Result<Completion, Failed> + Send + 'static>(
     trials: &mut Vec<Trial>,
     build: Build,
     folder: &Path,
     cases: impl Iterator<Item = (&'static str, Case)>,
 ) {
-    let missing = look_for(build, folder).err();
-    let program = folder.join(build.name);
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel_sources");
-    let source = sources.join(build.source);
-    let compiled = if missing.is_some() { Ok(()) } else { compile(build, &source, &program) };
+    let made = Arc::new(OnceLock::new());
     trials.extend(cases.map(|(subject, case)| {
-        let (missing, compiled, program) = (missing.clone(), compiled.clone(), program.clone());
-        Trial::ignorable_test(format!("{}: {subject}", build.name), move || match missing {
-            Some(reason) => Ok(Completion::ignored_with(format!("skipped: {reason}"))),
-            None => compiled.map_err(Failed::from).and_then(|()| case(&program)),
+        let (made, folder) = (Arc::clone(&made), folder.to_owned());
+        Trial::ignorable_test(format!("{}: {subject}", build.name), move || {
+            match made.get_or_init(|| harness(build, &folder)) {
+                Harness::Built(program) => case(program),
+                Harness::Missing(reason) => {
+                    Ok(Completion::ignored_with(format!("skipped: {reason}")))
+                }
+                Harness::Broken(said) => Err(said.into()),
+            }
         })
     }));
 }
