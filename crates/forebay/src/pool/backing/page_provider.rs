@@ -266,7 +266,9 @@ impl PageProvider {
                 _ => Ok(Some(Made::Nothing)),
             };
         }
-        if !self.clear_the_way(&mut claim, log) {
+        // Kept mappings in the way. Those that the device refuses stay in the claim, and become stranded with it.
+        claim.cleared.retain(|it| self.unmap(span_of(it.at, it.size), log).is_err());
+        if !claim.cleared.is_empty() {
             self.roll_back(context, Vec::new(), claim, reserved, log);
             return Ok(None);
         }
@@ -298,13 +300,6 @@ impl PageProvider {
             free if free >= size.min(created) => DeviceRoom::ForSmallerPages(info),
             _ => DeviceRoom::TooLittle,
         })
-    }
-
-    /// Removes the kept mappings that are in the way. Returns `false` if the device refused one: those it refused stay in
-    /// the claim, and become stranded with it.
-    fn clear_the_way(&self, claim: &mut Claim, log: &CallLog) -> bool {
-        claim.cleared.retain(|it| self.unmap(span_of(it.at, it.size), log).is_err());
-        claim.cleared.is_empty()
     }
 
     /// Creates and maps the pages of a claim, outside the address space.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   allocate   this thread's magazine for the stream used last      no lock, no atomic exchange
-//!   take_any   any other magazine of this thread                    no lock
+//!   take_any   that of a stream used before, and reserves           no lock
 //!   take_hole  this stream's lowest hole                            heap lock
 //!   make_room  wait on the device, grow, wait on the host, ask      backing lock, driver calls
 //! ```

@@ -3,7 +3,7 @@
 //! ```text
 //!   free    this thread's magazine for the stream used last         no lock
 //!   claim   double free, wrong pool, wrong size: refused here
-//!   put     any other magazine of this thread, or its reserve       no lock
+//!   put     that of a stream used before, or its reserve            no lock
 //!           the heap: a hole, or room in the magazine               heap lock
 //!           later, if other streams used the block                  backing lock
 //! ```

@@ -4,7 +4,7 @@
 //! ```text
 //!   flush      flush the thread caches into the heap; skipped while they hold next to nothing
 //!   deferred   run deferred tasks that are due
-//!   nearest    wait, on the device, for the stream that has the best hole
+//!   nearest    wait, on the device, for the stream that has the best hole; before all others if that is far better
 //!   others     wait, on the device, for every stream that has one; with poison both come after grow
 //!   grow       create pages, or move free ones, and cut the piece before another request sees them
 //!   reclaim    wait on the host, without a lock; release pages that cannot serve the request; grow

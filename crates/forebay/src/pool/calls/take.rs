@@ -1,4 +1,5 @@
-//! The steps of a request that need no room to be made: this thread's magazines, then a hole of the heap.
+//! What the plain and the layered way of a request share: this thread's other magazines, the piece that the heap is asked
+//! for, and the block that is made of an address.
 
 use forebay_core::{Address, Alignment, Bytes};
 

@@ -34,7 +34,7 @@ use crate::pool::common::log::LoggedEvent;
 use crate::pool::heap::all_counts::AllCounts;
 use crate::pool::heap::ledger::Ledger;
 pub(in crate::pool) use crate::pool::heap::piece::Piece;
-use crate::pool::heap::serials::{Serial, SyncTicket};
+use crate::pool::heap::serials::{MARKS, Serial, SyncTicket, is_mark};
 pub(in crate::pool) use crate::pool::heap::spaces::{Spaces, span_of};
 use crate::pool::heap::stream_slots::{StreamSlots, StreamState, WaitTarget};
 use crate::pool::heap::uses::{EndedStreams, Use, Uses};
@@ -149,24 +149,7 @@ impl Heap {
 
     /// The slot of a stream, assigned if it has none. If all are taken, the least recently used stream loses its slot,
     /// and memory free in its order becomes unknown until the next wait for the whole device.
-    #[inline]
     pub(in crate::pool) fn slot_for(&mut self, stream: StreamHandle) -> u32 {
-        self.slots.get(stream).unwrap_or_else(|| self.assign_slot(stream))
-    }
-
-    /// The slot in whose order memory freed on a stream is free: the collecting mark, if the stream is the own one of a
-    /// thread that most likely has ended. Such a stream gets no slot again.
-    #[inline]
-    pub(in crate::pool) fn slot_to_free(&mut self, stream: StreamHandle) -> u32 {
-        match self.slots.get(stream) {
-            Some(number) => number,
-            None if stream.is_of_another_thread() => self.slots.serials.mark(),
-            None => self.assign_slot(stream),
-        }
-    }
-
-    #[cold]
-    fn assign_slot(&mut self, stream: StreamHandle) -> u32 {
         if let Some(number) = self.slots.assign_slot(stream) {
             return number;
         }
@@ -183,6 +166,17 @@ impl Heap {
             self.end_without_event(victim);
         }
         self.slots.assign_slot(stream).unwrap_or_else(|| self.slots.serials.mark())
+    }
+
+    /// The slot in whose order memory freed on a stream is free: the collecting mark, if the stream is the own one of a
+    /// thread that most likely has ended. Such a stream gets no slot again.
+    #[inline]
+    pub(in crate::pool) fn slot_to_free(&mut self, stream: StreamHandle) -> u32 {
+        match self.slots.get(stream) {
+            Some(number) => number,
+            None if stream.is_of_another_thread() => self.slots.serials.mark(),
+            None => self.slot_for(stream),
+        }
     }
 
     /// Releases the slot of a stream that ended without an event. Memory free in its order becomes unknown: it is free
@@ -304,8 +298,7 @@ impl Heap {
     /// under the mark that the next wait for the whole device settles.
     pub(in crate::pool) fn mark_unreachable(&mut self) {
         let is_unreachable = |&number: &u32| {
-            !StreamSlots::is_mark(number)
-                && matches!(self.slots.wait_target(number), WaitTarget::Unknown)
+            !is_mark(number) && matches!(self.slots.wait_target(number), WaitTarget::Unknown)
         };
         let unreachable = self.spaces.owners().numbers().filter(is_unreachable).map(Streams::only);
         let unreachable = unreachable.fold(Streams::NONE, Streams::or);
@@ -316,7 +309,7 @@ impl Heap {
 
     /// Whether any hole becomes free only by a wait for the whole device.
     pub(in crate::pool) fn has_unknown(&self) -> bool {
-        StreamSlots::MARKS.into_iter().any(|mark| !self.spaces.owns_nothing(mark))
+        MARKS.into_iter().any(|mark| !self.spaces.owns_nothing(mark))
     }
 
     /// The counts of a stream. If there are too many, those of streams without a slot are summed up: the program has

@@ -16,6 +16,11 @@ use forebay_core::address_space::Streams;
 /// The numbers of the two marks: the last two.
 pub(super) const MARKS: [u32; 2] = [Streams::MOST - 2, Streams::MOST - 1];
 
+/// Whether a number is a mark, not a stream's slot.
+pub(super) fn is_mark(number: u32) -> bool {
+    MARKS.contains(&number)
+}
+
 /// The most streams without an end event that are remembered one by one. Beyond that, all earlier serials without a
 /// slot count as unknown: that may cause a wait too many, never one too few.
 const MOST_REMEMBERED: usize = 4096;

@@ -55,6 +55,18 @@ enum Slot {
     },
 }
 
+impl Slot {
+    /// When it was last used; `None` if it is free.
+    fn age(&self) -> Option<u64> {
+        match self {
+            Self::Free => None,
+            Self::Live { used, .. } => Some(*used),
+            // Before any live stream: no work is enqueued on it any more.
+            Self::Event { .. } => Some(0),
+        }
+    }
+}
+
 /// A slot as a candidate to be taken over; the least is the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ranked {
@@ -239,7 +251,7 @@ impl StreamSlots {
     pub(in crate::pool) fn victim(&mut self, owns_nothing: impl Fn(u32) -> bool) -> Option<u32> {
         for _ in 0..2 {
             while let Some(ranked) = self.ranked.pop() {
-                let is_as_before = self.age(ranked.number) == Some(ranked.age);
+                let is_as_before = self.slot(ranked.number).and_then(Slot::age) == Some(ranked.age);
                 if is_as_before && (ranked.owns || owns_nothing(ranked.number)) {
                     return Some(ranked.number);
                 }
@@ -252,23 +264,13 @@ impl StreamSlots {
     /// Ranks all slots that are taken, the next victim last, and keeps the better half.
     fn rank(&mut self, owns_nothing: impl Fn(u32) -> bool) {
         // The slot of a thread's last event is not exempt: its stream publishes another.
-        let ranked = (0_u32..).zip(&self.slots).filter_map(|(number, _)| {
-            Some(Ranked { owns: !owns_nothing(number), age: self.age(number)?, number })
+        let ranked = (0_u32..).zip(&self.slots).filter_map(|(number, slot)| {
+            Some(Ranked { owns: !owns_nothing(number), age: slot.age()?, number })
         });
         let mut ranked: Vec<Ranked> = ranked.collect();
         ranked.sort_unstable_by(|one, other| other.cmp(one));
         ranked.drain(..ranked.len() / 2);
         self.ranked = ranked;
-    }
-
-    /// When a slot was last used; `None` if it is free.
-    fn age(&self, number: u32) -> Option<u64> {
-        match self.slot(number)? {
-            Slot::Free => None,
-            Slot::Live { used, .. } => Some(*used),
-            // Before any live stream: no work is enqueued on it any more.
-            Slot::Event { .. } => Some(0),
-        }
     }
 
     /// How to wait for the work after which the holes of a number are free.
@@ -445,14 +447,6 @@ impl StreamSlots {
             }
         }
         self.free.push(number);
-    }
-
-    /// The numbers of the two marks.
-    pub(in crate::pool) const MARKS: [u32; 2] = MARKS;
-
-    /// Whether a number is a mark, not a stream's slot.
-    pub(in crate::pool) const fn is_mark(number: u32) -> bool {
-        number >= MOST
     }
 
     /// The number of slots in use.
