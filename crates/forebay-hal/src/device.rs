@@ -189,7 +189,7 @@ pub struct PointerClass {
     pub span: Span,
 }
 
-/// Who orders work: streams and events, copies and fills. Everything that has both groups is one.
+/// Orders work: streams and events, copies and fills. Implemented for everything that has both groups.
 pub trait Queue: Streams + Transfers + Send + Sync + fmt::Debug {}
 
 impl<T: Streams + Transfers + Send + Sync + fmt::Debug + ?Sized> Queue for T {}

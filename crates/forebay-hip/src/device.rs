@@ -9,9 +9,8 @@ use forebay_sync::fork::PerProcess;
 
 use crate::HipDriver;
 
-/// Opens AMD GPUs through HIP.
-///
-/// A HIP device is a [`CudaDevice`] whose [`driver`](CudaDevice::driver) has HIP's functions, and whose kind is
+/// Opens AMD GPUs through HIP. It has no values:
+/// a HIP device is a [`CudaDevice`] whose [`driver`](CudaDevice::driver) has HIP's functions, and whose kind is
 /// [`Hip`](forebay_hal::DeviceKind::Hip).
 #[derive(Debug)]
 pub enum HipDevice {}

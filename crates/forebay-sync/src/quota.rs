@@ -53,7 +53,8 @@ struct Counted {
 impl Counted {
     fn replace(&self, before: Bytes, after: Bytes) {
         self.all.replace(before, after);
-        // Last, and read first by `Share::others`, which then never takes bytes of this pool for those of another.
+        // Last, and read first by `Share::others`, which then never takes bytes that go for those of another pool. Bytes
+        // come only under the heap lock of the pool, under which it is read.
         self.own.fetch_add(after.get().wrapping_sub(before.get()), Ordering::Release);
     }
 

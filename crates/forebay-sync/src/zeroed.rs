@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn all_are_zero_and_can_be_written() {
-        // The last is mapped, but under Miri, to which each element is long.
+        // The last is large enough to be mapped, except under Miri, which is slow for each element.
         for count in [0, 1, 1000, if cfg!(miri) { 1001 } else { 1 << 15 }] {
             // SAFETY: a number of any bits.
             let slice: ZeroedSlice<AtomicU64> = unsafe { ZeroedSlice::new(count) };

@@ -1,6 +1,7 @@
 //! Requests that grow, fail and release, in every order of their threads. The address space, its plans and claims, and the
 //! quota are those of a pool, and so is the order of the steps: plan, reserve and claim under one hold of the lock; the
-//! driver without it; settle and cut under the next.
+//! driver without it; settle and cut under the next. A pool claims plans of more than 128 steps in parts, which is not
+//! modelled here: its own tests claim two steps at a time.
 
 use forebay_core::address_space::{AddressSpace, Boundaries, Claim, Growth, Offset, Plan, Streams};
 use forebay_core::{Bytes, PageSize};

@@ -213,7 +213,7 @@ impl PageProvider {
     /// out of it. Adds the old mappings of moved pages to `aliases`. The caller keeps the heap's slots
     /// [frozen](crate::pool::heap::Heap::frozen) meanwhile.
     ///
-    /// All or nothing: what the plan needs is claimed under the lock it was planned under. Pages are created and mapped
+    /// All or nothing: what the plan needs is claimed first, a large plan in parts (`plan.rs`). Pages are created and mapped
     /// where no request can see them, and enter the address space together. If a step fails, new pages are released and
     /// moved ones put back.
     pub(in crate::pool) fn grow(

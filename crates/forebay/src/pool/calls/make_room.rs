@@ -70,7 +70,8 @@ fn climb(
     wait: &mut WaitBudget,
 ) -> Result<(Address, Source)> {
     let (stream, size) = (request.stream, piece.whole());
-    if !pool.heap().slots.knows(stream) {
+    let is_known = pool.heap().slots.knows(stream);
+    if !is_known {
         check_stream(pool, stream)?;
     }
     strict::recheck_streams(pool, wait);
@@ -84,7 +85,8 @@ fn climb(
         streams: pool.debug.aids.poison,
     };
     // One event makes the holes of the other stream usable, and the far too large hole of the own stream stays whole.
-    if !avoided.streams
+    if is_known
+        && !avoided.streams
         && is_worth_waiting(pool, piece, stream)
         && let Some(found) = wait_for_nearest(pool, &mut backing, piece, stream)
     {
@@ -143,6 +145,8 @@ fn raise_limit_for(pool: &PoolInner, whole: Bytes, request: Request) -> Result<(
         // The callback may have forked.
         pool.birth.check()?;
         if !is_raised {
+            // No driver was asked.
+            pool.backing().refusal = None;
             return Err(report::shortage(pool, request, whole).into());
         }
     }

@@ -155,7 +155,7 @@ impl Front {
         has_cache || self.with_new_cache(heap, stream, &mut work)
     }
 
-    /// As [`with_cache`](Self::with_cache), of a cache that is new.
+    /// As [`with_cache`](Self::with_cache), for a stream without a cache: adds one.
     #[cold]
     #[inline(never)]
     fn with_new_cache(
@@ -171,10 +171,12 @@ impl Front {
         heap.slots.note_seen(stream);
         let done = self.with_own(|caches| {
             caches.add_cache(stream, self.bound.load(Ordering::Relaxed));
+            let done = caches.of(stream).map(|cache| work(heap, cache));
+            // Last: it may take over the slot that `work` knows the stream by.
             if let Some(evicted) = caches.take_evicted() {
                 evicted.empty_into(heap);
             }
-            caches.of(stream).map(|cache| work(heap, cache))
+            done
         });
         done.flatten().is_some()
     }
@@ -239,8 +241,8 @@ impl Front {
         let (units, requested, tag) =
             (block.known.units(), block.known.requested(), block.known.tag());
         let is_cached = units <= SMALL_UNITS || self.is_last_large(block.address);
-        let slot = heap.slot_to_free(stream);
         let free = |heap: &mut Heap, address: Address, units: u64| {
+            let slot = heap.slot_to_free(stream);
             heap.free(address, Bytes::new(units << UNIT_SHIFT), slot);
         };
         let mut reached = false;
