@@ -30,7 +30,7 @@ enum Measurement {
     /// Not started.
     NotStarted,
     /// Running since that time.
-    Running(LeakOnFork<Scope>, Instant),
+    Running(Box<LeakOnFork<Scope>>, Instant),
     /// Done, with its figures by name and its seconds.
     Done(Vec<(&'static str, u64)>, f64),
 }
@@ -69,7 +69,7 @@ impl PyScope {
                 "this measurement is already running; create another one",
             ));
         }
-        *state = Measurement::Running(LeakOnFork::new(scope), Instant::now());
+        *state = Measurement::Running(Box::new(LeakOnFork::new(scope)), Instant::now());
         drop(state);
         Ok(slf)
     }

@@ -43,7 +43,7 @@ pub(in crate::pool) fn mark_live(
     size: Bytes,
     requested: Bytes,
 ) -> Result<Block> {
-    let slot = pool.map.slot(address).ok_or_else(|| Error::NotABlock { address })?;
+    let Some(slot) = pool.map.slot(address) else { return Err(Error::NotABlock { address }) };
     let generation = slot.mark_live(address, size, tagged(requested, thread_slot::tag()));
     Ok(Block { address, size, pool: pool.id, generation })
 }
