@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::Instant;
 
-use forebay_hal::{Fill, Pattern, Stream};
+use forebay_hal::Stream;
 use forebay_host::HostDevice;
 
 use super::*;
@@ -293,30 +293,6 @@ fn no_number_of_streams_makes_a_request_wait() {
     assert_eq!(waits.map(|wait| calls.of(wait)), [0; 3]);
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(pool.held(), Bytes::ZERO);
-}
-
-/// More streams in turn than one thread has caches for and a pool has numbers: each call may evict the cache of a stream,
-/// whose blocks take over the number of another. No memory passes between streams without a wait.
-#[test]
-fn streams_without_number_get_no_memory_of_others_too_early() {
-    let (machine, device) = phantom(Bytes::gib(64));
-    let pool = Pool::new(&device).unwrap();
-    let count = forebay_core::address_space::Streams::MOST as usize + 100;
-    let streams: Vec<Stream> =
-        (0..count).map(|_| Stream::new(&device, Priority::Normal).unwrap()).collect();
-    let mut random = Random::new(7);
-    for _ in 0..4 * count {
-        let stream = streams[usize::try_from(random.below(count as u64)).unwrap()].handle();
-        let size = Bytes::kib(1 << random.below(11));
-        let block = pool.allocate(size, stream).unwrap();
-        let span = Span::new(block.address(), size).unwrap();
-        let fill = Fill::linear(span.start(), span.size(), Pattern::U8(1)).unwrap();
-        // SAFETY: the block is live, and freed on the stream of the fill.
-        unsafe { device.fill(&fill, stream) }.unwrap();
-        pool.free_block(block, stream).unwrap();
-    }
-    device.synchronize_device().unwrap();
-    assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings().first());
 }
 
 /// Events do not pile up: neither on blocks that were used on streams which went, nor for blocks that wait.
