@@ -102,7 +102,7 @@ fn loom_a_request_is_never_lost() {
     });
 }
 
-/// The owner serves a request while another comes: one of the two entries drains what was there.
+/// A request that comes while the owner serves another is served with it, or stays for the next entry.
 #[test]
 fn loom_a_request_that_comes_while_one_is_served_stays_or_is_served() {
     loom::model(|| {

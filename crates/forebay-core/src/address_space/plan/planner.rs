@@ -9,8 +9,8 @@
 //! A planner changes nothing. Of several attempts, the plan that creates the fewest bytes is taken.
 //!
 //! It looks at a bounded number of gaps, kept mappings and free pages beside those that the plan needs, because a pool
-//! plans under its heap lock: at the lowest and the highest gaps, and at the lowest free pages. Only if no place is found
-//! among them does a second planner look at all.
+//! plans under its heap lock: at the lowest and the highest gaps, and at the free pages of one group of holes after another.
+//! If no place is found among them, a second planner looks at all.
 
 use core::cell::{Cell, OnceCell};
 use core::cmp::Reverse;

@@ -13,7 +13,7 @@ use forebay_hal::StreamHandle;
 
 use crate::Result;
 use crate::pool::calls::layered::free_layered;
-use crate::pool::calls::put::{claim, claim_plain, put};
+use crate::pool::calls::put::{claim_plain, claim_slowly, put};
 use crate::pool::front::claimed::ClaimedAs;
 use crate::pool::inner::PoolInner;
 
@@ -78,6 +78,6 @@ fn free_unplain(
     stream: StreamHandle,
     claimed: ClaimedAs,
 ) -> Result<()> {
-    put(pool, &claim(pool, address, claimed)?, stream);
+    put(pool, &claim_slowly(pool, address, claimed)?, stream);
     Ok(())
 }

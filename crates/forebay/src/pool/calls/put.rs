@@ -42,9 +42,14 @@ pub(in crate::pool) fn claim_plain(
     claimed.claim(slot, known).then_some(Claimed { slot, known, address })
 }
 
+/// The same for any block: says why a claim is refused.
 #[cold]
 #[inline(never)]
-fn claim_slowly(pool: &PoolInner, address: Address, claimed: ClaimedAs) -> Result<Claimed<'_>> {
+pub(in crate::pool) fn claim_slowly(
+    pool: &PoolInner,
+    address: Address,
+    claimed: ClaimedAs,
+) -> Result<Claimed<'_>> {
     loop {
         let (slot, known) = live(pool, address)?;
         claimed.check(known, address)?;

@@ -284,7 +284,8 @@ impl DebugChecks {
         Ok(self.probe.first_mismatch(canary, pattern, None)?.is_none())
     }
 
-    /// The first byte of free memory, not in use by any work, that was written to, with the block that was there last.
+    /// Finds the first byte of free memory that was written to, and names the block that was there last. No work may use the
+    /// memory.
     pub(in crate::pool) fn written_since(&self, memory: FreedBlock) -> Result<Option<Error>> {
         let mismatch = self.probe.first_mismatch(memory.span(), Pattern::U8(FREED), None)?;
         let last = |at| lock(&self.recent_frees).at(at);

@@ -125,14 +125,13 @@ impl Front {
 impl Front {
     /// Counts a call that went past the caches: in this thread's cache for the stream all the same, if it may have one.
     pub(in crate::pool) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
-        let mut count_in = |_: &mut Heap, cache: &mut ThreadCache| note(&mut cache.counts);
         let counted =
             self.with_own(|caches| caches.of(stream).map(|cache| note(&mut cache.counts)));
         if counted.flatten().is_some() {
             return;
         }
         let mut heap = lock(&self.heap);
-        if !self.with_new_cache(&mut heap, stream, &mut count_in) {
+        if !self.with_new_cache(&mut heap, stream, &mut |_, cache| note(&mut cache.counts)) {
             note(heap.counts_of(stream));
         }
     }
