@@ -54,8 +54,8 @@ impl HoleIndex {
         at: u64,
         taker: u32,
     ) -> Option<(u64, u64)> {
-        let hole = self.all.beside(at).0.filter(|hole| at < hole.end)?;
-        self.groups.usable_set(taker).has(hole.group).then_some((hole.start, hole.end))
+        let hole = self.all.beside(at).0.filter(|hole| at < hole.end())?;
+        self.groups.usable_set(taker).has(hole.group).then_some((hole.start, hole.end()))
     }
 
     /// Calls `is_enough` with the start and the end of each hole that may go to `taker` and has at least `least` bytes,
@@ -68,12 +68,12 @@ impl HoleIndex {
     ) {
         if self.seams.is_some() {
             let mut trees = self.groups.usable_by(taker).filter_map(|id| self.groups.get(id));
-            let mut is_enough = |hole: &Hole| is_enough(hole.start, hole.end);
+            let mut is_enough = |hole: &Hole| is_enough(hole.start, hole.end());
             trees.any(|group| group.tree.each_of_size(least, &mut is_enough));
         } else {
             let usable = self.groups.usable_set(taker);
             self.all.each_of_size(least, |hole| {
-                usable.has(hole.group) && is_enough(hole.start, hole.end)
+                usable.has(hole.group) && is_enough(hole.start, hole.end())
             });
         }
     }
@@ -120,7 +120,7 @@ impl HoleIndex {
         let (mut own, mut best) = (u64::MAX, (u64::MAX, GroupId::NONE));
         let mut has_good_fit = false;
         self.all.each_of_size(size, |hole| {
-            let length = hole.size();
+            let length = hole.size;
             if usable.has(hole.group) {
                 own = own.min(length);
                 has_good_fit = length - size <= slack;
@@ -139,8 +139,8 @@ impl HoleIndex {
             if part.start == hole.start {
                 self.move_seam(hole.start, |low, _| low, hole.group);
             }
-            if part.end == hole.end {
-                self.move_seam(hole.end, |_, high| high, hole.group);
+            if part.end() == hole.end() {
+                self.move_seam(hole.end(), |_, high| high, hole.group);
             }
         }
         let mut parts = parts.into_iter().flatten();
@@ -263,7 +263,7 @@ impl HoleIndex {
         let mut seams = Seams::default();
         let mut last = Hole::default();
         for hole in self.all.each() {
-            if last.end == hole.start && last.end > 0 && !runs.begins_at(hole.start) {
+            if last.end() == hole.start && last.end() > 0 && !runs.begins_at(hole.start) {
                 seams.insert(last.group, hole.group, hole.start);
             }
             if let Some(group) = self.groups.get_mut(hole.group) {

@@ -139,5 +139,5 @@ impl Lengths {
 }
 
 fn key(hole: Hole) -> (u64, u64) {
-    (hole.size(), hole.start)
+    (hole.size, hole.start)
 }

@@ -96,13 +96,13 @@ impl Holes {
 
     /// Every hole, as address and size, the lowest first. Neighbours that are free in different orders are apart.
     pub fn iter(&self) -> impl Iterator<Item = (Offset, Bytes)> {
-        self.index.all.each().map(|hole| (hole.start, Bytes::new(hole.size())))
+        self.index.all.each().map(|hole| (hole.start, Bytes::new(hole.size)))
     }
 
     /// Where the hole around `at` begins and ends; `None` if `at` is not free.
     pub fn around(&self, at: Offset) -> Option<(Offset, Offset)> {
         let below = self.index.all.beside(at).0;
-        below.filter(|hole| at < hole.end).map(|hole| (hole.start, hole.end))
+        below.filter(|hole| at < hole.end()).map(|hole| (hole.start, hole.end()))
     }
 
     /// Whether a block may lie in `at..end`: pages are there throughout, and one island of them.
@@ -129,7 +129,7 @@ impl Holes {
             return true;
         }
         let mut returned = returned.iter().copied().peekable();
-        let mut holes = self.index.all.each().map(|hole| (hole.start, hole.end)).peekable();
+        let mut holes = self.index.all.each().map(|hole| (hole.start, hole.end())).peekable();
         let mut run: (Offset, Offset) = (0, 0);
         loop {
             let next = match (holes.peek(), returned.peek()) {
@@ -201,7 +201,7 @@ impl Holes {
         end: Offset,
     ) -> impl Iterator<Item = (Offset, Offset, &Streams)> {
         self.overlapping(start, end)
-            .map(move |hole| (hole.start.max(start), hole.end.min(end), self.index.set(&hole)))
+            .map(move |hole| (hole.start.max(start), hole.end().min(end), self.index.set(&hole)))
     }
 
     /// Every hole that overlaps `start..end`.
@@ -212,7 +212,7 @@ impl Holes {
     /// Whether all of `start..end` is free, whatever its streams.
     pub(super) fn covers(&self, start: Offset, end: Offset) -> bool {
         let mut inside = self.overlapping(start, end);
-        let reached = inside.try_fold(start, |at, hole| (hole.start <= at).then_some(hole.end));
+        let reached = inside.try_fold(start, |at, hole| (hole.start <= at).then_some(hole.end()));
         reached.is_some_and(|reached| reached >= end)
     }
 
@@ -236,12 +236,12 @@ impl Holes {
             self.take_filtered(size, taker)?
         };
         self.bytes -= size;
-        let rest = Hole { start: hole.start + size, ..hole };
-        if rest.start == rest.end {
+        let rest = hole.without_first(size);
+        if rest.is_none() {
             self.index.groups.hole_removed(hole.group);
         }
         if self.index.lengths.is_some() {
-            self.index.note_length(Some(hole), Some(rest).filter(|rest| rest.start < rest.end));
+            self.index.note_length(Some(hole), rest);
         }
         Some(hole.start)
     }
@@ -271,14 +271,13 @@ impl Holes {
         let hole = lowest?;
         let (cursor, _) = all.find(hole.start)?;
         let (below, above) = all.neighbours(cursor);
-        if let Some(below) = below.filter(|below| below.end == hole.start) {
+        if let Some(below) = below.filter(|below| below.end() == hole.start) {
             self.index.remove_seam(below.group, hole.group, hole.start);
         }
         self.bytes -= size;
-        let rest = Hole { start: hole.start + size, ..hole };
-        let rest = Some(rest).filter(|rest| rest.start < rest.end);
-        if let Some(above) = above.filter(|above| rest.is_none() && above.start == hole.end) {
-            self.index.remove_seam(hole.group, above.group, hole.end);
+        let rest = hole.without_first(size);
+        if let Some(above) = above.filter(|above| rest.is_none() && above.start == hole.end()) {
+            self.index.remove_seam(hole.group, above.group, hole.end());
         }
         self.index.cut(cursor, hole, rest);
         Some(hole.start)
@@ -341,7 +340,7 @@ impl Holes {
         }
         // A set of one stream can share only that stream.
         let joins = |id: GroupId| groups.set(id).has_number(number);
-        match all.add_fast(Hole { start, end, group }, may_merge, joins) {
+        match all.add_fast(Hole::between(start, end, group), may_merge, joins) {
             FastAdd::Added => groups.hole_added(group, 1),
             FastAdd::Joined(old) => groups.hole_moved(old, group),
             FastAdd::Bridged(below, above) => {
@@ -365,12 +364,12 @@ impl Holes {
     ) -> bool {
         let HoleIndex { all, groups, .. } = &mut self.index;
         let (below, above) = all.beside(start);
-        if below.is_some_and(|below| below.end > start)
+        if below.is_some_and(|below| below.end() > start)
             || above.is_some_and(|above| above.start < end)
         {
             return false;
         }
-        let touched_below = below.filter(|below| below.end == start && may_merge.below);
+        let touched_below = below.filter(|below| below.end() == start && may_merge.below);
         let touched_above = above.filter(|above| above.start == end && may_merge.above);
         let (below, above, group) = match owner {
             StreamsRef::One(number) if number < Streams::MOST => {
@@ -406,8 +405,8 @@ impl Holes {
             self.index.add_seam(other.group, group, end);
         }
         let start = below.map_or(start, |below| below.start);
-        let end = above.map_or(end, |above| above.end);
-        self.index.replace(Hole { start, end, group }, [below, above]);
+        let end = above.map_or(end, |above| above.end());
+        self.index.replace(Hole::between(start, end, group), [below, above]);
         true
     }
 
@@ -415,15 +414,15 @@ impl Holes {
     pub(super) fn remove(&mut self, start: Offset, end: Offset) {
         let touched: Vec<Hole> = self.overlapping(start, end).collect();
         for hole in touched {
-            for at in [hole.start, hole.end] {
+            for at in [hole.start, hole.end()] {
                 if (start..=end).contains(&at)
                     && let Some((low, high)) = self.index.touching(at)
                 {
                     self.index.remove_seam(low.group, high.group, at);
                 }
             }
-            let low = Some(Hole { end: start, ..hole }).filter(|low| low.start < low.end);
-            let high = Some(Hole { start: end, ..hole }).filter(|high| high.start < high.end);
+            let part = |start, end| (start < end).then(|| Hole::between(start, end, hole.group));
+            let (low, high) = (part(hole.start, start), part(end, hole.end()));
             if high.is_some() {
                 self.index.groups.hole_added(hole.group, 1);
             }

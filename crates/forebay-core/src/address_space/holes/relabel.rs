@@ -117,7 +117,7 @@ impl<'a> Relabel<'a> {
             let new = Hole { group: winner, ..hole };
             if !many {
                 index.move_seam(hole.start, |low, _| low, winner);
-                index.move_seam(hole.end, |_, high| high, winner);
+                index.move_seam(hole.end(), |_, high| high, winner);
                 if let Some((cursor, _)) = index.all.find(hole.start) {
                     index.all.change(cursor, hole, new);
                 }
@@ -175,7 +175,7 @@ impl<'a> Relabel<'a> {
     fn seams_by_scan(&self) -> Vec<u64> {
         let (mut found, mut low) = (Vec::new(), Hole::default());
         for high in self.index.all.each() {
-            let touch = low.end == high.start && low.start < low.end;
+            let touch = low.end() == high.start && low.size > 0;
             if touch
                 && (self.changed.contains(&low.group) || self.changed.contains(&high.group))
                 && joins(self.index.set(&low), self.index.set(&high))
@@ -202,6 +202,6 @@ impl<'a> Relabel<'a> {
         }
         let group = index.groups.intern(&common);
         index.groups.hole_added(group, 1);
-        index.replace(Hole { start: low.start, end: high.end, group }, [Some(low), Some(high)]);
+        index.replace(Hole::between(low.start, high.end(), group), [Some(low), Some(high)]);
     }
 }

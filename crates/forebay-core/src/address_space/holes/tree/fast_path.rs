@@ -86,18 +86,17 @@ impl Tree {
         })?;
         visit();
         let holes = target.leaf.holes.as_slice();
-        let index = find_index(holes, |hole| hole.size() >= size)?;
+        let index = find_index(holes, |hole| hole.size >= size)?;
         let hole = *holes.get(index)?;
-        let start = hole.start + size;
-        if start < hole.end.min(target.limit) {
-            target.leaf.holes.set(index, Hole { start, ..hole });
-        } else if start == hole.end && !target.is_short() {
-            target.leaf.holes.remove(index);
-        } else {
-            self.take_slow(size);
-            return Some(hole);
+        match hole.without_first(size) {
+            Some(rest) if rest.start < target.limit => target.leaf.holes.set(index, rest),
+            None if !target.is_short() => target.leaf.holes.remove(index),
+            _ => {
+                self.take_slow(size);
+                return Some(hole);
+            }
         }
-        target.shrank(hole.size(), hole.end - start);
+        target.shrank(hole.size, hole.size - size);
         Some(hole)
     }
 
@@ -111,11 +110,9 @@ impl Tree {
 
     /// Takes `size` bytes off the start of the hole at a cursor.
     pub(in crate::address_space) fn take_at(&mut self, cursor: Cursor, hole: Hole, size: u64) {
-        let start = hole.start + size;
-        if start == hole.end {
-            self.remove(cursor);
-        } else {
-            self.change(cursor, hole, Hole { start, ..hole });
+        match hole.without_first(size) {
+            Some(rest) => self.change(cursor, hole, rest),
+            None => self.remove(cursor),
         }
     }
 
@@ -127,7 +124,8 @@ impl Tree {
         may_merge: MayMerge,
         joins: impl Fn(GroupId) -> bool,
     ) -> FastAdd {
-        let Hole { start, end, group } = hole;
+        let Hole { start, mut size, group } = hole;
+        let end = hole.end();
         let Some(mut target) = self.descend_to_leaf(|inner| Some(inner.child_at(start))) else {
             return FastAdd::Elsewhere;
         };
@@ -143,7 +141,7 @@ impl Tree {
         let holes = leaf.holes.as_mut_slice();
         let is_one = |other: GroupId| other == group || joins(other);
         let above = holes.get(index).copied();
-        let (mut is_one_above, mut size) = (false, end - start);
+        let mut is_one_above = false;
         if let Some(above) = above {
             if above.start < end {
                 return FastAdd::Refused;
@@ -152,32 +150,33 @@ impl Tree {
         }
         let below = index.checked_sub(1).and_then(|index| holes.get_mut(index));
         if let Some(below) = below {
-            if below.end > start {
+            if below.end() > start {
                 return FastAdd::Refused;
             }
-            if below.end == start && may_merge.below && is_one(below.group) {
-                size += below.size();
+            if below.end() == start && may_merge.below && is_one(below.group) {
+                size += below.size;
                 let old = below.group;
                 match above.filter(|_| is_one_above) {
                     None => {
-                        (below.end, below.group) = (end, group);
+                        (below.size, below.group) = (size, group);
                         target.grew(size);
                         return FastAdd::Joined(old);
                     }
                     Some(_) if few => return FastAdd::Elsewhere,
                     Some(above) => {
-                        (below.end, below.group) = (above.end, group);
+                        size += above.size;
+                        (below.size, below.group) = (size, group);
                         leaf.holes.remove(index);
-                        target.grew(size + above.size());
+                        target.grew(size);
                         return FastAdd::Bridged(old, above.group);
                     }
                 }
             }
         }
         if let Some(above) = holes.get_mut(index).filter(|_| is_one_above) {
-            size += above.size();
+            size += above.size;
             let old = above.group;
-            (above.start, above.group) = (start, group);
+            *above = Hole { start, size, group };
             target.grew(size);
             return FastAdd::Joined(old);
         }

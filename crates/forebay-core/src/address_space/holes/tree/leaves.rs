@@ -28,7 +28,7 @@ impl Leaves {
 
     /// How large the largest hole of a leaf is.
     pub(super) fn largest(&self, leaf: usize) -> u64 {
-        self.holes(leaf).iter().map(Hole::size).max().unwrap_or(0)
+        self.holes(leaf).iter().map(|hole| hole.size).max().unwrap_or(0)
     }
 
     /// The hole before a cursor, and the one at it, or the next if it is at the end of its leaf.

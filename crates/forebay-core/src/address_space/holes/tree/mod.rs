@@ -32,15 +32,28 @@ use node::{LEAF_CAPACITY, Leaf, find_index};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hole {
     pub(super) start: u64,
-    pub(super) end: u64,
+    /// Kept instead of the end: a search compares it with one instruction.
+    pub(super) size: u64,
     /// The group whose set has the streams in whose order it is free.
     pub(super) group: GroupId,
 }
 
 impl Hole {
     #[inline]
-    pub(super) fn size(&self) -> u64 {
-        self.end - self.start
+    pub(super) fn between(start: u64, end: u64, group: GroupId) -> Self {
+        Self { start, size: end - start, group }
+    }
+
+    #[inline]
+    pub(super) fn end(&self) -> u64 {
+        self.start + self.size
+    }
+
+    /// Without its first `size` bytes; `None` if it has no more.
+    #[inline]
+    pub(super) fn without_first(self, size: u64) -> Option<Self> {
+        let rest = Self { start: self.start + size, size: self.size - size, ..self };
+        Some(rest).filter(|rest| rest.size > 0)
     }
 }
 
@@ -92,7 +105,7 @@ impl Tree {
     /// The hole that ends at `at` and the one that begins there, if there are both.
     pub(super) fn touching(&self, at: u64) -> Option<(Hole, Hole)> {
         let (below, above) = self.beside(at.checked_sub(1)?);
-        below.zip(above).filter(|(below, above)| below.end == at && above.start == at)
+        below.zip(above).filter(|(below, above)| below.end() == at && above.start == at)
     }
 
     /// Every hole that ends above `at`.
@@ -100,7 +113,7 @@ impl Tree {
         let cursor = self.locate(at);
         let below = cursor.and_then(|cursor| self.leaves.beside(cursor).0);
         let above = cursor.into_iter().flat_map(|cursor| self.leaves.each_from(cursor));
-        below.filter(|below| below.end > at).into_iter().chain(above)
+        below.filter(|below| below.end() > at).into_iter().chain(above)
     }
 
     /// Every hole.
@@ -114,7 +127,7 @@ impl Tree {
         let mut cursor = self.branches.leaf(|inner| lowest(inner.largest_each()))?;
         visit();
         let holes = self.leaves.holes(cursor.leaf);
-        cursor.index = find_index(holes, |hole| hole.size() >= size)?;
+        cursor.index = find_index(holes, |hole| hole.size >= size)?;
         Some((cursor, *holes.get(cursor.index)?))
     }
 
@@ -128,7 +141,7 @@ impl Tree {
         let mut found = None;
         self.branches.each_leaf_with(size, |mut cursor| {
             let holes = self.leaves.holes(cursor.leaf);
-            let index = holes.iter().position(|hole| hole.size() >= size && is_right(hole.group));
+            let index = holes.iter().position(|hole| hole.size >= size && is_right(hole.group));
             let Some(index) = index else { return false };
             cursor.index = index;
             found = holes.get(index).map(|&hole| (cursor, hole));
@@ -143,7 +156,7 @@ impl Tree {
     pub(super) fn each_of_size(&self, size: u64, mut is_enough: impl FnMut(&Hole) -> bool) -> bool {
         self.branches.each_leaf_with(size, |cursor| {
             let mut holes = self.leaves.holes(cursor.leaf).iter();
-            holes.any(|hole| hole.size() >= size && is_enough(hole))
+            holes.any(|hole| hole.size >= size && is_enough(hole))
         })
     }
 
@@ -164,7 +177,7 @@ impl Tree {
             self.split_leaf(cursor, hole);
         } else {
             leaf.holes.insert(cursor.index, hole);
-            self.resized(cursor, 0, hole.size());
+            self.resized(cursor, 0, hole.size);
         }
     }
 
@@ -174,7 +187,7 @@ impl Tree {
         let Some(hole) = leaf.holes.get(cursor.index) else { return };
         leaf.holes.remove(cursor.index);
         let left = leaf.holes.len();
-        self.resized(cursor, hole.size(), 0);
+        self.resized(cursor, hole.size, 0);
         if left <= LEAF_CAPACITY / 4 && self.branches.height > 0 {
             self.merge_short_leaves(cursor, left);
         }
@@ -197,7 +210,7 @@ impl Tree {
         }
         let Some(leaf) = self.leaves.list.get_mut(cursor.leaf) else { return };
         leaf.holes.set(cursor.index, new);
-        self.resized(cursor, old.size(), new.size());
+        self.resized(cursor, old.size, new.size);
     }
 
     /// Updates the largest sizes after a hole in the cursor's leaf went from `old` to `new` bytes.

@@ -138,7 +138,7 @@ impl Leaf {
 
     /// Recomputes the size of the largest hole and returns it.
     pub(super) fn recompute_largest(&mut self) -> u64 {
-        let sizes = self.holes.as_slice().iter().map(Hole::size);
+        let sizes = self.holes.as_slice().iter().map(|hole| hole.size);
         let (largest, second) = sizes.fold((0, 0), |(largest, second), size| {
             (size.max(largest), size.min(largest).max(second))
         });

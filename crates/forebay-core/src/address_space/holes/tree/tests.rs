@@ -37,7 +37,7 @@ fn check_node(tree: &Tree, node: usize, height: usize, (floor, limit): (u64, u64
         let holes = leaves.holes(node);
         assert!(branches.height == 0 || !holes.is_empty());
         assert!(holes.iter().all(|hole| (floor..limit).contains(&hole.start)));
-        let mut others: Vec<u64> = holes.iter().map(super::Hole::size).collect();
+        let mut others: Vec<u64> = holes.iter().map(|hole| hole.size).collect();
         others.sort_unstable();
         let largest = others.pop().unwrap_or(0);
         let second = leaves.list[node].second;
