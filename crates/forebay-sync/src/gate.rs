@@ -92,21 +92,16 @@ impl<T> Gate<T> {
         if self.state.load(Ordering::Acquire) != 0 {
             return None;
         }
-        // SAFETY: the flag is up and the gate was open after that, so whoever shuts it waits for the
-        // flag to go down; the caller promises to be the only owner, and in here once.
-        #[cfg(not(loom))]
-        let data = unsafe { &mut *self.data.get() };
-        #[cfg(loom)]
-        let data = self.data.get_mut();
-        Some(OwnerGuard { data, inside })
+        // SAFETY: the flag is up and the gate was open after that.
+        Some(unsafe { self.let_in(inside) })
     }
 
-    /// Does `work` with the data; `None`, and nothing done, while the gate is shut.
+    /// The same with a full barrier, whatever visitors have left behind: `None` only while the gate is shut.
     ///
     /// # Safety
     ///
-    /// * As for [`pass`](Self::pass); `work` does not enter or shut this gate.
-    pub unsafe fn enter<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+    /// * As for [`pass`](Self::pass).
+    pub unsafe fn pass_fenced(&self) -> Option<OwnerGuard<'_, T>> {
         self.inside.store(true, Ordering::Relaxed);
         barrier::full();
         let inside = InsideFlag(&self.inside);
@@ -118,8 +113,35 @@ impl<T> Gate<T> {
             self.state.fetch_and(!(EMPTIED | COUNTED), Ordering::Relaxed);
         }
         // SAFETY: as in `pass`.
-        let done = unsafe { with(&self.data, work) };
-        drop(inside);
+        Some(unsafe { self.let_in(inside) })
+    }
+
+    /// The data for the owner, who is inside.
+    ///
+    /// # Safety
+    ///
+    /// * The flag went up before the gate was seen open, and [`pass`](Self::pass)'s conditions hold.
+    #[inline(always)]
+    unsafe fn let_in<'a>(&'a self, inside: InsideFlag<'a>) -> OwnerGuard<'a, T> {
+        // SAFETY: a visitor that shuts the gate waits until the flag is down. The caller is the only owner and has entered
+        // once.
+        #[cfg(not(loom))]
+        let data = self.data.get();
+        #[cfg(loom)]
+        let data = self.data.get_mut();
+        OwnerGuard { data, inside }
+    }
+
+    /// Does `work` with the data; `None`, and nothing done, while the gate is shut.
+    ///
+    /// # Safety
+    ///
+    /// * As for [`pass`](Self::pass); `work` does not enter or shut this gate.
+    pub unsafe fn enter<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        // SAFETY: the caller's promise.
+        let mut passed = unsafe { self.pass_fenced() }?;
+        let done = work(passed.data());
+        passed.leave();
         Some(done)
     }
 
@@ -152,9 +174,10 @@ impl<T> Gate<T> {
 
 /// The owner inside, with the data. Leaves when dropped.
 pub struct OwnerGuard<'a, T> {
-    // Before the flag goes down.
+    // Before the flag goes down. Not a reference: one that is passed to a function is valid until that returns, and
+    // `leave` returns after a visitor may have come.
     #[cfg(not(loom))]
-    data: &'a mut T,
+    data: *mut T,
     #[cfg(loom)]
     data: loom::cell::MutPtr<T>,
     inside: InsideFlag<'a>,
@@ -164,10 +187,11 @@ impl<T> OwnerGuard<'_, T> {
     /// The data.
     #[inline(always)]
     pub fn data(&mut self) -> &mut T {
+        // SAFETY: the flag is up while the guard is there (see `let_in`), and the guard is borrowed as long as the data.
         #[cfg(not(loom))]
-        return self.data;
+        return unsafe { &mut *self.data };
         #[cfg(loom)]
-        // SAFETY: as in `pass`, and the model checker looks.
+        // SAFETY: likewise, and the model checker looks.
         return unsafe { self.data.deref() };
     }
 

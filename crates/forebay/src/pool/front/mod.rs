@@ -144,14 +144,8 @@ impl Front {
         stream: StreamHandle,
         mut work: impl FnMut(&mut Heap, &mut ThreadCache),
     ) -> bool {
-        let mut has_cache = false;
-        self.with_own(|caches| {
-            if let Some(cache) = caches.of(stream) {
-                has_cache = true;
-                work(heap, cache);
-            }
-        });
-        has_cache || self.with_new_cache(heap, stream, &mut work)
+        let done = self.with_own(|caches| caches.of(stream).map(|cache| work(heap, cache)));
+        done.flatten().is_some() || self.with_new_cache(heap, stream, &mut work)
     }
 
     /// As [`with_cache`](Self::with_cache), for a stream without a cache: adds one.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::Front;
 use super::thread_cache::ThreadCaches;
-use crate::sync::gate::Gate;
+use crate::sync::gate::{Gate, OwnerGuard};
 use crate::sync::tracked::try_lock;
 
 /// This thread's gate of a pool.
@@ -25,36 +25,37 @@ impl Front {
 
     /// Runs `work` with this thread's caches, created if it has none; `None` if no thread slots are left. `work` must not
     /// enter a gate itself.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pool) fn with_own<R>(
         &self,
-        work: impl FnMut(&mut ThreadCaches) -> R,
+        work: impl FnOnce(&mut ThreadCaches) -> R,
     ) -> Option<R> {
         Some(self.own_gate()?.enter(work))
     }
 }
 
-impl OwnGate<'_> {
+impl<'a> OwnGate<'a> {
     /// Runs `work` inside the gate.
     #[inline(always)]
-    pub(super) fn enter<R>(self, mut work: impl FnMut(&mut ThreadCaches) -> R) -> R {
+    pub(super) fn enter<R>(self, work: impl FnOnce(&mut ThreadCaches) -> R) -> R {
         // SAFETY: the gate belongs to this thread by its thread slot, and `work` enters no gate.
-        if let Some(mut passed) = unsafe { self.gate.pass() } {
-            return work(passed.data());
-        }
-        self.wait_and_enter(&mut work)
+        let mut passed = match unsafe { self.gate.pass() } {
+            Some(passed) => passed,
+            None => self.wait_and_pass(),
+        };
+        work(passed.data())
     }
 
     #[cold]
     #[inline(never)]
-    fn wait_and_enter<R>(self, work: &mut dyn FnMut(&mut ThreadCaches) -> R) -> R {
+    fn wait_and_pass(self) -> OwnerGuard<'a, ThreadCaches> {
         loop {
             if self.gate.is_asked() {
                 self.serve_flush_request();
             }
             // SAFETY: as in `enter`.
-            if let Some(done) = unsafe { self.gate.enter(&mut *work) } {
-                return done;
+            if let Some(passed) = unsafe { self.gate.pass_fenced() } {
+                return passed;
             }
             self.front.all.0.wait();
         }
