@@ -20,6 +20,10 @@ const MIRI: Duration = Duration::from_secs(900);
 /// How many cases a random test tries in the inner loop.
 const QUICK_CASES: &str = "32";
 
+/// How Miri runs tests. proptest asks where it is, to keep failures it found; no test opens anything else. Threads take
+/// turns ten times as often as they would: what one does between two steps of another is what there is to see.
+const MIRI_FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-preemption-rate=0.1";
+
 /// How many cases a random test tries under Miri, which runs some hundred times slower.
 const MIRI_CASES: &str = "4";
 
@@ -106,8 +110,7 @@ pub(super) fn miri(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     }
     let task = place
         .rustup(UNDER_MIRI.split_whitespace(), MIRI)
-        // proptest asks where it is, to keep failures it found; no test opens anything else.
-        .variable("MIRIFLAGS", "-Zmiri-disable-isolation")
+        .variable("MIRIFLAGS", MIRI_FLAGS)
         // Tests panic on purpose, and naming the calls of a stack takes Miri seconds.
         .variable("RUST_BACKTRACE", "0")
         .variable("PROPTEST_CASES", MIRI_CASES);
