@@ -240,6 +240,18 @@ impl Pool {
     /// Takes back blocks that were freed while other streams used them, as far as those streams are done, and does
     /// other deferred work, such as the rest of a [`collect`](Self::collect). Does not wait. The pool takes blocks back by
     /// itself before it grows.
+    ///
+    /// ```
+    /// # use forebay::{Bytes, HostDevice, Pool, Priority, Stream, StreamHandle};
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let (copies, own) = (Stream::new(pool.device(), Priority::Normal)?, StreamHandle::DEFAULT);
+    /// let block = pool.allocate(Bytes::mib(1), own)?;
+    /// pool.record_use(block.address(), copies.handle())?;
+    /// pool.free(block.address(), own)?; // reused only after the copies
+    /// copies.synchronize()?;
+    /// pool.process_deferred()?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
     pub fn process_deferred(&self) -> Result<()> {
         upkeep::process_deferred(&self.shared)
     }
@@ -248,6 +260,13 @@ impl Pool {
 /// # Limits and trimming
 impl Pool {
     /// The most memory that the pool may take from the device. Does not wait.
+    ///
+    /// ```
+    /// # use forebay::{Bytes, HostDevice, PoolOptions};
+    /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&HostDevice::open()?)?;
+    /// assert_eq!(pool.limit(), Bytes::mib(64));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
     pub fn limit(&self) -> Bytes {
         self.shared.group.limits.limit()
     }
@@ -286,6 +305,13 @@ impl Pool {
     ///
     /// Does not wait for work: memory that work may still use stays in the pool. The upkeep thread, the next call of
     /// this, and [`process_deferred`](Self::process_deferred) return it when the work is done.
+    ///
+    /// ```
+    /// # use forebay::{HostDevice, Pool};
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let returned = pool.collect(std::time::Duration::from_secs(60))?; // what lay idle for a minute
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
     pub fn collect(&self, age: Duration) -> Result<Bytes> {
         upkeep::collect(&self.shared, age)
     }
@@ -346,7 +372,9 @@ impl Pool {
     /// those that share it, in place of those of the last call. They are in no figure.
     #[doc(hidden)]
     pub fn count_outside(&self, bytes: Bytes) {
-        self.shared.group.set_outside(bytes);
+        if !self.shared.is_inherited() {
+            self.shared.group.set_outside(bytes);
+        }
     }
 
     /// Makes the peaks of [`group_figures`](Self::group_figures) begin anew, at what the figures are now. Blocks that

@@ -8,12 +8,14 @@
 //! A pool [reserves](crate::sync::quota) what it is about to take from the device before it does so, so that the pools of
 //! a group exceed the limit in no order of their threads.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use forebay_core::Bytes;
 
 use crate::pool::common::limits::Limits;
+use crate::sync::lock;
+use crate::sync::map::Side;
 use crate::sync::quota::Quota;
 
 /// Bytes of small and of large blocks.
@@ -62,16 +64,13 @@ struct Gauge {
 }
 
 impl Gauge {
-    /// Changes the part of one pool. The sum is never below zero: each pool takes away what it added.
+    /// Adds `more` bytes, which wraps for fewer. The sum is never below zero: each pool takes away what it added.
     #[inline]
-    fn change(&self, before: Bytes, after: Bytes) {
-        if before == after {
-            return;
-        }
-        let more = after.get().wrapping_sub(before.get());
+    fn add(&self, more: u64) {
         let now = self.now.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
-        // Most changes are no peak, and a load is cheaper than an exchange.
-        if now > self.peak.load(Ordering::Relaxed) && after > before {
+        // Most changes are no peak, and a load is cheaper than an exchange. Fewer bytes are never a peak, even after a
+        // reset in between.
+        if now > self.peak.load(Ordering::Relaxed) && more.cast_signed() > 0 {
             self.peak.fetch_max(now, Ordering::Relaxed);
         }
     }
@@ -101,12 +100,29 @@ struct SideGauges {
 }
 
 impl SideGauges {
+    /// Replaces the bytes of one pool on one side.
     #[inline]
-    fn change(&self, before: BySide, after: BySide) {
-        let ([small, large], [small_after, large_after]) = (before, after);
-        self.small.change(small, small_after);
-        self.large.change(large, large_after);
-        self.both.change(sum(before), sum(after));
+    fn replace(&self, side: Side, before: &mut Bytes, after: Bytes) {
+        let more = after.get().wrapping_sub(before.get());
+        if more == 0 {
+            return;
+        }
+        *before = after;
+        self.both.add(more);
+        match side {
+            Side::Small => self.small.add(more),
+            Side::Large => self.large.add(more),
+        }
+    }
+
+    /// Replaces the bytes of one pool on both sides. The sum changes once, so bytes that
+    /// move from one side to the other make no peak.
+    fn replace_both(&self, before: &mut BySide, after: BySide) {
+        let more = |before: Bytes, after: Bytes| after.get().wrapping_sub(before.get());
+        self.both.add(more(sum(*before), sum(after)));
+        self.small.add(more(before[0], after[0]));
+        self.large.add(more(before[1], after[1]));
+        *before = after;
     }
 
     fn all(&self) -> [&Gauge; 3] {
@@ -121,8 +137,9 @@ pub(in crate::pool) struct Group {
     pub(in crate::pool) limits: Limits,
     /// Bytes held and reserved.
     pub(in crate::pool) quota: Quota,
-    /// Of those, bytes that are held by none of the pools.
-    outside: AtomicU64,
+    /// Of those, bytes that are held by none of the pools. The lock makes replacing
+    /// them one step: otherwise two threads could subtract bytes that are not yet added, and the quota would wrap.
+    outside: Mutex<Bytes>,
     held: SideGauges,
     out: SideGauges,
 }
@@ -141,8 +158,9 @@ impl Group {
 
     /// Counts `bytes` that none of the pools holds against the limit, in place of those of the last call.
     pub(in crate::pool) fn set_outside(&self, bytes: Bytes) {
-        let before = self.outside.swap(bytes.get(), Ordering::Relaxed);
-        self.quota.replace(Bytes::new(before), bytes);
+        let mut outside = lock(&self.outside);
+        self.quota.replace(*outside, bytes);
+        *outside = bytes;
     }
 
     pub(in crate::pool) fn reset_peaks(&self) {
@@ -164,24 +182,26 @@ impl PoolGauges {
         Self { group: Arc::clone(group), held: none, out: none }
     }
 
-    /// Publishes the bytes in live or cached blocks.
+    /// Publishes the bytes in live or cached blocks of one side. Returns those of both.
     #[inline]
-    pub(in crate::pool) fn set_out(&mut self, out: BySide) {
-        self.group.out.change(self.out, out);
-        self.out = out;
+    pub(in crate::pool) fn set_out(&mut self, side: Side, bytes: Bytes) -> Bytes {
+        let [small, large] = &mut self.out;
+        let before = if side == Side::Small { small } else { large };
+        self.group.out.replace(side, before, bytes);
+        sum(self.out)
     }
 
     /// Publishes the bytes held.
     pub(in crate::pool) fn set_held(&mut self, held: BySide) {
-        self.group.held.change(self.held, held);
-        self.held = held;
+        self.group.held.replace_both(&mut self.held, held);
     }
 }
 
 impl Drop for PoolGauges {
     /// The pool has returned its memory.
     fn drop(&mut self) {
-        self.set_out([Bytes::ZERO; 2]);
-        self.set_held([Bytes::ZERO; 2]);
+        let nothing = [Bytes::ZERO; 2];
+        self.group.out.replace_both(&mut self.out, nothing);
+        self.set_held(nothing);
     }
 }

@@ -11,6 +11,7 @@ use forebay_core::Bytes;
 use crate::pool::common::group::{BySide, Group, PoolGauges, sum};
 use crate::pool::common::limits::HeldGauge;
 use crate::pool::heap::scope_peaks::ScopePeaks;
+use crate::sync::map::Side;
 use crate::sync::quota::Share;
 
 /// The bytes of a pool.
@@ -61,27 +62,26 @@ impl Ledger {
         [small, large.saturating_add(self.outgoing).saturating_add(self.guarded)]
     }
 
-    /// Bytes out of the holes by side, of which `taken` are in address spaces. Guarded blocks count as large.
-    #[inline]
-    pub(in crate::pool) fn out(&self, [small, large]: BySide) -> BySide {
-        [small, large.saturating_add(self.guarded)]
+    /// Bytes out of the holes, of which `taken` are in address spaces.
+    pub(in crate::pool) fn out(&self, taken: BySide) -> Bytes {
+        sum(taken).saturating_add(self.guarded)
     }
 
-    /// Publishes what is out of the holes.
+    /// Publishes what is out of the holes of a side, of which `taken` bytes are in its address space. Guarded blocks count
+    /// as large. Returns what is out of the holes of both sides.
     #[inline]
-    pub(in crate::pool) fn set_out(&mut self, taken: BySide) {
-        self.gauges.set_out(self.out(taken));
+    pub(in crate::pool) fn set_out(&mut self, side: Side, taken: Bytes) -> Bytes {
+        let guarded = if side == Side::Large { self.guarded } else { Bytes::ZERO };
+        self.gauges.set_out(side, taken.saturating_add(guarded))
     }
 
     /// The same after it became more: updates the peaks.
     #[inline]
-    pub(in crate::pool) fn raise_out(&mut self, taken: BySide) {
-        let by_side = self.out(taken);
-        let out = sum(by_side);
+    pub(super) fn raise_out(&mut self, side: Side, taken: Bytes) {
+        let out = self.set_out(side, taken);
         self.peak_out = self.peak_out.max(out);
         self.window_peak = self.window_peak.max(out);
         self.scopes.note(out);
-        self.gauges.set_out(by_side);
     }
 
     /// Publishes what is held, and updates its peak.

@@ -94,8 +94,7 @@ impl Heap {
 
     /// Bytes out of the holes: in live blocks, in magazines, or on their way between them.
     pub(in crate::pool) fn out(&self) -> Bytes {
-        let [small, large] = self.ledger.out(self.spaces.taken());
-        small.saturating_add(large)
+        self.ledger.out(self.spaces.taken())
     }
 
     /// Changes the ledger, and publishes what is held then.
@@ -107,7 +106,7 @@ impl Heap {
     /// Sets the bytes of guarded blocks.
     pub(in crate::pool) fn set_guarded(&mut self, size: Bytes) {
         self.account(|ledger| ledger.set_guarded(size));
-        self.ledger.raise_out(self.spaces.taken());
+        self.ledger.raise_out(Side::Large, self.spaces.of(Side::Large).taken_bytes());
     }
 
     /// Counts `size` bytes as returned to the device: room to grow.
@@ -126,7 +125,8 @@ impl Heap {
     #[inline]
     pub(in crate::pool) fn allocate(&mut self, piece: Piece, slot: u32) -> Option<Address> {
         let found = self.spaces.allocate(piece, slot)?;
-        self.ledger.raise_out(self.spaces.taken());
+        let side = piece.side();
+        self.ledger.raise_out(side, self.spaces.of(side).taken_bytes());
         Some(found)
     }
 
@@ -134,8 +134,9 @@ impl Heap {
     /// are not free.
     #[must_use]
     pub(in crate::pool) fn allocate_at(&mut self, address: Address, size: Bytes) -> bool {
-        let taken = self.spaces.of_mut(Side::of(size)).allocate_at(address.get(), size).is_ok();
-        self.ledger.raise_out(self.spaces.taken());
+        let side = Side::of(size);
+        let taken = self.spaces.of_mut(side).allocate_at(address.get(), size).is_ok();
+        self.ledger.raise_out(side, self.spaces.of(side).taken_bytes());
         taken
     }
 
@@ -227,7 +228,8 @@ impl Heap {
     pub(in crate::pool) fn free(&mut self, address: Address, size: Bytes, slot: u32) {
         self.spaces.free(address, size, slot);
         self.arrivals += 1;
-        self.ledger.set_out(self.spaces.taken());
+        let side = Side::of(size);
+        self.ledger.set_out(side, self.spaces.of(side).taken_bytes());
     }
 
     /// Frees a block that was freed on the stream of a serial, in whatever order that stream's memory has now.
@@ -254,7 +256,8 @@ impl Heap {
     pub(in crate::pool) fn free_for_all(&mut self, block: FreedBlock) {
         self.spaces.free_for_all(block.address, block.size);
         self.arrivals += 1;
-        self.ledger.set_out(self.spaces.taken());
+        let side = Side::of(block.size);
+        self.ledger.set_out(side, self.spaces.of(side).taken_bytes());
     }
 
     /// Frees a block whose last use is known to be over only after a wait for the whole device.

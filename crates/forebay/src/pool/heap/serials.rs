@@ -153,7 +153,7 @@ impl Serials {
     }
 
     /// Whether only a wait for the device can cover the work of a stream, now or later.
-    pub(in crate::pool) fn is_lost(&self, serial: Serial) -> bool {
+    pub(super) fn is_lost(&self, serial: Serial) -> bool {
         self.was_evicted(serial) && !matches!(self.states.get(&serial), Some(SerialState::At(_)))
     }
 

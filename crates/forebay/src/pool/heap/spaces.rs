@@ -123,7 +123,7 @@ impl Spaces {
     }
 
     /// Moves the holes of one number to another, whose order comes after it.
-    pub(in crate::pool) fn hand_over(&mut self, from: u32, to: u32) {
+    pub(super) fn hand_over(&mut self, from: u32, to: u32) {
         self.each(|space| space.holes_mut().hand_over(Streams::only(from), Streams::only(to)));
     }
 
@@ -135,7 +135,7 @@ impl Spaces {
     }
 
     /// The same for any of several owners.
-    pub(in crate::pool) fn record_wait_any(&mut self, taker: u32, owners: Streams) {
+    pub(super) fn record_wait_any(&mut self, taker: u32, owners: Streams) {
         self.each(|space| space.holes_mut().record_wait_any(Streams::only(taker), owners));
     }
 
@@ -145,7 +145,7 @@ impl Spaces {
     }
 
     /// Whether no hole is free in the order of a number.
-    pub(in crate::pool) fn owns_nothing(&self, number: u32) -> bool {
+    pub(super) fn owns_nothing(&self, number: u32) -> bool {
         self.both().iter().all(|space| space.holes().owns_nothing(Streams::only(number)))
     }
 

@@ -316,7 +316,7 @@ impl StreamSlots {
 
     /// Records that the slot of a live stream is about to be taken over. Without recorded `uses` of any stream, earlier
     /// evictions no longer matter.
-    pub(in crate::pool) fn note_eviction(&mut self, number: u32, uses: bool) {
+    pub(super) fn note_eviction(&mut self, number: u32, uses: bool) {
         if !uses {
             self.serials.forget_evictions();
         } else if let Some(&Slot::Live { serial, .. }) = self.slot(number) {
@@ -379,7 +379,7 @@ impl StreamSlots {
     }
 
     /// Whether a number still stands for the published event with this serial, of a live stream.
-    pub(in crate::pool) fn is_published(&self, number: u32, serial: Serial) -> bool {
+    pub(super) fn is_published(&self, number: u32, serial: Serial) -> bool {
         matches!(
             self.slot(number),
             Some(Slot::Event { serial: now, publisher: Some(_), .. }) if *now == serial

@@ -44,7 +44,7 @@ impl Uses {
 
     /// Adds a use until `event`. Those that are done go each time the number has doubled.
     #[cfg(feature = "host")]
-    pub(in crate::pool) fn add_event(&mut self, event: Arc<LoggedEvent>) {
+    pub(super) fn add_event(&mut self, event: Arc<LoggedEvent>) {
         if self.events.len() >= self.events_full_at.max(Self::FEW) {
             self.events.retain(|event| !event.is_reached());
             self.events_full_at = 2 * self.events.len();

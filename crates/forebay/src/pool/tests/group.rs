@@ -206,3 +206,39 @@ fn threads_that_grow_several_pools_stay_below_the_limit() {
     let all = pool.allocate(limit, DEFAULT).unwrap();
     pool.free_block(all, DEFAULT).unwrap();
 }
+
+/// Pages on their way to the device and back count as those of large blocks, small ones too: taken back, they change sides.
+#[test]
+fn bytes_that_change_sides_make_no_peak() {
+    use crate::pool::common::group::{Group, PoolGauges};
+    let group = Arc::<Group>::default();
+    let mut gauges = PoolGauges::new(&group);
+    let (none, some) = (Bytes::ZERO, Bytes::mib(3));
+    for held in [[none, some], [some, none], [none, some]] {
+        gauges.set_held(held);
+        assert_eq!(group.figures().held.peak, some);
+    }
+    drop(gauges);
+    assert_eq!(group.held(), none);
+}
+
+#[test]
+fn bytes_outside_are_replaced_once_whoever_does_it() {
+    use crate::pool::common::group::Group;
+    let (group, most) = (Group::default(), Bytes::mib(1));
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let group = &group;
+            scope.spawn(move || {
+                for round in 0..300_000 {
+                    let is_one = (thread + round) % 2 == 0;
+                    group.set_outside(if is_one { most } else { Bytes::ZERO });
+                    let claimed = group.quota.claimed();
+                    assert!(claimed <= most, "{claimed} of {most}");
+                }
+            });
+        }
+    });
+    group.set_outside(Bytes::ZERO);
+    assert_eq!(group.quota.claimed(), Bytes::ZERO);
+}
