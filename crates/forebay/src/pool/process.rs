@@ -25,6 +25,11 @@ impl DevicePool {
         lock(&self.pool)
     }
 
+    /// Takes the pool out. It is dropped without the lock: dropping the last reference to a pool waits for its device.
+    fn take(&self) -> Option<Pool> {
+        self.pool().take()
+    }
+
     /// Whether this is the same device object, not an equal one. The entry keeps its device alive, so no other object
     /// can have its address.
     fn is_of(&self, device: &Arc<dyn Device>) -> bool {
@@ -121,14 +126,13 @@ impl Pool {
             let found = device_pools.iter().position(|device_pool| device_pool.is_of(device));
             found.map(|found| device_pools.swap_remove(found))
         };
-        // Not under the lock: dropping the last reference to a pool waits for its device.
-        gone.is_some_and(|device_pool| device_pool.pool().take().is_some())
+        gone.is_some_and(|device_pool| device_pool.take().is_some())
     }
 
     /// Removes the process pools of all devices, and returns how many there were.
     pub fn forget_process_pools() -> usize {
         let gone = core::mem::take(&mut *device_pools());
-        gone.iter().filter(|device_pool| device_pool.pool().take().is_some()).count()
+        gone.iter().filter(|device_pool| device_pool.take().is_some()).count()
     }
 
     /// The living pool that has a live block at `address`; `None` if no pool has one, or two have.

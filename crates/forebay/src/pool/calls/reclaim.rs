@@ -9,6 +9,7 @@
 //! Memory on its way to the heap or the device is announced by [`Reclaiming`], which other requests wait for.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use forebay_core::address_space::Streams;
 use forebay_core::{Address, Bytes};
@@ -26,6 +27,10 @@ use crate::pool::heap::Piece;
 use crate::pool::inner::PoolInner;
 use crate::sync::map::Side;
 use crate::sync::tracked::lock;
+
+/// How long a request waits for others that release memory, even if it may not wait for work: those may not either, so they
+/// only make driver calls.
+const TURNS: Duration = Duration::from_secs(1);
 
 /// What a request has not tried yet to get memory back.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +84,7 @@ impl Drop for ReleaseTurn<'_> {
 ///
 /// The request has no claim on what other threads free and take meanwhile. It looks again only after one of them has
 /// returned memory, or while work is pending that holds some: so it ends, at the latest when the deadline passes.
-pub(in crate::pool) fn reclaim(
+pub(super) fn reclaim(
     pool: &PoolInner,
     piece: Piece,
     stream: StreamHandle,
@@ -88,7 +93,7 @@ pub(in crate::pool) fn reclaim(
     if pool.captures.any() || feasibility::is_infeasible(pool, piece, true) {
         return Ok(None);
     }
-    let (mut effort, mut turn) = (Effort::Wait, None);
+    let (mut effort, mut turn, mut patience) = (Effort::Wait, None, None);
     // The failures on the way are the reason if the memory does not come.
     let (mut outcome, mut has_settled) = (Ok(()), true);
     loop {
@@ -111,8 +116,9 @@ pub(in crate::pool) fn reclaim(
             Effort::ReleaseSome | Effort::ReleaseAll if turn.is_none() => {
                 turn = ReleaseTurn::begin(pool);
                 if turn.is_none() {
-                    waits::wait_for_reclaims(pool, deadline);
-                    effort = if deadline.has_passed() { Effort::Nothing } else { effort };
+                    let patience = *patience.get_or_insert_with(|| deadline.or_after(TURNS));
+                    waits::wait_for_reclaims(pool, patience);
+                    effort = if patience.has_passed() { Effort::Nothing } else { effort };
                 }
                 continue;
             }

@@ -33,6 +33,12 @@ impl Deadline {
         }
     }
 
+    /// The same, but not before `least` has passed from now on.
+    pub(in crate::pool) fn or_after(self, least: Duration) -> Self {
+        let Some(end) = self.instant() else { return Self::Never };
+        Instant::now().checked_add(least).map_or(Self::Never, |least| Self::At(end.max(least)))
+    }
+
     pub(in crate::pool) fn has_passed(self) -> bool {
         self.remaining().is_some_and(|left| left.is_zero())
     }
