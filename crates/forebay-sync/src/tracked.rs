@@ -2,8 +2,10 @@
 //! lock.
 //!
 //! A wait for the device may last as long as the program's own work, and that work may wait for a thread
-//! that needs the lock. So **a pool holds none of its locks while it waits for the device**. Every call of a
-//! pool that can wait goes through `CallLog::wait`, which checks [`held`].
+//! that needs the lock. So **a pool holds none of its locks while it waits for the program's work**. Its calls go through
+//! `CallLog::wait`, which checks [`held`]; the last drop, a helper thread that holds no lock, and the debug checks' waits for
+//! a stream of their own do not. Locks that the pool takes last and releases at once are not counted: those of its history,
+//! its call log and process-wide lists.
 
 use core::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};

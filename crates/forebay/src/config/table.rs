@@ -42,7 +42,7 @@ macro_rules! for_each_key {
             PressureLow pressure_low: Fraction = Fraction::percent(30), AnyTime, Any;
             /// Use of the limit from which idle memory is cleaned up.
             PressureModerate pressure_moderate: Fraction = Fraction::percent(80), AnyTime, Any;
-            /// Use of the limit from which the program is warned.
+            /// Use of the limit from which the pressure is high.
             PressureHigh pressure_high: Fraction = Fraction::percent(90), AnyTime, Any;
             /// Use of the limit from which idle memory is given back: up to 24 pages with the request that reaches it, the rest with later growth or by upkeep.
             PressureCritical pressure_critical: Fraction = Fraction::percent(95), AnyTime, Any;

@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!   PoolInner ── sizes     rounding                                     no lock
-//!             ├─ front     thread caches behind gates                   no lock
+//!             ├─ front     thread caches behind gates                   gates; no lock on a hit
 //!             ├─ map       the state of the block at an address         atomics
 //!             ├─ heap      holes by stream order                        heap lock; front and backing take it themselves
 //!             ├─ backing   pages, deferred work, the driver             backing lock, before the heap lock
 //!             ├─ debug     checks                                       a lock for each
 //!             ├─ group     the limit, shared with other pools           atomics
 //!             ├─ settings  of this pool                                 settings lock
-//!             ├─ history   events and observers; log: driver calls      locks of their own, taken last
+//!             ├─ history   events and observers; log: driver calls      history before the gates, log last
 //!             └─ upkeep    pressure and ages                            upkeep lock
 //! ```
 

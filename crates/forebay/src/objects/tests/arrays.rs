@@ -43,7 +43,7 @@ fn no_array_is_longer_than_memory() {
     assert!(matches!(refused, ArrayError::OutOfMemory { .. }), "{refused}");
     assert_eq!(pool.statistics(), Default::default());
     // Elements without a size need no memory.
-    assert_eq!(ArrayPool::<()>::new().rent(1 << 60).unwrap().len(), 1 << 60);
+    assert_eq!(ArrayPool::<()>::new().rent(1 << 20).unwrap().len(), 1 << 20);
 }
 
 #[test]

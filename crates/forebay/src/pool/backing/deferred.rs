@@ -114,17 +114,17 @@ impl Deferred {
     }
 
     /// Drops the tasks that are due and that `is_done` says are done.
-    pub(in crate::pool) fn discard_ready(&mut self, mut is_done: impl FnMut(&Task) -> bool) {
+    pub(super) fn discard_ready(&mut self, mut is_done: impl FnMut(&Task) -> bool) {
         self.ready.retain(|task| !is_done(task));
     }
 
     /// Adds a task that is due.
-    pub(in crate::pool) fn push_ready(&mut self, task: Task) {
+    pub(super) fn push_ready(&mut self, task: Task) {
         self.ready.push(task);
     }
 
     /// Adds a task that was due and failed, for the next pass.
-    pub(in crate::pool) fn push_failed(&mut self, task: Task) {
+    pub(super) fn push_failed(&mut self, task: Task) {
         self.failed.push(task);
     }
 
@@ -225,7 +225,7 @@ impl Deferred {
     }
 
     /// Makes the tasks that failed due again.
-    pub(in crate::pool) fn retry_failed(&mut self) {
+    pub(super) fn retry_failed(&mut self) {
         self.ready.append(&mut self.failed);
     }
 
@@ -255,7 +255,7 @@ impl Deferred {
     }
 
     /// All work is done: makes every task due.
-    pub(in crate::pool) fn settle_all(&mut self) {
+    pub(super) fn settle_all(&mut self) {
         self.queues.clear();
         self.unknown.clear();
         self.ready.extend(self.waiting.drain().map(|(_, (task, _))| task));
@@ -278,7 +278,7 @@ impl Deferred {
     }
 
     /// The pages that have old mappings.
-    pub(in crate::pool) fn aliased_pages(&self) -> BTreeSet<u64> {
+    pub(super) fn aliased_pages(&self) -> BTreeSet<u64> {
         let aliases = self.tasks().filter_map(|task| match task {
             Task::ClearAlias(_, alias) => Some(alias.page),
             _ => None,
@@ -288,7 +288,7 @@ impl Deferred {
 
     /// Takes the tasks that are due: first those that release a slot, then old mappings, then pages; at most
     /// [`MOST_SLOW`] slow ones. Returns whether more are due.
-    pub(in crate::pool) fn take_ready(&mut self) -> (Vec<Task>, bool) {
+    pub(super) fn take_ready(&mut self) -> (Vec<Task>, bool) {
         let mut ready = core::mem::take(&mut self.ready);
         ready.sort_by_key(|task| match task {
             Task::ReleaseSlot(..) => 0,

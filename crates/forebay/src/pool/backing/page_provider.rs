@@ -83,7 +83,7 @@ pub(in crate::pool) struct PageProvider {
     /// Unmapped pages that the device refused to take back. They count as outgoing.
     pub(in crate::pool) orphans: Vec<(PageHandle, Bytes)>,
     /// Unused mappings that the device refused to remove. Their ranges stay claimed in the address space.
-    pub(in crate::pool) stranded: Vec<PageMapping>,
+    pub(super) stranded: Vec<PageMapping>,
     /// Segments that never came into the address space and that the device refused to take back. They count as
     /// outgoing.
     pub(in crate::pool) strays: Vec<(Address, Bytes)>,

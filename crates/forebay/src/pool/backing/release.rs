@@ -178,11 +178,7 @@ impl Backing {
 impl PageProvider {
     /// Retries what the device refused before: first unused mappings, then unmapped pages. One that is refused again
     /// stays for the next time and does not stop the others. Returns the first refusal.
-    pub(in crate::pool) fn retry_refused(
-        &mut self,
-        heap: &Mutex<Heap>,
-        log: &CallLog,
-    ) -> Result<()> {
+    pub(super) fn retry_refused(&mut self, heap: &Mutex<Heap>, log: &CallLog) -> Result<()> {
         let (mut outcome, mut gone) = (Ok(()), Bytes::ZERO);
         for alias in core::mem::take(&mut self.stranded) {
             if let Err(error) = self.clear_alias(heap, alias, log) {
@@ -220,7 +216,7 @@ impl PageProvider {
     }
 
     /// Adds an unmapped page that is to be released: held until then, from what was reserved for it.
-    pub(in crate::pool) fn add_orphan(
+    pub(super) fn add_orphan(
         &mut self,
         heap: &Mutex<Heap>,
         page: PageHandle,
@@ -232,7 +228,7 @@ impl PageProvider {
     }
 
     /// Adds a segment that is in no address space and is to be released.
-    pub(in crate::pool) fn add_stray(
+    pub(super) fn add_stray(
         &mut self,
         heap: &Mutex<Heap>,
         start: Address,
@@ -278,12 +274,7 @@ impl PageProvider {
 
     /// Removes the kept mapping at `at`. No work uses it. If the device refuses, it is stranded: plans avoid it, and it
     /// is retried later.
-    pub(in crate::pool) fn clear_kept(
-        &mut self,
-        heap: &Mutex<Heap>,
-        at: Offset,
-        log: &CallLog,
-    ) -> Result<()> {
+    fn clear_kept(&mut self, heap: &Mutex<Heap>, at: Offset, log: &CallLog) -> Result<()> {
         let kept = lock(heap).spaces.of_mut(self.side).page_table().kept().get(at);
         let Some(kept) = kept else { return Ok(()) };
         let unmapped = self.unmap(span_of(at, kept.size), log);
@@ -301,12 +292,7 @@ impl PageProvider {
 
     /// Removes the oldest kept mappings beyond [`MOST_KEPT`] for each page, at most as many as one request should pay
     /// for.
-    pub(in crate::pool) fn clear_oldest_kept(
-        &mut self,
-        heap: &Mutex<Heap>,
-        most: usize,
-        log: &CallLog,
-    ) {
+    pub(super) fn clear_oldest_kept(&mut self, heap: &Mutex<Heap>, most: usize, log: &CallLog) {
         let oldest: Vec<Offset> = {
             let mut heap = lock(heap);
             let table = heap.spaces.of_mut(self.side).page_table();

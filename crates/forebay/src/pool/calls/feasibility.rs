@@ -33,7 +33,7 @@ struct Feasibility {
 
 /// Whether `size` bytes are out of reach with all that is free, all that may come back, and all that the limit and
 /// the device still allow. What is in thread caches counts as free if `with_caches` is set.
-pub(in crate::pool) fn is_infeasible(pool: &PoolInner, piece: Piece, with_caches: bool) -> bool {
+pub(super) fn is_infeasible(pool: &PoolInner, piece: Piece, with_caches: bool) -> bool {
     let size = piece.whole();
     let Some(feasibility) = feasibility(pool, piece.side(), size, with_caches) else {
         return false;

@@ -26,7 +26,7 @@ pub(in crate::pool) fn flush_own_small(pool: &PoolInner, size: Bytes) {
 /// help a large request only once whole pages of them are free, which `grow` and `reclaim` handle. Does not wait:
 /// threads that are inside their gate flush at their next entry. Takes the backing, so that none of the streams is
 /// forgotten meanwhile.
-pub(in crate::pool) fn flush_caches(pool: &PoolInner, backing: &mut Backing, only_large: bool) {
+pub(super) fn flush_caches(pool: &PoolInner, backing: &mut Backing, only_large: bool) {
     let mut returns = unclean::fill_unclean(pool, backing);
     if only_large {
         pool.front.all.flush_large(&mut returns);

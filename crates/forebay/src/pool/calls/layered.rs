@@ -25,11 +25,7 @@ use crate::{Block, Request, Result, Tag};
 /// Allocates a block, checked and recorded.
 #[cold]
 #[inline(never)]
-pub(in crate::pool) fn allocate_layered(
-    pool: &PoolInner,
-    request: Request,
-    size: Bytes,
-) -> Result<Block> {
+pub(super) fn allocate_layered(pool: &PoolInner, request: Request, size: Bytes) -> Result<Block> {
     told(pool, request, || {
         let got = allocate_checked(pool, request, size);
         let (action, address, generation) = match &got {
@@ -71,7 +67,7 @@ fn allocate_checked(pool: &PoolInner, request: Request, size: Bytes) -> Result<B
 /// Frees a block, checked and recorded.
 #[cold]
 #[inline(never)]
-pub(in crate::pool) fn free_layered(
+pub(super) fn free_layered(
     pool: &PoolInner,
     address: Address,
     stream: StreamHandle,

@@ -46,7 +46,7 @@ struct Avoided {
 /// Makes room for a piece and returns it. A refused request has changed nothing but where free memory is.
 #[cold]
 #[inline(never)]
-pub(in crate::pool) fn make_room(
+pub(super) fn make_room(
     pool: &PoolInner,
     piece: Piece,
     request: Request,

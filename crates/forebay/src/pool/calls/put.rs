@@ -45,7 +45,7 @@ pub(in crate::pool) fn claim_plain(
 /// The same for any block: says why a claim is refused.
 #[cold]
 #[inline(never)]
-pub(in crate::pool) fn claim_slowly(
+pub(super) fn claim_slowly(
     pool: &PoolInner,
     address: Address,
     claimed: ClaimedAs,
@@ -102,7 +102,7 @@ fn put_later(pool: &PoolInner, block: &Claimed<'_>, stream: StreamHandle) {
 }
 
 /// Frees a block once the further streams that used it are done with it.
-pub(in crate::pool) fn return_used(pool: &PoolInner, block: FreedBlock) {
+pub(super) fn return_used(pool: &PoolInner, block: FreedBlock) {
     let mut backing = pool.backing();
     let (ends, serial) = {
         let mut heap = pool.heap();
@@ -123,7 +123,7 @@ pub(in crate::pool) fn return_used(pool: &PoolInner, block: FreedBlock) {
 }
 
 /// Frees blocks into the heap. On a thread's own stream, publishes an event for the other threads.
-pub(in crate::pool) fn return_to_heap(pool: &PoolInner, returns: Vec<FreedBlock>) {
+pub(super) fn return_to_heap(pool: &PoolInner, returns: Vec<FreedBlock>) {
     let Some(stream) = returns.last().map(|one| one.stream) else { return };
     let mut heap = pool.heap();
     heap.free_all(returns);
@@ -228,7 +228,7 @@ pub(in crate::pool) fn disown(pool: &PoolInner, block: Block) {
 /// Has the pool notified when this thread ends, if `stream` is the thread's own. The first time it asks the driver
 /// which stream that is.
 #[inline]
-pub(in crate::pool) fn watch_own_stream(pool: &PoolInner, stream: StreamHandle) {
+pub(super) fn watch_own_stream(pool: &PoolInner, stream: StreamHandle) {
     if stream.is_per_thread() {
         watch_this_thread(pool, stream);
     }

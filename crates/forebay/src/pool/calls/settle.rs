@@ -31,7 +31,7 @@ const BETWEEN_BATCHES: Duration = Duration::from_micros(50);
 
 /// Takes free pages out of the address spaces until no more than `keep` bytes would be held, for a caller that
 /// returns them to the device at once.
-pub(in crate::pool) fn take_out_free(pool: &PoolInner, keep: Bytes) {
+pub(super) fn take_out_free(pool: &PoolInner, keep: Bytes) {
     let mut backing = pool.backing();
     let mut pages = backing.free_pages(pool.context()).into_iter();
     backing.defer_release(pool.context(), &mut pages, keep, usize::MAX);
@@ -52,7 +52,7 @@ fn run_all_deferred(pool: &PoolInner) -> Result<()> {
 
 /// Sleeps between two batches of driver calls, if other threads use the pool: a thread that waits for the lock
 /// would not get it from one that takes it again at once.
-pub(in crate::pool) fn let_others_in(pool: &PoolInner) {
+pub(super) fn let_others_in(pool: &PoolInner) {
     if pool.front.all.is_shared() {
         std::thread::sleep(BETWEEN_BATCHES);
     }
@@ -134,7 +134,7 @@ fn take_strays(pool: &PoolInner) -> [(Side, Vec<(Address, Bytes)>); 2] {
 /// Returns segments that are out of the address space to the device, without a lock: a device may wait for its work
 /// before it takes memory back. Such a device is waited for first, and if that takes too long the segments are
 /// released another time, unless a request takes them back. Returns how many bytes were released.
-pub(in crate::pool) fn release_segments(pool: &PoolInner, deadline: Deadline) -> Result<Bytes> {
+pub(super) fn release_segments(pool: &PoolInner, deadline: Deadline) -> Result<Bytes> {
     if !has_segments_to_release(pool) {
         return Ok(Bytes::ZERO);
     }

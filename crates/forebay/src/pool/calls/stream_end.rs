@@ -37,7 +37,7 @@ pub(in crate::pool) fn forget_stream(pool: &PoolInner, stream: StreamHandle) -> 
 
 /// Forgets a stream that ends in any case, where no error can be returned. If its last event cannot be recorded,
 /// its holes wait for the whole device.
-pub(in crate::pool) fn forget_lost_stream(pool: &PoolInner, stream: StreamHandle) {
+fn forget_lost_stream(pool: &PoolInner, stream: StreamHandle) {
     if pool.birth.check().is_ok() {
         let _ = end_and_forget(pool, stream, true);
     }
@@ -58,7 +58,7 @@ fn end_and_forget(pool: &PoolInner, stream: StreamHandle, force: bool) -> Result
 
 /// Records the last event of a stream and forgets it, if `is_same` finds that the handle still stands for it. If
 /// not, its holes wait for the whole device. Its blocks in quarantine stay there.
-pub(in crate::pool) fn record_end(
+pub(super) fn record_end(
     pool: &PoolInner,
     stream: StreamHandle,
     force: bool,

@@ -37,7 +37,7 @@ pub(in crate::pool) fn piece(
 
 /// Makes `size` bytes from the address that was found a live block. The caller counts it.
 #[inline(always)]
-pub(in crate::pool) fn mark_live(
+pub(super) fn mark_live(
     pool: &PoolInner,
     address: Address,
     size: Bytes,
@@ -49,7 +49,7 @@ pub(in crate::pool) fn mark_live(
 }
 
 /// Makes `size` bytes from the address that was found a live block, and counts it.
-pub(in crate::pool) fn hand_out(
+pub(super) fn hand_out(
     pool: &PoolInner,
     (address, source): (Address, Source),
     size: Bytes,

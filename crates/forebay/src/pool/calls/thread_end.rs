@@ -26,7 +26,7 @@ pub(in crate::pool) fn end_own_stream(pool: &PoolInner, known_as: Option<StreamI
 
 /// Waits, on the host, for all work enqueued so far on the stand-in stream. Returns `false` if the deadline passed or
 /// a capture is under way.
-pub(in crate::pool) fn wait_for_stand_in(pool: &PoolInner, deadline: Deadline) -> Result<bool> {
+pub(super) fn wait_for_stand_in(pool: &PoolInner, deadline: Deadline) -> Result<bool> {
     let event = {
         // Locked, so that no capture begins while the event is recorded.
         let _backing = pool.backing();
@@ -39,4 +39,4 @@ pub(in crate::pool) fn wait_for_stand_in(pool: &PoolInner, deadline: Deadline) -
 }
 
 /// The stream that stands in for the own stream of a thread that has dropped its list.
-pub(in crate::pool) const STAND_IN: StreamHandle = StreamHandle::DEFAULT;
+pub(super) const STAND_IN: StreamHandle = StreamHandle::DEFAULT;

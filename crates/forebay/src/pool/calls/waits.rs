@@ -50,7 +50,7 @@ pub(in crate::pool) fn deadline(pool: &PoolInner, wait: &mut WaitBudget) -> Dead
 
 /// Waits for events. Returns `false` if the deadline passed or a capture began: from then on nothing is waited for.
 /// A wait that is already inside the driver goes on, as it began before the capture.
-pub(in crate::pool) fn wait_for_events(
+pub(super) fn wait_for_events(
     pool: &PoolInner,
     events: &[Arc<LoggedEvent>],
     deadline: Deadline,
@@ -82,7 +82,7 @@ pub(in crate::pool) fn wait_for_events(
 }
 
 /// Waits for all work of the device. Returns `false` if the deadline passed or a capture is under way.
-pub(in crate::pool) fn wait_for_device_unless_captured(
+pub(super) fn wait_for_device_unless_captured(
     pool: &PoolInner,
     deadline: Deadline,
 ) -> Result<bool> {
@@ -128,7 +128,7 @@ pub(in crate::pool) fn wait_for_device(pool: &PoolInner, deadline: Deadline) -> 
 
 /// Waits, on the host, until no other thread is releasing memory. Returns `false` if none was, or the deadline
 /// passed.
-pub(in crate::pool) fn wait_for_reclaims(pool: &PoolInner, deadline: Deadline) -> bool {
+pub(super) fn wait_for_reclaims(pool: &PoolInner, deadline: Deadline) -> bool {
     if pool.reclaiming.load(Ordering::SeqCst) == 0 {
         return false;
     }
@@ -137,7 +137,7 @@ pub(in crate::pool) fn wait_for_reclaims(pool: &PoolInner, deadline: Deadline) -
 }
 
 /// Waits, on the host, for all work enqueued so far on the stream of a serial.
-pub(in crate::pool) fn wait_for_stream(
+pub(super) fn wait_for_stream(
     pool: &PoolInner,
     serial: Serial,
     deadline: Deadline,

@@ -143,8 +143,8 @@ pub(in crate::pool) fn allows_magazines(settings: &Settings) -> bool {
 
 /// The debug checks of a pool, and their state.
 ///
-/// No two of these locks are held at once, except canaries and quarantine, in this order. The lock of `streams` is
-/// taken before the backing lock.
+/// The lock of `streams` is taken before the backing lock and those of the other checks, canaries before quarantine, and
+/// findings after both.
 pub(in crate::pool) struct DebugChecks {
     pub(in crate::pool) aids: Aids,
     pub(in crate::pool) probe: Probe,

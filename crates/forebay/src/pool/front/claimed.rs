@@ -65,7 +65,7 @@ impl ClaimedAs {
     /// claimed size that equals the rounded size is also right, but only [`matches`](Self::matches) accepts it: the
     /// fast path compares once.
     #[inline(always)]
-    pub(in crate::pool) fn matches_requested(
+    pub(super) fn matches_requested(
         self,
         known: BlockState,
         requested: fn(BlockState) -> u64,

@@ -28,7 +28,7 @@ const MOST_CACHES: usize = 2048;
 pub(in crate::pool) struct ThreadCache {
     pub(in crate::pool) stream: StreamHandle,
     /// Sizes in units of 512 B.
-    pub(in crate::pool) magazine: Magazine<CachedBlock>,
+    pub(super) magazine: Magazine<CachedBlock>,
     pub(in crate::pool) counts: Counts,
     /// The number of front changes when it was last in front.
     used: u64,
@@ -53,7 +53,7 @@ impl ThreadCache {
     }
 
     /// Moves the blocks and the counts to the heap.
-    pub(in crate::pool) fn empty_into(mut self, heap: &mut Heap) {
+    pub(super) fn empty_into(mut self, heap: &mut Heap) {
         let mut returns = Vec::new();
         self.drain(|_| true, &mut returns);
         heap.counts_of(self.stream).add(&self.counts());
@@ -196,7 +196,7 @@ impl ThreadCaches {
 
     /// Adds a cache for a stream that has none. If there are too many, the least recently used one becomes the
     /// [evicted](Self::take_evicted) one.
-    pub(in crate::pool) fn add_cache(&mut self, stream: StreamHandle, bound: u64) {
+    pub(super) fn add_cache(&mut self, stream: StreamHandle, bound: u64) {
         let (magazine, counts) =
             (Magazine::new(bound, SMALL.get() >> UNIT_SHIFT), Counts::default());
         let slot = self.slots.len();
@@ -266,7 +266,7 @@ impl ThreadCaches {
     }
 
     /// Takes the evicted cache.
-    pub(in crate::pool) fn take_evicted(&mut self) -> Option<Box<ThreadCache>> {
+    pub(super) fn take_evicted(&mut self) -> Option<Box<ThreadCache>> {
         self.evicted.take()
     }
 
@@ -284,10 +284,7 @@ impl ThreadCaches {
 
     /// Takes the counts of all caches, by stream. Returns by how many units of 512 B the magazines hold more than when
     /// this was last called; wraps.
-    pub(in crate::pool) fn take_counts(
-        &mut self,
-        mut take: impl FnMut(StreamHandle, Counts),
-    ) -> u64 {
+    pub(super) fn take_counts(&mut self, mut take: impl FnMut(StreamHandle, Counts)) -> u64 {
         let mut held = 0_u64;
         for cache in self.all() {
             take(cache.stream, cache.take_counts());
@@ -320,7 +317,7 @@ impl ThreadCaches {
     }
 
     /// Takes the large blocks out of every magazine. Returns whether there were any.
-    pub(in crate::pool) fn drain_large(&mut self, returns: &mut Vec<FreedBlock>) -> bool {
+    pub(super) fn drain_large(&mut self, returns: &mut Vec<FreedBlock>) -> bool {
         let before = returns.len();
         let Self { front, slots, index, books, evicted, .. } = self;
         let listed = books.iter_mut().flat_map(|books| books.with_large.drain(..));

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Prepares memory from the heap to become a block of `size`. On an error or a finding, the memory is no longer the
 /// caller's.
-pub(in crate::pool) fn prepare_block(
+pub(in crate::pool::calls) fn prepare_block(
     pool: &PoolInner,
     address: Address,
     size: Bytes,
@@ -69,7 +69,7 @@ fn return_prepared(pool: &PoolInner, memory: FreedBlock) {
 }
 
 /// Frees the claimed block at `address` after checking its surroundings.
-pub(in crate::pool) fn free_checked(
+pub(in crate::pool::calls) fn free_checked(
     pool: &PoolInner,
     block: Claimed<'_>,
     stream: StreamHandle,

@@ -17,7 +17,7 @@ use crate::sync::tracked::lock;
 use crate::{Block, Error, Request, Result};
 
 /// Allocates a block on pages of its own.
-pub(in crate::pool) fn allocate_guarded(
+pub(in crate::pool::calls) fn allocate_guarded(
     pool: &PoolInner,
     guards: &Guards,
     request: Request,
@@ -115,7 +115,7 @@ pub(super) fn release_guarded(
 
 /// Unmaps the pages of freed blocks that are due. Returns how many bytes that were. Waits for the device first, so
 /// that all of them are due, unless the deadline passes.
-pub(in crate::pool) fn unmap_freed(
+pub(in crate::pool::calls) fn unmap_freed(
     pool: &PoolInner,
     guards: &Guards,
     deadline: Deadline,

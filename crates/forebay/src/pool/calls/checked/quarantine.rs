@@ -74,7 +74,7 @@ fn shrink_quarantine(pool: &PoolInner, most: u64) -> Result<()> {
 }
 
 /// Changes the bound of the quarantine. Findings in released blocks are recorded, and are no error of the change.
-pub(in crate::pool) fn bound_quarantine(pool: &PoolInner, most: Bytes) {
+pub(in crate::pool::calls) fn bound_quarantine(pool: &PoolInner, most: Bytes) {
     pool.debug.most_quarantined.store(most.get(), Ordering::Relaxed);
     let _ = shrink_quarantine(pool, most.get());
 }
@@ -126,13 +126,16 @@ fn release_quarantined(pool: &PoolInner, block: Quarantined, waited: StreamWait)
 /// Releases the whole quarantine to the heap, as far as its work ends in time: a request would otherwise be
 /// refused, or the memory is to be returned to the device. Blocks that were written to are retired, and are the
 /// error.
-pub(in crate::pool) fn empty_quarantine(pool: &PoolInner, deadline: Deadline) -> Result<()> {
+pub(in crate::pool::calls) fn empty_quarantine(pool: &PoolInner, deadline: Deadline) -> Result<()> {
     let orders = lock(&pool.debug.quarantine).orders();
     empty_quarantine_after(pool, orders, deadline)
 }
 
 /// Releases the blocks that were freed on one stream, which is about to end.
-pub(in crate::pool) fn empty_quarantine_of(pool: &PoolInner, stream: StreamHandle) -> Result<()> {
+pub(in crate::pool::calls) fn empty_quarantine_of(
+    pool: &PoolInner,
+    stream: StreamHandle,
+) -> Result<()> {
     let order = {
         let mut heap = pool.heap();
         let slot = heap.slots.get(stream);

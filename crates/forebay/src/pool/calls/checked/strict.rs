@@ -17,7 +17,7 @@ use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
 /// Checks that `stream` is the stream it was, and starts afresh if not. Does nothing without strict streams.
-pub(in crate::pool) fn check_stream_identity(
+pub(in crate::pool::calls) fn check_stream_identity(
     pool: &PoolInner,
     stream: StreamHandle,
     wait: &mut WaitBudget,
@@ -62,7 +62,7 @@ fn note_identity(
 
 /// Checks every stream that the pool may wait for, before it does: an event on a reused handle says nothing about
 /// the old stream's work. A stream that cannot be checked now is not waited for until it can.
-pub(in crate::pool) fn recheck_streams(pool: &PoolInner, wait: &mut WaitBudget) {
+pub(in crate::pool::calls) fn recheck_streams(pool: &PoolInner, wait: &mut WaitBudget) {
     if !pool.debug.aids.strict_streams {
         return;
     }
@@ -74,7 +74,7 @@ pub(in crate::pool) fn recheck_streams(pool: &PoolInner, wait: &mut WaitBudget) 
 }
 
 /// Checks the further streams that the block at `address` was used on.
-pub(in crate::pool) fn recheck_users(pool: &PoolInner, address: Address) -> Result<()> {
+pub(in crate::pool::calls) fn recheck_users(pool: &PoolInner, address: Address) -> Result<()> {
     if !pool.debug.aids.strict_streams {
         return Ok(());
     }
@@ -127,7 +127,7 @@ fn end_replaced_stream(pool: &PoolInner, stream: StreamHandle) {
     quarantined.into_iter().for_each(|block| heap.free_unknown(block.memory));
 }
 
-pub(in crate::pool) fn forget_identity(pool: &PoolInner, stream: StreamHandle) {
+pub(in crate::pool::calls) fn forget_identity(pool: &PoolInner, stream: StreamHandle) {
     lock(&pool.debug.streams).remove(&stream);
     pool.heap().slots.set_doubted(stream, false);
 }

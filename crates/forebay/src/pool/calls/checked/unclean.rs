@@ -28,7 +28,10 @@ pub(super) fn keep_unclean(pool: &PoolInner, memory: FreedBlock) {
 /// Fills memory that the device refused to fill before. Returns what holds the free pattern again, each in the
 /// order of its stream. The caller holds the backing lock, so that no stream is forgotten before the memory is in
 /// the heap.
-pub(in crate::pool) fn fill_unclean(pool: &PoolInner, _backing: &mut Backing) -> Vec<FreedBlock> {
+pub(in crate::pool::calls) fn fill_unclean(
+    pool: &PoolInner,
+    _backing: &mut Backing,
+) -> Vec<FreedBlock> {
     let unclean = core::mem::take(&mut *lock(&pool.debug.unclean));
     let (mut clean, mut rest) = (Vec::new(), Vec::new());
     for one in unclean {
@@ -64,7 +67,7 @@ pub(in crate::pool) fn fill_unclean(pool: &PoolInner, _backing: &mut Backing) ->
 }
 
 /// Whether memory without the free pattern needs a wait for the whole device.
-pub(in crate::pool) fn has_unclean_unknown(pool: &PoolInner, heap: &Heap) -> bool {
+pub(in crate::pool::calls) fn has_unclean_unknown(pool: &PoolInner, heap: &Heap) -> bool {
     let unclean = lock(&pool.debug.unclean);
     unclean.iter().any(|one| matches!(heap.slots.state_of(one.order), StreamState::Unknown(_)))
 }
