@@ -1,7 +1,7 @@
 //! Bytes that know their place, and host memory that copies may touch late.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::{Address, Bytes};
 
@@ -12,12 +12,12 @@ use crate::Place;
 /// differ often enough that no shift or mix-up of two bytes or more goes unseen.
 pub(super) fn picture(seed: u64, length: u64) -> Vec<u8> {
     let length = usize::try_from(length).unwrap_or(usize::MAX);
-    let mut bytes = Vec::with_capacity(length.next_multiple_of(8));
+    let mut bytes = vec![0; length.next_multiple_of(8)];
     // By words: suites spend much of their time here.
-    for index in 0..length.div_ceil(8) as u64 {
-        let mut word = (index + 1).wrapping_add(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    for (bytes, index) in bytes.as_chunks_mut().0.iter_mut().zip(1_u64..) {
+        let mut word = index.wrapping_add(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         word = (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bytes.extend_from_slice(&(word ^ (word >> 32)).to_le_bytes());
+        *bytes = (word ^ (word >> 32)).to_le_bytes();
     }
     bytes.truncate(length);
     bytes
@@ -42,18 +42,31 @@ pub(super) fn ensure_bytes(what: &str, found: &[u8], right: &[u8]) -> Verdict {
 }
 
 /// Host memory for copies. Work on a device may touch it late, and a case may look at it while
-/// that work is pending, so it is made of atomic bytes; the bench keeps it until the device is
-/// done.
+/// that work is pending, so it is atomic; the bench keeps it until the device is done.
 #[derive(Clone, Debug)]
-pub(super) struct HostBytes(Arc<[AtomicU8]>);
+pub(super) struct HostBytes {
+    /// By words: suites spend much of their time here.
+    words: Arc<[AtomicU64]>,
+    length: usize,
+}
 
 impl HostBytes {
     pub(super) fn new(bytes: &[u8]) -> Self {
-        Self(bytes.iter().map(|&byte| AtomicU8::new(byte)).collect())
+        let (whole, rest) = bytes.as_chunks();
+        let last = (!rest.is_empty()).then(|| {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            last
+        });
+        let words = whole.iter().copied().chain(last);
+        Self {
+            words: words.map(|word| AtomicU64::new(u64::from_ne_bytes(word))).collect(),
+            length: bytes.len(),
+        }
     }
 
     pub(super) fn size(&self) -> Bytes {
-        Bytes::new(self.0.len() as u64)
+        Bytes::new(self.length as u64)
     }
 
     /// The place of the first byte.
@@ -69,20 +82,25 @@ impl HostBytes {
 
     pub(super) fn address(&self) -> Address {
         // The copies write through this address: from here on the pointer is the device's too.
-        let pointer = self.0.as_ptr();
+        let pointer = self.words.as_ptr();
         let _ = pointer.expose_provenance();
         Address::of_pointer(pointer)
     }
 
     /// What is there now.
     pub(super) fn read(&self) -> Vec<u8> {
-        self.0.iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+        let mut bytes = vec![0; self.words.len() * 8];
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(self.words.iter()) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        bytes.truncate(self.length);
+        bytes
     }
 
     /// Sets every byte.
     pub(super) fn clear(&self, byte: u8) {
-        for place in self.0.iter() {
-            place.store(byte, Ordering::Relaxed);
+        for word in self.words.iter() {
+            word.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed);
         }
     }
 }

@@ -48,14 +48,18 @@ pub(crate) fn load(name: &str) -> Result<(FakeDriver, HipDriver), String> {
 /// A copy of the bridge. The names of functions it is to lack are overwritten, so that the system does not find them.
 fn bridge(name: &str, lacks: &[&str]) -> Result<CopyFile, String> {
     let mut bytes = std::fs::read(built(FILE)?).map_err(|error| error.to_string())?;
-    for lack in lacks {
-        let text = format!("\0{lack}\0").into_bytes();
-        let places: Vec<usize> =
-            (0..bytes.len() - text.len()).filter(|&at| bytes[at..].starts_with(&text)).collect();
-        if places.is_empty() {
-            return Err(format!("{FILE} has no {lack}"));
+    let mut missing: Vec<&str> = lacks.to_vec();
+    let (mut places, mut at) = (Vec::new(), 0);
+    for text in bytes.split(|&byte| byte == 0) {
+        if lacks.iter().any(|lack| lack.as_bytes() == text) {
+            missing.retain(|lack| lack.as_bytes() != text);
+            places.push(at);
         }
-        places.into_iter().for_each(|at| bytes[at + 1] = b'_');
+        at += text.len() + 1;
     }
+    if let Some(name) = missing.first() {
+        return Err(format!("{FILE} has no {name}"));
+    }
+    places.into_iter().for_each(|at| bytes[at] = b'_');
     CopyFile::new(name, &bytes)
 }
