@@ -30,8 +30,8 @@ pub(crate) use nvml::VARIABLE as NVML_VARIABLE;
 pub use serve::Address;
 
 /// What is said where nothing can be watched.
-const NOBODY: &str = "no process of this user uses forebay. A process can be watched once it has made a pool, unless \
-                      its setting monitor is off (FOREBAY_MONITOR)";
+const NOBODY: &str = "no process of this user can be watched. Start the program with FOREBAY_MONITOR=on, or set \
+                      monitor in its code or file of settings; it appears once it has made a pool";
 
 /// Watches until the user or the reader of the output has seen enough.
 pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {

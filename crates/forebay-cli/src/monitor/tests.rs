@@ -222,7 +222,8 @@ fn processes_beyond_the_most_are_counted() {
 #[test]
 #[cfg(target_os = "linux")]
 fn names_that_take_no_connection_hide_no_process() {
-    let _pool = forebay::Pool::new(&forebay::HostDevice::open().unwrap()).unwrap();
+    let options = forebay::PoolOptions::new().set(|set| set.monitor(true));
+    let _pool = options.build(&forebay::HostDevice::open().unwrap()).unwrap();
     let own = Endpoint::of(std::process::id());
     let (mut targets, listeners) = take_names(no_process() + 100, 100);
     let mut line = Vec::new();

@@ -118,7 +118,7 @@ impl Started {
 }
 
 fn watched() -> Result<Started, Failed> {
-    started(Command::new(std::env::current_exe()?).env(ROLE, "yes"))
+    started(Command::new(std::env::current_exe()?).env(ROLE, "yes").env("FOREBAY_MONITOR", "on"))
 }
 
 fn started(command: &mut Command) -> Result<Started, Failed> {
@@ -179,12 +179,12 @@ fn kills() -> Result<Completion, Failed> {
     let said = String::from_utf8_lossy(&gone.stderr);
     let expected = format!("forebay: process {pid} does not answer");
     ensure(gone.status.code() == Some(1) && said.starts_with(&expected), said)?;
-    // A program that does not want to be watched is not.
+    // A program that does not ask to be watched is not.
     let mut command = Command::new(std::env::current_exe()?);
-    let mut closed = started(command.env(ROLE, "yes").env("FOREBAY_MONITOR", "off"))?;
+    let mut closed = started(command.env(ROLE, "yes").env_remove("FOREBAY_MONITOR"))?;
     let refused = monitor().args([&closed.id(), "--once"]).output()?;
     let said = String::from_utf8_lossy(&refused.stderr);
-    ensure(refused.status.code() == Some(1) && said.contains("its setting monitor is off"), said)?;
+    ensure(refused.status.code() == Some(1) && said.contains("FOREBAY_MONITOR=on"), said)?;
     closed.goes_on()?;
     Ok(Completion::Completed)
 }

@@ -503,7 +503,8 @@ fn a_run_is_advised_on() {
 fn a_running_process_that_is_short_is_named() {
     let device = forebay::HostDevice::open().unwrap();
     let limit = forebay_core::Bytes::mib(8);
-    let pool = forebay::PoolOptions::new().max_bytes(limit).build(&device).unwrap();
+    let options = forebay::PoolOptions::new().max_bytes(limit).set(|set| set.monitor(true));
+    let pool = options.build(&device).unwrap();
     let _block = pool.allocate(limit, forebay::StreamHandle::DEFAULT).unwrap();
     let run = crate::replay::forebay(&["doctor", "--json"]);
     let found: Value = serde_json::from_slice(&run.stdout).unwrap();

@@ -69,7 +69,7 @@ macro_rules! for_each_key {
             /// Whether buffers of the process remember the stack of the call that made them, for reports of what is live.
             LeakStacks leak_stacks: bool = false, AtStart, Any;
             /// Whether a thread of the process answers `forebay monitor` of the same user.
-            Monitor monitor: bool = true, AtStart, Any;
+            Monitor monitor: bool = false, AtStart, Any;
             /// Where the last refusal for want of memory is described, for people and for `forebay report`: the figures as text, and the pool's snapshot with the refused request in a file beside it with .json behind its name. The error names the file.
             OomReport oom_report: ReportPath = ReportPath::NONE, AnyTime, Any;
         }

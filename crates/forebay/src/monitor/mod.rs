@@ -1,5 +1,5 @@
-//! A process as others of the same user see it: `forebay monitor` attaches to any process that has a pool, without a
-//! restart and without its help.
+//! A process as others of the same user see it: `forebay monitor` attaches to any process that has a pool and the setting
+//! `monitor` ([`config`](crate::config)), for example by `FOREBAY_MONITOR=on` in its environment.
 //!
 //! ```text
 //!   pools ────┐                         thread "forebay-monitor"             forebay monitor, or your program
@@ -7,10 +7,9 @@
 //!   buffers ──┘   made when asked for   listens; reads nothing; same user
 //! ```
 //!
-//! The thread starts with the first pool, unless the setting `monitor` ([`config`](crate::config)) is off. It sleeps
-//! until somebody connects, and answers with one snapshot, of schema "forebay.process.v1". Calls of the program do
-//! nothing for it: the figures are those that pools, engines and buffers count anyway. Where no socket can be made, there
-//! is none, and the program goes on.
+//! The thread starts with the first pool that has the setting. It sleeps until a reader connects, and answers with one
+//! snapshot, of schema "forebay.process.v1". Calls of the program do nothing for it: the figures are those that pools,
+//! engines and buffers count anyway. If the system refuses the socket, the program goes on without it.
 //!
 //! # What a reader can do to the program
 //!
@@ -115,7 +114,8 @@ pub fn snapshot() -> ProcessSnapshot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MonitorError {
-    /// No process of this number listens: it has no pool, has `monitor` off, is in another network namespace, or ended.
+    /// No process with this number listens: it does not have `monitor` on, has no pool, is in another network namespace, or
+    /// has ended.
     NotFound {
         /// The process.
         pid: u32,
@@ -162,7 +162,8 @@ impl fmt::Display for MonitorError {
         match self {
             Self::NotFound { pid } => write!(
                 f,
-                "process {pid} does not answer: it has no pool, its setting monitor is off, or it has ended"
+                "process {pid} does not answer: it was not started with FOREBAY_MONITOR=on (the setting monitor), has no \
+                 pool yet, or has ended"
             ),
             Self::OtherUser { pid, owner } => {
                 write!(f, "process {pid} is of user {owner}; only that user can attach to it")

@@ -97,6 +97,8 @@ mod linux {
     }
 
     pub(crate) fn main() -> ExitCode {
+        // SAFETY: no other thread is there yet.
+        unsafe { std::env::set_var("FOREBAY_MONITOR", "on") };
         if let Some(code) = party::run_if_named() {
             return code;
         }

@@ -133,7 +133,7 @@ function show(sample) {
   const shown = sample.processes.flatMap(process =>
     [element('h3', `${process.pid} ${process.process}`), ...process.pools.map(one => pool(process, one)), ...others(process)]);
   shown.push(...sample.unreadable.map(one => element('p', one.reason)));
-  if (!shown.length) shown.push(element('p', 'no process of this user uses forebay'));
+  if (!shown.length) shown.push(element('p', 'no process of this user can be watched: start it with FOREBAY_MONITOR=on'));
   by('processes').replaceChildren(...shown);
   const known = new Set(sample.processes.flatMap(process => process.pools.map(one => `${process.pid}/${process.copy}/${one.pool}`)));
   for (const key of before.keys()) if (!known.has(key)) { before.delete(key); moments.delete(key); }

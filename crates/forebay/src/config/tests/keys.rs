@@ -185,7 +185,7 @@ fn the_defaults_are_as_promised() {
     assert_eq!((settings.quarantine(), settings.strict_streams()), (Bytes::ZERO, false));
     assert_eq!((settings.transfer_threads(), settings.transfer_chunk()), (0, Bytes::ZERO));
     assert_eq!((settings.leak_report(), settings.leak_stacks()), (false, false));
-    assert!(settings.monitor());
+    assert!(!settings.monitor());
 }
 
 #[test]
