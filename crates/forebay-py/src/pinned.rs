@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use forebay::pinned::{PinnedOptions, PinnedPool};
-use forebay::snapshot::StatisticsSnapshot;
 use forebay::{Bytes, PinnedArray};
 use forebay_sync::fork::LeakOnFork;
 use pyo3::exceptions::PyTypeError;
@@ -108,7 +107,7 @@ impl PyPinnedPool {
     /// Its statistics, as those of ``Pool``. All memory counts for one stream, which stands for the host.
     fn statistics<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>, Failure> {
         let figures = py.detach(|| Ok::<_, Failure>(self.pool()?.statistics()))?;
-        to_python(py, &StatisticsSnapshot::from(&figures))
+        to_python(py, &figures)
     }
 
     /// Unpin free memory, down to ``keep`` bytes held. Waits for copies that may still use it. Returns how many bytes

@@ -9,7 +9,6 @@ use forebay::devices::DeviceName;
 use forebay::hal::Call;
 use forebay::handle::{allocate_batch, warm_up};
 use forebay::report::EventAction;
-use forebay::snapshot::StatisticsSnapshot;
 use forebay::{Alignment, Bytes, OwnedBlock, Pool, PoolOptions, Request};
 use forebay_sync::fork::{Birth, LeakOnFork};
 use forebay_sync::lock;
@@ -335,7 +334,7 @@ impl PyPool {
     /// Its statistics: bytes in names that end in ``_bytes``, counts, and lists by size, stream and tag.
     fn statistics<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>, Failure> {
         let figures = py.detach(|| Ok::<_, Failure>(self.pool()?.statistics()))?;
-        let object = to_python(py, &StatisticsSnapshot::from(&figures))?;
+        let object = to_python(py, &figures)?;
         object.set_item("hit_rate", figures.hit_rate())?;
         object.set_item("efficiency", figures.efficiency())?;
         object.set_item("fragmentation", figures.fragmentation())?;

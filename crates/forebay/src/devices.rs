@@ -143,7 +143,6 @@ impl FromStr for DeviceName {
     }
 }
 
-#[cfg(feature = "serde")]
 impl serde::Serialize for DeviceName {
     fn serialize<S: serde::Serializer>(
         &self,

@@ -165,9 +165,8 @@ pub mod statistics {
 /// [`Pool::memory_map`](crate::Pool::memory_map) and [`Pool::pages_of`](crate::Pool::pages_of).
 pub mod snapshot {
     pub use crate::pool::{
-        BlockSnapshot, CallSnapshot, ClassSnapshot, DeviceSnapshot, MappedSpan, MemoryMap,
-        OtherPoolSnapshot, PagePart, RangeSnapshot, RefusalSnapshot, SettingSnapshot, SideSnapshot,
-        Snapshot, StatisticsSnapshot, StreamSnapshot, TagSnapshot,
+        BlockSnapshot, DeviceSnapshot, MappedSpan, MemoryMap, OtherPoolSnapshot, PagePart,
+        RangeSnapshot, RefusalSnapshot, SettingSnapshot, Snapshot,
     };
     pub use crate::sync::map::Side;
 }

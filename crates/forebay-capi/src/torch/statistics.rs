@@ -4,8 +4,7 @@ use core::ffi::{c_char, c_int};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use forebay::snapshot::StatisticsSnapshot;
-use forebay::{PinnedPool, Pool, Settings};
+use forebay::{PinnedPool, Pool, Settings, Statistics};
 use forebay_sync::lock;
 use serde::{Serialize, Serializer};
 
@@ -18,14 +17,13 @@ use crate::{device_pools, text};
 /// The statistics of a pool.
 #[derive(Serialize)]
 struct PoolStatistics {
-    statistics: StatisticsSnapshot,
+    statistics: Statistics,
     pages: u64,
 }
 
 impl PoolStatistics {
     fn of(pool: &Pool) -> Self {
-        let statistics = StatisticsSnapshot::from(&pool.statistics());
-        Self { statistics, pages: pool.page_count() }
+        Self { statistics: pool.statistics(), pages: pool.page_count() }
     }
 }
 

@@ -200,10 +200,10 @@ fn a_snapshot_is_shown_at_its_own_addresses() {
     let trace = forebay_trace::format::read(text.as_bytes(), "pool", &Default::default()).unwrap();
     let report = reported(&trace, None, false);
     assert_equals_replay(&trace, None, &report);
-    assert_eq!(report.run.peak_requested_bytes, snapshot.statistics.requested_bytes);
+    assert_eq!(report.run.peak_requested_bytes, snapshot.statistics.requested.get());
     assert_eq!(report.owners.by_tag.len(), 1);
     let map = &report.map.blocks;
-    assert_eq!(map.bytes.iter().sum::<u64>(), snapshot.statistics.requested_bytes);
+    assert_eq!(map.bytes.iter().sum::<u64>(), snapshot.statistics.requested.get());
     for (left, right) in [(0, 1), (1, 2)] {
         let apart = blocks[right].address().get() - blocks[left].address().get();
         let drawn = map.offset[right] - map.offset[left];

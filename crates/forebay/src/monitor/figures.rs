@@ -4,8 +4,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::json::{Json, write_fields};
-
 /// The name and version of the schema. The same version may get new fields; no field is removed or changes its meaning.
 const SCHEMA: &str = "forebay.process.v1";
 
@@ -16,25 +14,19 @@ macro_rules! plain {
     ($($(#[$about:meta])* struct $name:ident { $($(#[$doc:meta])* $field:ident: $kind:ty,)* })*) => {
         $(
             $(#[$about])*
-            #[derive(Clone, Debug, Default, PartialEq, Eq)]
-            #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
+            #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+            #[serde(default)]
             #[non_exhaustive]
             pub struct $name {
                 $($(#[$doc])* pub $field: $kind,)*
-            }
-
-            impl Json for $name {
-                fn write(&self, out: &mut String) {
-                    write_fields(&[$((stringify!($field), &self.$field)),*], out);
-                }
             }
         )*
     };
 }
 
 plain! {
-    /// A process at one moment. [`Endpoint::read`](super::Endpoint::read) reads that of another process as JSON; with the
-    /// feature `serde` the structure reads that.
+    /// A process at one moment. [`Endpoint::read`](super::Endpoint::read) reads that of another process as JSON, from which
+    /// serde makes this structure.
     struct ProcessSnapshot {
         /// Always "forebay.process.v1".
         schema: String,
@@ -46,15 +38,15 @@ plain! {
         pid: u64,
         /// The name of its program, as the system knows it; no path and no arguments.
         process: String,
-        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
+        #[serde(deserialize_with = "bounded")]
         /// Its pools, the oldest first, at most [`ProcessSnapshot::MOST_POOLS`].
         pools: Vec<ProcessPool>,
         /// The number of pools beyond those.
         pools_left_out: u64,
-        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
+        #[serde(deserialize_with = "bounded")]
         /// Its transfer engines, the oldest first, at most [`ProcessSnapshot::MOST_OTHERS`].
         engines: Vec<ProcessEngine>,
-        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
+        #[serde(deserialize_with = "bounded")]
         /// Its buffers, by manager, the oldest first, at most [`ProcessSnapshot::MOST_OTHERS`].
         buffers: Vec<BufferManager>,
     }
@@ -107,15 +99,15 @@ plain! {
         driver_calls: u64,
         /// How long these took together.
         driver_ns: u64,
-        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
+        #[serde(deserialize_with = "bounded")]
         /// How long each took: the calls that took at most this long and longer than the bucket before.
         driver_latency: Vec<LatencyBucket>,
-        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
+        #[serde(deserialize_with = "bounded")]
         /// The streams with most allocations, at most [`ProcessSnapshot::MOST_OWNERS`].
         streams: Vec<StreamTotals>,
         /// The number of streams beyond those.
         streams_left_out: u64,
-        #[cfg_attr(feature = "serde", serde(deserialize_with = "bounded"))]
+        #[serde(deserialize_with = "bounded")]
         /// The tags with most live bytes, at most [`ProcessSnapshot::MOST_OWNERS`].
         tags: Vec<TagTotals>,
         /// The number of tags beyond those.
@@ -233,9 +225,8 @@ impl ProcessSnapshot {
 
     /// Formats the snapshot as one line of JSON.
     pub fn to_json(&self) -> String {
-        let mut out = String::new();
-        self.write(&mut out);
-        out
+        // Cannot fail: it consists of integers, strings and lists of them.
+        serde_json::to_string(self).unwrap_or_default()
     }
 }
 
@@ -246,7 +237,6 @@ pub(crate) fn shown_name(name: &str) -> String {
 
 /// Reads at most [`ProcessSnapshot::MOST_POOLS`] elements, the longest list of a snapshot, and passes over the rest: what
 /// another process says takes no more memory than what forebay says.
-#[cfg(feature = "serde")]
 fn bounded<'de, D: serde::Deserializer<'de>, T: serde::Deserialize<'de>>(
     from: D,
 ) -> Result<Vec<T>, D::Error> {

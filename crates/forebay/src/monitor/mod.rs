@@ -34,7 +34,6 @@
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
 mod figures;
-mod json;
 #[cfg(target_os = "linux")]
 mod reader;
 #[cfg(target_os = "linux")]

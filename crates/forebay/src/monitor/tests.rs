@@ -1,20 +1,10 @@
 //! What a snapshot of a process has, and how it is written.
 
 use super::figures::{ProcessPool, TagTotals, shown_name};
-use super::json::Json;
 use super::*;
 
-fn text(value: &impl Json) -> String {
-    let mut out = String::new();
-    value.write(&mut out);
-    out
-}
-
 #[test]
-fn names_are_escaped_and_cut() {
-    let tag = TagTotals { tag: "a\"b\\c\n<script>\u{7f}é".to_owned(), live_bytes: 7 };
-    let expected = r#"{"tag":"a\"b\\c\u000a<script>\u007fé","live_bytes":7}"#;
-    assert_eq!(text(&tag), expected);
+fn names_are_cut() {
     assert_eq!(shown_name(&"é".repeat(1000)).chars().count(), 64);
 }
 
@@ -32,14 +22,12 @@ fn the_snapshot_of_a_process_names_it_and_nothing_secret() {
 }
 
 #[test]
-#[cfg(feature = "serde")]
-fn what_is_written_by_hand_is_what_serde_writes_and_reads() {
+fn other_versions_and_long_lists_are_read() {
     let mut snapshot = ProcessSnapshot::of_this_process();
     let tags = vec![TagTotals { tag: "\"quoted\"".to_owned(), live_bytes: u64::MAX }];
     snapshot.pools = vec![ProcessPool { tags, ..ProcessPool::default() }, ProcessPool::default()];
     let text = snapshot.to_json();
     assert_eq!(serde_json::from_str::<ProcessSnapshot>(&text).unwrap(), snapshot);
-    assert_eq!(serde_json::to_string(&snapshot).unwrap(), text);
     // What a later version adds is passed over, and what an earlier one lacks is 0.
     let other = r#"{"schema":"forebay.process.v1","pid":1,"later":[{}]}"#;
     assert_eq!(serde_json::from_str::<ProcessSnapshot>(other).unwrap().pid, 1);

@@ -56,10 +56,7 @@ pub use views::snapshot::{
     BlockSnapshot, DeviceSnapshot, OtherPoolSnapshot, RangeSnapshot, RefusalSnapshot,
     SettingSnapshot, Snapshot,
 };
-pub use views::statistics::{
-    CallSnapshot, ClassFigures, ClassSnapshot, SideFigures, SideSnapshot, Statistics,
-    StatisticsSnapshot, StreamFigures, StreamSnapshot, TagFigures, TagSnapshot,
-};
+pub use views::statistics::{ClassFigures, SideFigures, Statistics, StreamFigures, TagFigures};
 #[cfg(feature = "host")]
 pub(crate) use work_event::WorkEvent;
 

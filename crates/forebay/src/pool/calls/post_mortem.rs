@@ -48,7 +48,6 @@ pub(super) fn report_refusal(
     let stack = taken.add_stack(stack);
     taken.refusal = Some(refusal(pool, request, shortage, stack));
     let written = write_text(&path, &text(pool, &taken, shortage));
-    #[cfg(feature = "serde")]
     let written = written.and_then(|()| write_text(&beside(&path), &taken.to_json()));
     // Naming stacks and writing may take longer than the pause.
     pool.upkeep().last_report = Some(Instant::now());
@@ -172,7 +171,6 @@ fn write_text(path: &Path, text: &str) -> Result<(), ReportFile> {
 }
 
 /// The file of the snapshot that belongs to a report.
-#[cfg(feature = "serde")]
 fn beside(path: &Path) -> std::path::PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".json");

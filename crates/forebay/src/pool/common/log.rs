@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use forebay_core::Bytes;
 use forebay_hal::{Call, Device, Event, EventHandle, EventKind, Progress, StreamHandle};
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 
 use crate::Result;
 use crate::sync::fork::Birth;
@@ -59,6 +61,29 @@ impl DriverLog {
     /// How often one kind of call was made, over all sizes.
     pub fn of(&self, call: Call) -> u64 {
         self.entries().filter(|&(kind, ..)| kind == call).map(|(.., count)| count).sum()
+    }
+}
+
+/// `driver`, a list of calls with their size and number, and `driver_ns`, the wall-clock time of all.
+impl Serialize for DriverLog {
+    fn serialize<S: Serializer>(&self, to: S) -> core::result::Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Calls {
+            call: &'static str,
+            size_bytes: u64,
+            count: u64,
+        }
+
+        let calls = |(call, size, count): (Call, Bytes, u64)| Calls {
+            call: call.name(),
+            size_bytes: size.get(),
+            count,
+        };
+        let mut log = to.serialize_struct("DriverLog", 2)?;
+        log.serialize_field("driver", &self.entries().map(calls).collect::<Vec<_>>())?;
+        let time = u64::try_from(self.time().as_nanos()).unwrap_or(u64::MAX);
+        log.serialize_field("driver_ns", &time)?;
+        log.end()
     }
 }
 

@@ -31,7 +31,6 @@ fn a_refusal_is_described_in_a_file() {
     for part in ["out of memory: 50.00 MiB", "<script>hoarder (40.00 MiB)", "largest live blocks"] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
-    #[cfg(feature = "serde")]
     {
         let json = std::fs::read_to_string(folder.path().join("oom.txt.json")).unwrap();
         assert!(
@@ -67,7 +66,6 @@ fn an_error_names_the_file_that_describes_it() {
 }
 
 /// The error names the file that could not be written, which may be the snapshot's.
-#[cfg(feature = "serde")]
 #[test]
 fn an_error_names_the_file_that_could_not_be_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +96,6 @@ fn a_report_follows_no_link() {
 }
 
 /// A pool of 16 MiB with 1 MiB blocks, every other one freed: 8 MiB free in holes of 1 MiB that cannot move.
-#[cfg(feature = "serde")]
 fn full_of_holes(device: &Arc<dyn Device>) -> (Pool, Vec<Block>) {
     let options = PoolOptions::new().max_bytes(Bytes::mib(16));
     let pool = options.set(|set| set.stacks(true)).build(device).unwrap();
@@ -117,7 +114,6 @@ fn holes_machine() -> SimOptions {
 }
 
 /// The post-mortem has what was asked, by whom, who has the memory since when, and where the holes are.
-#[cfg(feature = "serde")]
 #[test]
 fn a_post_mortem_has_the_request_the_owners_and_the_holes() {
     let folder = tempfile::tempdir().unwrap();

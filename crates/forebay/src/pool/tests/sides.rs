@@ -42,7 +42,7 @@ fn check_sides(pool: &Pool, models: [Model; 2]) {
     let out = now.live.saturating_add(now.cached);
     assert_eq!(both(|side| side.held.get() - side.in_holes.get()), out.get());
     assert_eq!(
-        pool.snapshot().statistics.large.requested_allocated_bytes,
+        pool.snapshot().statistics.large.requested_allocated.get(),
         models[1].requested_allocated
     );
 }

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_core::{Address, Bytes};
 
 use crate::pool::inner::PoolInner;
-use crate::pool::views::statistics::{self, StatisticsSnapshot};
+use crate::pool::views::statistics::{self, Statistics};
 use crate::report::Stack;
 use crate::sync::map::{AddressMap, BlockState, LiveBlock, Side};
 use crate::{Settings, Tag};
@@ -21,8 +21,7 @@ macro_rules! plain {
     ($($(#[$about:meta])* struct $name:ident { $($(#[$doc:meta])* $field:ident: $kind:ty,)* })*) => {
         $(
             $(#[$about])*
-            #[derive(Clone, Debug, PartialEq, Eq)]
-            #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+            #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
             #[non_exhaustive]
             pub struct $name {
                 $($(#[$doc])* pub $field: $kind,)*
@@ -53,7 +52,7 @@ plain! {
         /// All settings in force.
         settings: Vec<SettingSnapshot>,
         /// The counters.
-        statistics: StatisticsSnapshot,
+        statistics: Statistics,
         /// The live blocks, the largest first, at most [`Snapshot::MOST_BLOCKS`].
         blocks: Vec<BlockSnapshot>,
         /// The number of live blocks beyond those.
@@ -215,7 +214,6 @@ impl Snapshot {
     /// assert!(json.starts_with("{\"schema\":\"forebay.pool.v1\","));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[cfg(feature = "serde")]
     pub fn to_json(&self) -> String {
         // Cannot fail: it consists of integers, strings and lists of them.
         serde_json::to_string(self).unwrap_or_default()
@@ -242,7 +240,6 @@ pub(in crate::pool) fn of(shared: &PoolInner, settings: &Settings) -> Snapshot {
         changeable: entry.key.is_changeable(),
     });
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let statistics = StatisticsSnapshot::from(&statistics::of(shared));
     let mut stacks = StackNames::default();
     let (blocks, blocks_left_out) = blocks_of(shared, &mut stacks);
     let (spans, holes) = if here { ranges_of(shared) } else { Default::default() };
@@ -257,7 +254,7 @@ pub(in crate::pool) fn of(shared: &PoolInner, settings: &Settings) -> Snapshot {
         limit_bytes: shared.group.limits.limit().get(),
         pressure: shared.pressure().to_string(),
         settings: settings.collect(),
-        statistics,
+        statistics: statistics::of(shared),
         blocks,
         blocks_left_out,
         spans,

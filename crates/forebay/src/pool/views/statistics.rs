@@ -1,4 +1,4 @@
-//! Statistics: the counters of a pool.
+//! Statistics: the counters of a pool. Serde writes them with bytes as integers in fields named `*_bytes`, times in `*_ns`.
 
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use forebay_core::address_space::AddressSpace;
 use forebay_core::{Bytes, counted};
 use forebay_hal::{Call, StreamHandle};
+use serde::{Serialize, Serializer};
 
 use crate::Tag;
 use crate::pool::common::counts::Totals;
@@ -14,230 +15,179 @@ use crate::pool::inner::PoolInner;
 use crate::sync::map::{Side, UNIT_SHIFT};
 use crate::sync::tracked::lock;
 
-/// Declares figures twice: as Rust programs read them, and as the plain data of a [snapshot](crate::Snapshot).
-macro_rules! figures {
-    ($(
-        $(#[$about:meta])*
-        $figures:ident ($($derived:ident),*), $snapshot:ident {
-            $(
-                $(#[$doc:meta])*
-                $field:ident: $kind:ty => $plain:ident: $plain_kind:ty
-                $(, $(#[$more_doc:meta])* $more:ident: $more_kind:ty)*;
-            )*
-        }
-    )*) => {$(
-        $(#[$about])*
-        #[derive(Clone, Debug, PartialEq, Eq, $($derived),*)]
-        #[non_exhaustive]
-        pub struct $figures {
-            $($(#[$doc])* pub $field: $kind,)*
-        }
-
-        $(#[$about])*
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-        #[non_exhaustive]
-        pub struct $snapshot {
-            $(
-                $(#[$doc])*
-                pub $plain: $plain_kind,
-                $($(#[$more_doc])* pub $more: $more_kind,)*
-            )*
-        }
-
-        impl From<&$figures> for $snapshot {
-            fn from(figures: &$figures) -> Self {
-                Self {
-                    $($plain: figures.$field.plain(), $($more: figures.$field.plain(),)*)*
-                }
-            }
-        }
-
-        impl Plain<$snapshot> for $figures {
-            fn plain(&self) -> $snapshot {
-                self.into()
-            }
-        }
-    )*};
+fn bytes<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(bytes.get())
 }
 
-/// What a snapshot has of a figure.
-trait Plain<T> {
-    fn plain(&self) -> T;
+fn optional_bytes<S: Serializer>(bytes: &Option<Bytes>, to: S) -> Result<S::Ok, S::Error> {
+    bytes.map(Bytes::get).serialize(to)
 }
 
-impl<T, F: Plain<T>> Plain<Vec<T>> for Vec<F> {
-    fn plain(&self) -> Vec<T> {
-        self.iter().map(F::plain).collect()
-    }
+fn stream<S: Serializer>(stream: &StreamHandle, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(stream.0)
 }
 
-macro_rules! plain {
-    ($($kind:ty => $plain:ty: $convert:expr;)*) => {$(
-        impl Plain<$plain> for $kind {
-            fn plain(&self) -> $plain {
-                let convert: fn(&Self) -> $plain = $convert;
-                convert(self)
-            }
-        }
-    )*};
+fn tag<S: Serializer>(tag: &Tag, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&tag.name())
 }
 
-plain! {
-    u64 => u64: |count| *count;
-    Bytes => u64: |bytes| bytes.get();
-    Option<Bytes> => Option<u64>: |bytes| bytes.map(Bytes::get);
-    StreamHandle => u64: |stream| stream.0;
-    Tag => String: |tag| tag.name();
-    DriverLog => u64: |log| u64::try_from(log.time().as_nanos()).unwrap_or(u64::MAX);
-    DriverLog => Vec<CallSnapshot>: |log| log.entries().map(CallSnapshot::of).collect();
-}
-
-/// How often a driver call was made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+/// Counters of one range of block sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct CallSnapshot {
-    /// The kind of call.
-    pub call: &'static str,
-    /// The size of the memory it was for.
-    pub size_bytes: u64,
-    /// The number of calls.
-    pub count: u64,
+pub struct ClassFigures {
+    /// The smallest size of the range, a power of two. The next range begins at twice that.
+    #[serde(rename = "from_bytes", serialize_with = "bytes")]
+    pub from: Bytes,
+    /// Blocks allocated.
+    pub allocations: u64,
+    /// Blocks freed.
+    pub frees: u64,
+    /// Bytes in live blocks, after rounding up.
+    #[serde(rename = "live_bytes", serialize_with = "bytes")]
+    pub live: Bytes,
 }
 
-impl CallSnapshot {
-    fn of((call, size, count): (Call, Bytes, u64)) -> Self {
-        Self { call: call.name(), size_bytes: size.get(), count }
-    }
+/// Counters of one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct StreamFigures {
+    /// The stream.
+    #[serde(serialize_with = "stream")]
+    pub stream: StreamHandle,
+    /// Blocks allocated on it.
+    pub allocations: u64,
+    /// Blocks freed on it.
+    pub frees: u64,
 }
 
-figures! {
-    /// Counters of one range of block sizes.
-    ClassFigures (Copy), ClassSnapshot {
-        /// The smallest size of the range, a power of two. The next range begins at twice that.
-        from: Bytes => from_bytes: u64;
-        /// Blocks allocated.
-        allocations: u64 => allocations: u64;
-        /// Blocks freed.
-        frees: u64 => frees: u64;
-        /// Bytes in live blocks, after rounding up.
-        live: Bytes => live_bytes: u64;
-    }
+/// Memory of one tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TagFigures {
+    /// The tag.
+    #[serde(serialize_with = "tag")]
+    pub tag: Tag,
+    /// Bytes in live blocks, after rounding up.
+    #[serde(rename = "live_bytes", serialize_with = "bytes")]
+    pub live: Bytes,
+}
 
-    /// Counters of one stream.
-    StreamFigures (Copy), StreamSnapshot {
-        /// The stream.
-        stream: StreamHandle => stream: u64;
-        /// Blocks allocated on it.
-        allocations: u64 => allocations: u64;
-        /// Blocks freed on it.
-        frees: u64 => frees: u64;
-    }
+/// Counters of the small or of the large blocks of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct SideFigures {
+    /// Live blocks.
+    pub blocks: u64,
+    /// Bytes in live blocks, after rounding up.
+    #[serde(rename = "live_bytes", serialize_with = "bytes")]
+    pub live: Bytes,
+    /// Bytes requested for live blocks, before rounding.
+    #[serde(rename = "requested_bytes", serialize_with = "bytes")]
+    pub requested: Bytes,
+    /// Blocks allocated.
+    pub allocations: u64,
+    /// Blocks freed.
+    pub frees: u64,
+    /// Bytes in all blocks ever allocated, after rounding up.
+    #[serde(rename = "allocated_bytes", serialize_with = "bytes")]
+    pub allocated: Bytes,
+    /// Bytes in all blocks ever freed, after rounding up.
+    #[serde(rename = "freed_bytes", serialize_with = "bytes")]
+    pub freed: Bytes,
+    /// Bytes requested for all blocks ever allocated, before rounding.
+    #[serde(rename = "requested_allocated_bytes", serialize_with = "bytes")]
+    pub requested_allocated: Bytes,
+    /// Bytes requested for all blocks ever freed, before rounding.
+    #[serde(rename = "requested_freed_bytes", serialize_with = "bytes")]
+    pub requested_freed: Bytes,
+    /// Bytes held from the device. Memory of guarded blocks, and memory on its way back to the device, counts as that of
+    /// large blocks.
+    #[serde(rename = "held_bytes", serialize_with = "bytes")]
+    pub held: Bytes,
+    /// Bytes in holes.
+    #[serde(rename = "in_holes_bytes", serialize_with = "bytes")]
+    pub in_holes: Bytes,
+    /// The number of holes.
+    pub pieces: u64,
+    /// Pages, or segments on a device that maps no pages.
+    pub pages: u64,
+}
 
-    /// Memory of one tag.
-    TagFigures (Copy), TagSnapshot {
-        /// The tag.
-        tag: Tag => tag: String;
-        /// Bytes in live blocks, after rounding up.
-        live: Bytes => live_bytes: u64;
-    }
-
-    /// Counters of the small or of the large blocks of a pool.
-    SideFigures (Copy, Default), SideSnapshot {
-        /// Live blocks.
-        blocks: u64 => blocks: u64;
-        /// Bytes in live blocks, after rounding up.
-        live: Bytes => live_bytes: u64;
-        /// Bytes requested for live blocks, before rounding.
-        requested: Bytes => requested_bytes: u64;
-        /// Blocks allocated.
-        allocations: u64 => allocations: u64;
-        /// Blocks freed.
-        frees: u64 => frees: u64;
-        /// Bytes in all blocks ever allocated, after rounding up.
-        allocated: Bytes => allocated_bytes: u64;
-        /// Bytes in all blocks ever freed, after rounding up.
-        freed: Bytes => freed_bytes: u64;
-        /// Bytes requested for all blocks ever allocated, before rounding.
-        requested_allocated: Bytes => requested_allocated_bytes: u64;
-        /// Bytes requested for all blocks ever freed, before rounding.
-        requested_freed: Bytes => requested_freed_bytes: u64;
-        /// Bytes held from the device. Memory of guarded blocks, and memory on its way back to the device, counts as that of
-        /// large blocks.
-        held: Bytes => held_bytes: u64;
-        /// Bytes in holes.
-        in_holes: Bytes => in_holes_bytes: u64;
-        /// The number of holes.
-        pieces: u64 => pieces: u64;
-        /// Pages, or segments on a device that maps no pages.
-        pages: u64 => pages: u64;
-    }
-
-    /// A snapshot of the counters of a pool. Counts are exact: every call that has returned is counted once. If other
-    /// threads use the pool meanwhile, the values may be from slightly different moments.
-    Statistics (Default), StatisticsSnapshot {
-        /// Bytes in live blocks, after rounding up.
-        live: Bytes => live_bytes: u64;
-        /// Bytes requested for live blocks, before rounding.
-        requested: Bytes => requested_bytes: u64;
-        /// Live blocks.
-        blocks: u64 => blocks: u64;
-        /// The peak of bytes in live or cached blocks.
-        peak_out: Bytes => peak_out_bytes: u64;
-        /// The exact peak of bytes in live blocks, after rounding up. `None` unless the setting `statistics` is `exact`.
-        peak_live: Option<Bytes> => peak_live_bytes: Option<u64>;
-        /// Bytes in free blocks that threads have cached.
-        cached: Bytes => cached_bytes: u64;
-        /// Bytes of freed blocks in quarantine, as the setting `quarantine` demands.
-        quarantined: Bytes => quarantined_bytes: u64;
-        /// Bytes that the pool never allocates again, because a debugging aid found that they were written to by mistake.
-        retired: Bytes => retired_bytes: u64;
-        /// Bytes the pool holds from the device.
-        held: Bytes => held_bytes: u64;
-        /// The peak of bytes held.
-        peak_held: Bytes => peak_held_bytes: u64;
-        /// Bytes held that are in no live block.
-        free: Bytes => free_bytes: u64;
-        /// The largest hole.
-        largest_free: Bytes => largest_free_bytes: u64;
-        /// The number of holes.
-        pieces: u64 => pieces: u64;
-        /// Blocks allocated.
-        allocations: u64 => allocations: u64;
-        /// Blocks freed.
-        frees: u64 => frees: u64;
-        /// Allocations that needed no memory from the driver.
-        hits: u64 => hits: u64;
-        /// Allocations from a thread cache.
-        magazine_hits: u64 => magazine_hits: u64;
-        /// Allocations that needed memory from the driver.
-        misses: u64 => misses: u64;
-        /// Times a stream was made to wait for another.
-        waits: u64 => waits: u64;
-        /// Panics of the program's callbacks ([`PoolOptions`](crate::PoolOptions)). The pool went on as if the callback had
-        /// done nothing.
-        callback_panics: u64 => callback_panics: u64;
-        /// Small blocks: up to 256 KiB, after rounding up.
-        small: SideFigures => small: SideSnapshot;
-        /// Large blocks: all others. Small and large blocks are in pages of their own.
-        large: SideFigures => large: SideSnapshot;
-        /// By size range, without ranges that were never used.
-        classes: Vec<ClassFigures> => classes: Vec<ClassSnapshot>;
-        /// By stream, without forgotten ones.
-        streams: Vec<StreamFigures> => streams: Vec<StreamSnapshot>;
-        /// Blocks allocated on streams that were forgotten since: by the program
-        /// ([`Pool::forget_stream`](crate::Pool::forget_stream)), or because there were very many.
-        forgotten_allocations: u64 => forgotten_allocations: u64;
-        /// Blocks freed on forgotten streams.
-        forgotten_frees: u64 => forgotten_frees: u64;
-        /// By tag, without tags that have no live block.
-        tags: Vec<TagFigures> => tags: Vec<TagSnapshot>;
-        /// Driver calls.
-        driver: DriverLog => driver: Vec<CallSnapshot>,
-            /// The wall-clock time of all driver calls together.
-            driver_ns: u64;
-    }
+/// A snapshot of the counters of a pool. Counts are exact: every call that has returned is counted once. If other
+/// threads use the pool meanwhile, the values may be from slightly different moments.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Bytes in live blocks, after rounding up.
+    #[serde(rename = "live_bytes", serialize_with = "bytes")]
+    pub live: Bytes,
+    /// Bytes requested for live blocks, before rounding.
+    #[serde(rename = "requested_bytes", serialize_with = "bytes")]
+    pub requested: Bytes,
+    /// Live blocks.
+    pub blocks: u64,
+    /// The peak of bytes in live or cached blocks.
+    #[serde(rename = "peak_out_bytes", serialize_with = "bytes")]
+    pub peak_out: Bytes,
+    /// The exact peak of bytes in live blocks, after rounding up. `None` unless the setting `statistics` is `exact`.
+    #[serde(rename = "peak_live_bytes", serialize_with = "optional_bytes")]
+    pub peak_live: Option<Bytes>,
+    /// Bytes in free blocks that threads have cached.
+    #[serde(rename = "cached_bytes", serialize_with = "bytes")]
+    pub cached: Bytes,
+    /// Bytes of freed blocks in quarantine, as the setting `quarantine` demands.
+    #[serde(rename = "quarantined_bytes", serialize_with = "bytes")]
+    pub quarantined: Bytes,
+    /// Bytes that the pool never allocates again, because a debugging aid found that they were written to by mistake.
+    #[serde(rename = "retired_bytes", serialize_with = "bytes")]
+    pub retired: Bytes,
+    /// Bytes the pool holds from the device.
+    #[serde(rename = "held_bytes", serialize_with = "bytes")]
+    pub held: Bytes,
+    /// The peak of bytes held.
+    #[serde(rename = "peak_held_bytes", serialize_with = "bytes")]
+    pub peak_held: Bytes,
+    /// Bytes held that are in no live block.
+    #[serde(rename = "free_bytes", serialize_with = "bytes")]
+    pub free: Bytes,
+    /// The largest hole.
+    #[serde(rename = "largest_free_bytes", serialize_with = "bytes")]
+    pub largest_free: Bytes,
+    /// The number of holes.
+    pub pieces: u64,
+    /// Blocks allocated.
+    pub allocations: u64,
+    /// Blocks freed.
+    pub frees: u64,
+    /// Allocations that needed no memory from the driver.
+    pub hits: u64,
+    /// Allocations from a thread cache.
+    pub magazine_hits: u64,
+    /// Allocations that needed memory from the driver.
+    pub misses: u64,
+    /// Times a stream was made to wait for another.
+    pub waits: u64,
+    /// Panics of the program's callbacks ([`PoolOptions`](crate::PoolOptions)). The pool went on as if the callback had
+    /// done nothing.
+    pub callback_panics: u64,
+    /// Small blocks: up to 256 KiB, after rounding up.
+    pub small: SideFigures,
+    /// Large blocks: all others. Small and large blocks are in pages of their own.
+    pub large: SideFigures,
+    /// By size range, without ranges that were never used.
+    pub classes: Vec<ClassFigures>,
+    /// By stream, without forgotten ones.
+    pub streams: Vec<StreamFigures>,
+    /// Blocks allocated on streams that were forgotten since: by the program
+    /// ([`Pool::forget_stream`](crate::Pool::forget_stream)), or because there were very many.
+    pub forgotten_allocations: u64,
+    /// Blocks freed on forgotten streams.
+    pub forgotten_frees: u64,
+    /// By tag, without tags that have no live block.
+    pub tags: Vec<TagFigures>,
+    /// Driver calls.
+    #[serde(flatten)]
+    pub driver: DriverLog,
 }
 
 impl SideFigures {
