@@ -1,4 +1,4 @@
-//! Finding and reading the processes of this user.
+//! Finds and reads processes of this user.
 
 use core::time::Duration;
 use std::fs;
@@ -15,13 +15,13 @@ use super::service::PREFIX;
 use super::{Endpoint, MonitorError};
 use crate::user;
 
-/// The longest answer that is read; forebay's own are a tenth of it.
+/// The longest accepted answer; genuine ones are a tenth of it.
 const LONGEST: usize = 2 << 20;
 
-/// All names of this user in this network namespace, by process. Another user may have taken some of them, which
-/// [`Endpoint::connect`] tells.
+/// All names of this user in this network namespace, by process. Other users may have taken some of them, which
+/// [`Endpoint::connect`] detects.
 pub fn endpoints() -> Vec<Endpoint> {
-    // Others' sockets may have names of any bytes.
+    // Other programs' sockets may have names of arbitrary bytes.
     let listed = fs::read("/proc/net/unix").unwrap_or_default();
     let listed = String::from_utf8_lossy(&listed);
     let prefix = format!("@{PREFIX}{}/", user::own());
@@ -31,13 +31,13 @@ pub fn endpoints() -> Vec<Endpoint> {
         Some(Endpoint { pid: pid.parse().ok()?, copy: copy.parse().ok()? })
     };
     let mut found: Vec<Endpoint> = listed.lines().filter_map(named).collect();
-    // A connection that was accepted has the name of its listener.
+    // An accepted connection has the name of its listener.
     found.sort_unstable();
     found.dedup();
     found
 }
 
-/// A connection to a process of this user, as the system says.
+/// A connection to a process whose user, according to the system, is this one.
 #[derive(Debug)]
 #[must_use = "a connection that is not read costs the process an answer for nothing"]
 pub struct Connection {
@@ -46,13 +46,13 @@ pub struct Connection {
 }
 
 impl Endpoint {
-    /// Connects, without waiting. Anybody can take a name, so the user of the process is checked first. A process whose
-    /// line of connections is full is [`MonitorError::Busy`]: try again.
+    /// Connects, without waiting. Anyone can take a name, so this checks the user of the process first. If the
+    /// process's backlog is full, returns [`MonitorError::Busy`]: try again.
     pub fn connect(self) -> Result<Connection, MonitorError> {
         self.connect_within(None)
     }
 
-    /// Connects, and waits in line for so long at most.
+    /// Connects, waiting at most that long in the backlog.
     fn connect_within(self, patience: Option<Duration>) -> Result<Connection, MonitorError> {
         let Self { pid, copy } = self;
         let system =
@@ -64,7 +64,7 @@ impl Endpoint {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let socket = socket.map_err(system("socket"))?;
         if let Some(patience) = patience {
-            // No time would mean no limit.
+            // A zero timeout would mean no limit.
             let limit = Some(patience.max(Duration::from_millis(1)));
             set_socket_timeout(&socket, Timeout::Send, limit).map_err(system("SO_SNDTIMEO"))?;
             fcntl_setfl(&socket, OFlags::empty()).map_err(system("fcntl"))?;
@@ -79,19 +79,20 @@ impl Endpoint {
         if owner != user::own() {
             return Err(MonitorError::OtherUser { pid, owner });
         }
-        // Reading waits, with a limit each time.
+        // Reads block, each with a timeout.
         fcntl_setfl(&socket, OFlags::empty()).map_err(system("fcntl"))?;
         Ok(Connection { pid, stream: socket.into() })
     }
 
-    /// Reads the process as one line of JSON with "schema": "forebay.process.v1". Waits for `patience` at most.
+    /// Reads the process as one line of JSON with "schema": "forebay.process.v1". Waits at most `patience`.
     ///
     /// ```
     /// use core::time::Duration;
     /// use forebay::monitor::Endpoint;
-    /// use forebay::{HostDevice, Pool};
+    /// use forebay::{HostDevice, PoolOptions};
     ///
-    /// let _pool = Pool::new(&HostDevice::open()?)?;
+    /// let options = PoolOptions::new().set(|set| set.monitor(true));
+    /// let _pool = options.build(&HostDevice::open()?)?;
     /// let text = Endpoint::of(std::process::id()).read(Duration::from_secs(10))?;
     /// assert!(text.starts_with("{\"schema\":\"forebay.process.v1\","));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
