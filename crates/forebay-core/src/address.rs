@@ -9,10 +9,10 @@ use crate::{Alignment, Bytes, QuantityError};
 pub struct Address(u64);
 
 impl Address {
-    /// The null address, which is what an allocation of 0 bytes returns.
+    /// The null address, which an allocation of 0 bytes returns.
     pub const NULL: Self = Self(0);
 
-    /// The address with that value.
+    /// The address with this value.
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
@@ -22,7 +22,7 @@ impl Address {
         Self(pointer.cast::<u8>().expose_provenance() as u64)
     }
 
-    /// The plain value.
+    /// The value as an integer.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -32,7 +32,7 @@ impl Address {
         self.0 == 0
     }
 
-    /// The address `offset` further on, or `None` past the end of the space.
+    /// The address `offset` further on, or `None` past the end of the address space.
     pub const fn checked_add(self, offset: Bytes) -> Option<Self> {
         match self.0.checked_add(offset.get()) {
             Some(sum) => Some(Self(sum)),
@@ -53,7 +53,7 @@ impl Address {
         self.0 & alignment.mask() == 0
     }
 
-    /// The next multiple of `alignment`, or `None` past the end of the space.
+    /// The next multiple of `alignment`, or `None` past the end of the address space.
     pub const fn checked_align_up(self, alignment: Alignment) -> Option<Self> {
         match Bytes::new(self.0).checked_align_up(alignment) {
             Some(up) => Some(Self(up.get())),
@@ -104,18 +104,18 @@ impl Span {
         self.start
     }
 
-    /// How many bytes.
+    /// The size in bytes.
     pub const fn size(self) -> Bytes {
         self.size
     }
 
-    /// The address after the last.
+    /// One past the last address.
     pub const fn end(self) -> Address {
         // `new` has seen that this sum exists.
         Address(self.start.0 + self.size.get())
     }
 
-    /// Whether it has no bytes.
+    /// Whether it is empty.
     pub const fn is_empty(self) -> bool {
         self.size.is_zero()
     }

@@ -56,7 +56,7 @@ pub struct BumpUsage {
     pub available: Bytes,
     /// All chunks together.
     pub capacity: Bytes,
-    /// The most that was ever used at once.
+    /// The most bytes ever used at once.
     pub high_water: Bytes,
     /// How many chunks there are.
     pub chunks: usize,
@@ -125,7 +125,7 @@ impl fmt::Display for BumpFull {
 
 impl core::error::Error for BumpFull {}
 
-/// A block or mark that the bump allocator does not, or no longer, know.
+/// A block or mark that the bump allocator does not know, or no longer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BumpStale {

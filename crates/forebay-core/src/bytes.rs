@@ -1,7 +1,7 @@
 //! Sizes and alignments as types.
 //!
-//! Arithmetic on them is checked: `checked_*` where `None` is enough, `try_*` where the caller
-//! wants the figures in an error. There is no `+` and no `*`, so nothing wraps unseen.
+//! Arithmetic on them is checked: `checked_*` where `None` is enough, `try_*` where the caller wants the figures in an
+//! error. There is no `+` and no `*`, so nothing wraps silently.
 
 use core::fmt;
 use core::str::FromStr;
@@ -31,9 +31,9 @@ pub const TIB: u64 = 1 << 40;
 pub struct Bytes(u64);
 
 impl Bytes {
-    /// No bytes.
+    /// 0 bytes.
     pub const ZERO: Self = Self(0);
-    /// The largest size there is.
+    /// The largest size.
     pub const MAX: Self = Self(u64::MAX);
 
     /// That many bytes.
@@ -41,17 +41,17 @@ impl Bytes {
         Self(bytes)
     }
 
-    /// That many KiB; saturates at [`Bytes::MAX`].
+    /// `count` KiB; saturates at [`Bytes::MAX`].
     pub const fn kib(count: u64) -> Self {
         Self(count.saturating_mul(KIB))
     }
 
-    /// That many MiB; saturates at [`Bytes::MAX`].
+    /// `count` MiB; saturates at [`Bytes::MAX`].
     pub const fn mib(count: u64) -> Self {
         Self(count.saturating_mul(MIB))
     }
 
-    /// That many GiB; saturates at [`Bytes::MAX`].
+    /// `count` GiB; saturates at [`Bytes::MAX`].
     pub const fn gib(count: u64) -> Self {
         Self(count.saturating_mul(GIB))
     }
@@ -61,7 +61,7 @@ impl Bytes {
         Self(core::mem::size_of::<T>() as u64).try_mul(count)
     }
 
-    /// The plain number.
+    /// The number of bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -88,12 +88,12 @@ impl Bytes {
         RoundedUp(self.0)
     }
 
-    /// Whether this is no bytes at all.
+    /// Whether this is 0 bytes.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The sum, or `None` where it does not fit.
+    /// The sum, or `None` on overflow.
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match self.0.checked_add(other.0) {
             Some(sum) => Some(Self(sum)),
@@ -101,7 +101,7 @@ impl Bytes {
         }
     }
 
-    /// The difference, or `None` where `other` is larger.
+    /// The difference, or `None` if `other` is larger.
     pub const fn checked_sub(self, other: Self) -> Option<Self> {
         match self.0.checked_sub(other.0) {
             Some(rest) => Some(Self(rest)),
@@ -109,7 +109,7 @@ impl Bytes {
         }
     }
 
-    /// The product, or `None` where it does not fit.
+    /// The product, or `None` on overflow.
     pub const fn checked_mul(self, times: u64) -> Option<Self> {
         match self.0.checked_mul(times) {
             Some(product) => Some(Self(product)),
@@ -139,7 +139,7 @@ impl Bytes {
             .ok_or_else(|| QuantityError::Overflow { sum: format!("{} B x {times}", self.0) })
     }
 
-    /// Rounded up to a multiple of `alignment`, or `None` where that does not fit.
+    /// Rounded up to a multiple of `alignment`, or `None` on overflow.
     pub const fn checked_align_up(self, alignment: Alignment) -> Option<Self> {
         match self.0.checked_add(alignment.mask()) {
             Some(sum) => Some(Self(sum & !alignment.mask())),
@@ -195,7 +195,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A size that is displayed as a figure no smaller than itself. Made by [`Bytes::rounded_up`].
+/// A size displayed as a figure no smaller than itself. Made by [`Bytes::rounded_up`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundedUp(u64);
 
@@ -272,7 +272,7 @@ impl Alignment {
     pub const CACHE_LINE: Self = Self { shift: 6 };
     /// The alignment of blocks on devices: 512 bytes, as with other CUDA allocators.
     pub const BLOCK: Self = Self { shift: 9 };
-    /// The page of the common processors: 4 KiB.
+    /// The page size of common processors: 4 KiB.
     pub const HOST_PAGE: Self = Self { shift: 12 };
     /// 1 MiB.
     pub const MIB: Self = Self { shift: 20 };
@@ -286,7 +286,7 @@ impl Alignment {
         if log2 < 64 { Some(Self { shift: log2 }) } else { None }
     }
 
-    /// That many bytes, which must be a power of two.
+    /// An alignment of `bytes`, which must be a power of two.
     pub const fn new(bytes: u64) -> Result<Self, QuantityError> {
         if bytes.is_power_of_two() {
             // trailing_zeros of a u64 is at most 63, so the cast keeps every bit.
@@ -335,12 +335,12 @@ impl fmt::Display for Alignment {
 pub struct PageSize(Alignment);
 
 impl PageSize {
-    /// The page of the common processors: 4 KiB.
+    /// The page size of common processors: 4 KiB.
     pub const HOST: Self = Self(Alignment::HOST_PAGE);
     /// The granularity of CUDA's virtual memory, and of the host's huge pages: 2 MiB.
     pub const DEVICE: Self = Self(Alignment::DEVICE_PAGE);
 
-    /// That many bytes, which must be a power of two.
+    /// A page of `bytes`, which must be a power of two.
     pub fn new(bytes: u64) -> Result<Self, QuantityError> {
         Alignment::new(bytes).map(Self)
     }

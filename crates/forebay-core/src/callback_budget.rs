@@ -23,7 +23,7 @@ pub struct CallbackBudget {
 }
 
 impl CallbackBudget {
-    /// The most calls after which there was no more room than before.
+    /// The most calls that may leave no more room than before.
     pub const MAX_IDLE: u32 = 15;
 
     /// Whether the callbacks may be called, now that the pool could serve `room` bytes if they were in one piece.

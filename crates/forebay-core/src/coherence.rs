@@ -10,10 +10,10 @@
 //!   read 500..3000 on the device:   copy 1000..2000 to it, zero 2000..3000 there; 500..1000 needs nothing
 //! ```
 //!
-//! Ranges are merged when they touch and are alike, so a buffer that is used whole has one, and writing ten elements of a
-//! million moves ten. An access first asks [`needs`](Coherence::needs) what to do to the replica it uses. After each step
-//! the caller reports it ([`updated`](Coherence::updated)), so that a failure in between leaves what was done done. Last
-//! it reports the access itself ([`written`](Coherence::written)).
+//! Ranges are merged when they touch and are alike, so a buffer that is used whole has one range, and writing ten
+//! elements of a million moves ten. An access first asks [`needs`](Coherence::needs) what to do to the replica it uses.
+//! After each step the caller reports it ([`updated`](Coherence::updated)), so that a failure in between keeps the
+//! steps already done. Last it reports the access itself ([`written`](Coherence::written)).
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub enum Replica {
 }
 
 impl Replica {
-    /// The other one.
+    /// The other replica.
     pub const fn other(self) -> Self {
         match self {
             Self::Host => Self::Device,
@@ -43,7 +43,7 @@ impl Replica {
 /// Which replicas have the current contents of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Nobody has written it, so it is zero. Each flag: whether the memory of that replica is zero already.
+    /// Never written, so it is zero. Each flag says whether the memory of that replica is zero already.
     Zero {
         /// On the host.
         host: bool,
@@ -59,7 +59,7 @@ pub enum Contents {
 }
 
 impl Contents {
-    /// Nobody has written it, and no memory was zeroed for it.
+    /// Never written, and no memory was zeroed for it.
     const UNTOUCHED: Self = Self::Zero { host: false, device: false };
 
     fn only(replica: Replica) -> Self {
@@ -105,7 +105,7 @@ impl Contents {
 pub enum UpdateKind {
     /// A copy from the other replica.
     Copy,
-    /// Zeros: nobody has written the range.
+    /// Zeros: the range was never written.
     Zero,
 }
 
@@ -151,7 +151,7 @@ pub struct Coherence {
 }
 
 impl Coherence {
-    /// A buffer of `length` bytes that nobody has written, with no memory yet.
+    /// A buffer of `length` bytes that was never written, with no memory yet.
     pub fn new(length: u64) -> Self {
         let runs = (length > 0).then_some((0, Contents::UNTOUCHED)).into_iter().collect();
         let uniform = Some(Contents::UNTOUCHED);
@@ -168,7 +168,7 @@ impl Coherence {
         self.present[replica as usize]
     }
 
-    /// A replica got memory; `zeroed`: which is zero.
+    /// Records that a replica got memory; `zeroed` says whether it is zero.
     pub fn allocated(&mut self, replica: Replica, zeroed: bool) {
         self.present[replica as usize] = true;
         if zeroed {
@@ -179,14 +179,14 @@ impl Coherence {
         }
     }
 
-    /// A replica's memory is gone. The caller has copied [what it alone had](Self::needs) to the other, or means to lose
-    /// it.
+    /// Records that a replica's memory is gone. The caller has copied [what it alone had](Self::needs) to the other, or
+    /// means to lose it.
     pub fn dropped(&mut self, replica: Replica) {
         self.invalidated(replica, 0..self.length);
         self.present[replica as usize] = false;
     }
 
-    /// The ranges of `range` with their contents, the lowest first.
+    /// The ranges of `range` with their contents, lowest first.
     pub fn runs(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Contents)> + '_ {
         let end = range.end.min(self.length);
         let start = range.start.min(end);
@@ -209,8 +209,8 @@ impl Coherence {
         }
     }
 
-    /// What makes a replica current in `range`, the lowest first. Nothing that it has is copied, nothing that nobody
-    /// wrote is copied, and touching copies are one.
+    /// The updates that make a replica current in `range`, lowest first. Nothing that it has or that was never written
+    /// is copied, and touching copies are merged.
     pub fn needs(&self, replica: Replica, range: Range<u64>) -> Vec<Update> {
         let mut needs: Vec<Update> = Vec::new();
         for (range, contents) in self.runs(range) {
@@ -231,22 +231,22 @@ impl Coherence {
         needs
     }
 
-    /// A replica got the contents of `range`, as [`needs`](Self::needs) said.
+    /// Records that a replica got the contents of `range`, as [`needs`](Self::needs) said.
     pub fn updated(&mut self, replica: Replica, range: Range<u64>) {
         self.change(range, |contents| contents.with(replica));
     }
 
-    /// `range` was written, or may be written from now on, on one replica: the other's contents are out of date.
+    /// Records that `range` was written, or may be from now on, on one replica: the other's contents are out of date.
     pub fn written(&mut self, replica: Replica, range: Range<u64>) {
         self.change(range, |_| Contents::only(replica));
     }
 
-    /// The contents of `range` on a replica are to be forgotten. Where the other has none either, they are lost.
+    /// Forgets the contents of `range` on a replica. Where the other has none either, they are lost.
     pub fn invalidated(&mut self, replica: Replica, range: Range<u64>) {
         self.change(range, |contents| contents.without(replica));
     }
 
-    /// `range` is zero from now on, whatever it was; no memory was touched.
+    /// Makes `range` zero from now on, whatever it was, without touching memory.
     pub fn cleared(&mut self, range: Range<u64>) {
         self.change(range, |_| Contents::UNTOUCHED);
     }
@@ -289,7 +289,7 @@ impl Coherence {
         self.uniform = runs.next().copied().filter(|_| runs.next().is_none());
     }
 
-    /// Lets a run begin at `at`.
+    /// Makes a run begin at `at`.
     fn split_at(&mut self, at: u64) {
         if at >= self.length {
             return;

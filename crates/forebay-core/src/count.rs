@@ -2,9 +2,9 @@
 
 use core::fmt::Display;
 
-/// A count with its noun, in the singular where it is one.
+/// A count with its noun, in the singular if it is one.
 ///
-/// `count` may be a number or a text that was made of one, such as "10,000".
+/// `count` may be a number or a formatted number, such as "10,000".
 ///
 /// ```
 /// use forebay_core::counted;

@@ -1,8 +1,8 @@
 //! Decay: how much of the memory held has not been needed for some time.
 //!
-//! The ages of single pages mean little if any page can serve any request. The memory to release is what
-//! was not needed at any moment of the recent past: the memory held minus the peak in use. So the peak is
-//! recorded per interval of time, and intervals older than the requested age are dropped.
+//! The ages of single pages mean little if any page can serve any request. The memory to release is what was not needed
+//! at any moment of the recent past: the memory held minus the peak in use. So the peak is recorded per time interval,
+//! and intervals older than the requested age are dropped.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use crate::Bytes;
 /// How many intervals are kept: enough to resolve the age to an eighth.
 const INTERVALS: usize = 16;
 
-/// The peak in use per interval of time. Times count from a moment of the caller's choice.
+/// The peak in use per interval of time. Times count from a moment that the caller chooses.
 ///
 /// ```
 /// use core::time::Duration;
@@ -28,7 +28,7 @@ const INTERVALS: usize = 16;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Decay {
-    /// The end of each interval and its peak, the oldest first.
+    /// The end of each interval and its peak, oldest first.
     intervals: VecDeque<(Duration, Bytes)>,
     begun: Option<Duration>,
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Which device of its kind, counted from 0 as the driver counts.
+/// The number of a device among those of its kind, counted from 0 as the driver counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceOrdinal(pub u32);
 
@@ -12,7 +12,7 @@ impl fmt::Display for DeviceOrdinal {
     }
 }
 
-/// Which stream, for the whole life of the process: unlike a handle, never given out twice.
+/// Identifies a stream for the life of the process: unlike a handle, it is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
@@ -22,9 +22,9 @@ impl fmt::Display for StreamId {
     }
 }
 
-/// A counter that gives each number once.
+/// A counter that hands out each number once.
 ///
-/// 64 bits last: one number a nanosecond would take 584 years, so running out is not handled.
+/// 64 bits suffice: at one number per nanosecond they last 584 years, so running out is not handled.
 #[derive(Clone, Debug, Default)]
 pub struct Serial {
     last: u64,

@@ -1,4 +1,4 @@
-//! The policy of forebay: what to do with device memory, apart from how to do it.
+//! The policy of forebay: what to do with device memory, separate from how to do it.
 //!
 //! It contains quantities that cannot overflow silently, size classes with bounded waste, the address
 //! space of a pool with its holes and plans, magazines, arenas, pressure levels, and the order of transfers. The code is pure: no

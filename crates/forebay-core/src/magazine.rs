@@ -40,8 +40,8 @@ struct Bin<B> {
     count: usize,
     /// How often a block was taken since the size was last another.
     taken: u64,
-    /// How many blocks left in other ways since then, less those that came in other ways; wraps. With it, how often one
-    /// was kept follows, and keeping one counts nothing.
+    /// How many blocks left in other ways since then, less those that came in other ways; wraps. The number of blocks
+    /// kept follows from it, so keeping one counts nothing.
     left: u64,
     blocks: [Option<B>; DEPTH],
 }
@@ -181,8 +181,8 @@ impl<B: Copy> Magazine<B> {
         Some(block)
     }
 
-    /// As [`take`](Self::take), for a size that the caller knows not to be large. `COUNTED` is false only
-    /// in benchmarks that measure the cost of the tallies.
+    /// Like [`take`](Self::take), for a size that the caller knows not to be large. `COUNTED` is false only in
+    /// benchmarks that measure the cost of the tallies.
     #[inline(always)]
     pub fn take_small<const COUNTED: bool>(&mut self, size: u64) -> Option<B> {
         let bin = &mut self.bins[Self::index(size)];
@@ -207,7 +207,7 @@ impl<B: Copy> Magazine<B> {
         self.keep_if(size, block, || true)
     }
 
-    /// As [`keep`](Self::keep), if `allow` returns true. It is called only if there is room.
+    /// Like [`keep`](Self::keep), but only if `allow`, which is called only if there is room, returns true.
     #[inline]
     pub fn keep_if(&mut self, size: u64, block: B, allow: impl FnOnce() -> bool) -> bool {
         if size > self.small {
@@ -217,7 +217,7 @@ impl<B: Copy> Magazine<B> {
         }
     }
 
-    /// As [`keep_if`](Self::keep_if), for a size that the caller knows to be large.
+    /// Like [`keep_if`](Self::keep_if), for a size that the caller knows to be large.
     #[inline]
     pub fn keep_large_if(&mut self, size: u64, block: B, allow: impl FnOnce() -> bool) -> bool {
         if self.bound == 0 || self.large.block.is_some() || !allow() {
@@ -234,7 +234,7 @@ impl<B: Copy> Magazine<B> {
         true
     }
 
-    /// As [`keep_if`](Self::keep_if), for a size that the caller knows not to be large.
+    /// Like [`keep_if`](Self::keep_if), for a size that the caller knows not to be large.
     #[inline(always)]
     pub fn keep_small_if(&mut self, size: u64, block: B, allow: impl FnOnce() -> bool) -> bool {
         if self.held >= self.bound {
@@ -358,7 +358,7 @@ impl<B: Copy> Magazine<B> {
         sum
     }
 
-    /// Lets [`tallies`](Self::tallies) and [`large_tally`](Self::large_tally) begin at 0 again. The blocks stay.
+    /// Resets [`tallies`](Self::tallies) and [`large_tally`](Self::large_tally) to 0. The blocks stay.
     pub fn reset_tallies(&mut self) {
         for bin in &mut self.bins {
             // Nothing was taken or kept: what is there came in other ways.
@@ -414,7 +414,7 @@ impl Tally {
         Self { taken, kept, taken_size, kept_size }
     }
 
-    /// Adds another.
+    /// Adds another tally.
     pub fn add(&mut self, other: Self) {
         self.taken = self.taken.wrapping_add(other.taken);
         self.kept = self.kept.wrapping_add(other.kept);

@@ -1,10 +1,10 @@
-//! Pressure: how near a pool is to its limit, and how it responds.
+//! Pressure: how close a pool is to its limit, and how it responds.
 
 use core::fmt;
 
 use crate::Bytes;
 
-/// How near a pool is to its limit.
+/// How close a pool is to its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Level {

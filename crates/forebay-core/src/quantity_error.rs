@@ -1,16 +1,16 @@
-//! Errors about quantities that are out of range.
+//! Errors for quantities that are out of range.
 
 use core::fmt;
 
 use crate::Bytes;
 
-/// A size, an alignment or a text that is not valid, with the figures.
+/// An invalid size, alignment or text, with the figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuantityError {
     /// A sum or product of sizes does not fit in 64 bits.
     Overflow {
-        /// What was being worked out, as "1024 B x 18446744073709551615".
+        /// What was being computed, such as "1024 B x 18446744073709551615".
         sum: String,
     },
     /// An alignment that is not a power of two.
@@ -36,7 +36,7 @@ pub enum QuantityError {
         /// The largest allowed.
         most: u64,
     },
-    /// A text that does not read as a size.
+    /// A text that is not a size.
     NotASize {
         /// The text as given.
         text: String,

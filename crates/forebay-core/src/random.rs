@@ -29,7 +29,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 where `bound` is 0.
+    /// A number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         // The high half of a 128-bit product: even to one part in 2^64 / bound, and no division.
         let product = u128::from(self.next_u64()) * u128::from(bound);
@@ -38,7 +38,7 @@ impl Random {
         high
     }
 
-    /// A number from `least` to `most`, both included; `least` where they are the wrong way round.
+    /// A number from `least` to `most`, both included; `least` if they are the wrong way round.
     pub fn between(&mut self, least: u64, most: u64) -> u64 {
         match most.checked_sub(least).and_then(|width| width.checked_add(1)) {
             Some(width) => least + self.below(width),
@@ -60,7 +60,7 @@ impl Random {
         usize::try_from(self.below(length as u64)).ok()
     }
 
-    /// One of `items`; `None` where there are none.
+    /// One of `items`; `None` if there are none.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         self.index(items.len()).and_then(|index| items.get(index))
     }

@@ -7,10 +7,9 @@
 //!   \__ step 512 ________/   \__ step 512 ___/    \_ step 1024 _/                  \_ no class ___
 //! ```
 //!
-//! Rounding less finely lets more requests share a cached block; rounding more finely wastes less.
-//! The default keeps the loss under an eighth of the request where requests are small and many,
-//! and under one granule where they are large. Whatever the classes, no size is refused for being
-//! large: above the largest class a request is rounded to the granule alone.
+//! Coarser rounding lets more requests share a cached block; finer rounding wastes less. The default keeps the loss
+//! under an eighth of the request for small requests, which are many, and under one granule for large ones. Whatever
+//! the classes, no size is refused for being large: above the largest class a request is rounded only to the granule.
 
 use crate::{Alignment, Bytes, QuantityError};
 
@@ -25,7 +24,7 @@ const GRANULE: Alignment = Alignment::BLOCK;
 enum Growth {
     /// Eight equal steps between a power of two and the next.
     Geometric,
-    /// One class a power of two.
+    /// One class per power of two.
     PowersOfTwo,
     /// No classes: multiples of the granule.
     Exact,
@@ -50,14 +49,14 @@ pub struct SizeClasses {
 }
 
 impl SizeClasses {
-    /// The default: eight steps a doubling from 512 B to 1 MiB, multiples of 512 B above.
+    /// The default: eight steps per doubling from 512 B to 1 MiB, multiples of 512 B above.
     ///
-    /// Above 1 MiB requests are few and large, and an eighth of one is worth having.
+    /// Above 1 MiB requests are few and large, and an eighth of one is worth saving.
     pub const fn geometric() -> Self {
         Self { growth: Growth::Geometric, largest: Bytes::mib(1) }
     }
 
-    /// One class a power of two from 512 B to 2 GiB, multiples of 512 B above.
+    /// One class per power of two from 512 B to 2 GiB, multiples of 512 B above.
     pub const fn powers_of_two() -> Self {
         Self { growth: Growth::PowersOfTwo, largest: Bytes::gib(2) }
     }

@@ -1,5 +1,5 @@
-//! The policy of transfers: what is copied in which pieces, whose turn it is, how small ones are packed together, and
-//! how long a failed one waits; and the format of data kept compressed. Pure functions: no thread, no clock, no memory is touched.
+//! Transfer policy: how copies are cut into pieces, which one goes next, how small ones are packed together, and how
+//! long a failed one waits; also the format of compressed data. Pure functions: no threads, clock or memory access.
 
 mod backoff;
 pub mod lz4;

@@ -11,9 +11,9 @@
 //!   full barriers              completes it first ───────── it is refused ───────────────────────^
 //! ```
 //!
-//! In a process with threads, the kernel takes milliseconds to register for `membarrier`: ten on a machine
-//! with a GPU, which is more than all else that opening a pool takes. So a thread of its own does it.
-//! Until it is done, `light` is enough all the same, because no `heavy` returns before.
+//! In a process with threads, the kernel takes milliseconds to register for `membarrier`: ten on a machine with a GPU,
+//! more than everything else in opening a pool. So a separate thread does it. Until it is done, `light` is still
+//! enough, because no `heavy` returns before then.
 //!
 //! A sandbox can forbid `membarrier` after the process has started to rely on it. Threads that took
 //! the light side then still exist, so `heavy` falls back to a barrier that needs no permission
@@ -28,7 +28,7 @@ mod system {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
     use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 
-    /// `membarrier` was not asked for, or the system does not have it.
+    /// `membarrier` was not requested, or the system does not have it.
     const SYMMETRIC: u8 = 0;
     /// `membarrier` works.
     const ONE_SIDED: u8 = 1;
@@ -39,7 +39,7 @@ mod system {
 
     static STATE: AtomicU8 = AtomicU8::new(SYMMETRIC);
 
-    /// How often a call that failed for want of kernel memory is tried again, a millisecond apart.
+    /// How often a call that failed for lack of kernel memory is retried, a millisecond apart.
     const RETRIES: u32 = 100;
 
     /// How long a store may stay in the store buffer of its core, with a wide margin. A buffer drains
@@ -89,8 +89,8 @@ mod system {
 
     /// The rare side: every thread of the process passes a full barrier before this returns.
     ///
-    /// `false` where the system refuses `membarrier`. The barrier was passed all the same, but it
-    /// took milliseconds: the caller should have the other side take [`full`] barriers from now on.
+    /// Returns `false` if the system refuses `membarrier`. The barrier was still passed, but it took milliseconds: the
+    /// caller should have the other side take [`full`] barriers from now on.
     #[must_use]
     pub fn heavy() -> bool {
         fence(Ordering::SeqCst);
@@ -137,7 +137,7 @@ mod system {
     fn interrupt_every_core() {
         const PAGE: usize = 4096;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the mapping is new, at an address of the system's choice, and nobody else has it.
+        // SAFETY: the mapping is new, at an address of the system's choice, and nothing else has it.
         let page =
             unsafe { mmap_anonymous(core::ptr::null_mut(), PAGE, access, MapFlags::PRIVATE) };
         if let Ok(page) = page {

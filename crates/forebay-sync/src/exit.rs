@@ -9,8 +9,8 @@ type Hook = (Birth, fn());
 
 static HOOK: ForkSafeMutex<Option<Hook>> = ForkSafeMutex::new(None);
 
-/// Calls `work` once when this process ends by `exit` or by returning from `main`, and never in a forked child. There is one
-/// hook for the process: the first that was given stays. A panic ends in it. Does nothing where the system has no `atexit`.
+/// Calls `work` once when this process ends by `exit` or by returning from `main`, never in a forked child. There is
+/// one hook per process: the first one set stays. A panic in it is caught. Does nothing on a system without `atexit`.
 pub fn at_exit(work: fn()) {
     let mut hook = HOOK.lock();
     let before = *hook;

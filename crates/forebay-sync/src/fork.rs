@@ -1,10 +1,10 @@
 //! What a forked child may use.
 //!
-//! A child has a copy of its parent's memory and one thread. The driver refuses it, the host streams'
-//! threads do not exist in it, and a lock that another thread of the parent held stays locked forever, over
-//! data that may be half changed. So a child can neither use nor drop anything created before the fork, on
-//! any device. The [`Birth`] of a value tells before a lock is taken: calls that can fail return an error,
-//! the others return an empty answer, and drops leak. A child may create its own devices and pools.
+//! A child has a copy of its parent's memory and one thread. The driver refuses to serve it, the host streams' threads
+//! do not exist in it, and a lock that another thread of the parent held stays locked forever, over data that may be
+//! half changed. So a child can neither use nor drop anything created before the fork, on any device. The [`Birth`] of
+//! a value tells before a lock is taken: calls that can fail return an error, the others return an empty answer, and
+//! drops leak. A child may create its own devices and pools.
 //!
 //! The fast path of a pool does not check: it is some twenty instructions, and what it does in a child is
 //! harmless. It takes no lock and calls no driver; it returns addresses that this very thread had cached,
@@ -17,8 +17,8 @@
 //! * [`PerProcess`]: lists of things that no child can use, such as events. The child starts with empty
 //!   lists. Their locks may be held during driver calls, which a fork must not wait for.
 //!
-//! One value that a child must neither use nor drop is a [`LeakOnFork`]; a descriptor that it must not keep open
-//! either is a [`ProcessFd`].
+//! A single value that a child must neither use nor drop goes into a [`LeakOnFork`]; a descriptor that it must not keep
+//! open either, into a [`ProcessFd`].
 //!
 //! Nothing reads the process id: the system calls `in_child` in every child that `fork` creates. Processes
 //! started by `posix_spawn`, `vfork` or `exec` replace the memory and need no care.
@@ -39,7 +39,7 @@ use super::lock;
 #[cfg(unix)]
 use super::try_lock;
 
-/// How many forks lie between this process and the first one that used forebay.
+/// The number of forks between this process and the first one that used forebay.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// The value was created before the process forked, by the parent.
@@ -171,7 +171,7 @@ impl<T: Send> ForkSafeMutex<T> {
     }
 }
 
-/// A process-wide value of which a forked child starts with its own default. The child leaks the parent's.
+/// A process-wide value. A forked child starts with its own default, and leaks the parent's.
 #[derive(Debug)]
 pub struct PerProcess<T: 'static> {
     of: ForkSafeMutex<Option<(Birth, &'static Mutex<T>)>>,
@@ -202,8 +202,8 @@ impl<T: Default + Send> PerProcess<T> {
 }
 
 impl<T: Send + Sync> PerProcess<BTreeMap<u32, Weak<T>>> {
-    /// The value of that number: the one that somebody still has, else a new one. The list is locked while it is opened,
-    /// so that two threads that ask at once get the same.
+    /// The value with that number: the existing one if it is still in use, else a new one. The list is locked while it
+    /// is opened, so that two threads that ask at once get the same one.
     pub fn get_or_open<E>(
         &'static self,
         number: u32,
@@ -228,10 +228,10 @@ impl<T: Default + Send> Default for PerProcess<T> {
 /// A descriptor that no forked child keeps open. The system closes descriptors on exec by itself, but a child that
 /// goes on without exec has them all: a listening socket or a file lock would then outlive the process it belongs to.
 ///
-/// A child made by a bare `clone` call, past `fork`, does keep it.
+/// A child made by a bare `clone` call, without `fork`, does keep it.
 ///
-/// A program may close descriptors that it does not know, and open its own under their numbers. So nothing is closed here
-/// that is not the file it was.
+/// A program may close descriptors that it does not know, and open its own under their numbers. So a descriptor is
+/// closed here only if it is still the same file.
 #[cfg(unix)]
 #[derive(Debug)]
 pub struct ProcessFd {
@@ -240,11 +240,11 @@ pub struct ProcessFd {
     birth: Birth,
 }
 
-/// What tells one file from another, whatever number it has; `None` where the system does not say.
+/// What identifies a file, whatever its descriptor's number; `None` if the system does not say.
 #[cfg(unix)]
 type File = Option<(libc::dev_t, libc::ino_t)>;
 
-/// The file that has a number now.
+/// The file that a descriptor's number now stands for.
 #[cfg(unix)]
 fn file(raw: RawFd) -> File {
     if cfg!(miri) {

@@ -35,7 +35,7 @@ use core::cell::UnsafeCell;
 #[cfg(loom)]
 use loom::cell::UnsafeCell;
 
-// The bits of the state. Where it is 0 the owner may enter with a light barrier.
+// The bits of the state. If it is 0, the owner may enter with a light barrier.
 const SHUT: u8 = 1;
 const FENCED: u8 = 2;
 const ASKED: u8 = 4;
@@ -55,7 +55,7 @@ pub struct Gate<T> {
 // and `ShutGate`), so it is moved between threads and never shared.
 unsafe impl<T: Send> Sync for Gate<T> {}
 
-/// The owner inside: leaves when dropped, by a panic too.
+/// The owner inside: leaves when dropped, also on a panic.
 struct InsideFlag<'a>(&'a AtomicBool);
 
 impl Drop for InsideFlag<'_> {
@@ -132,7 +132,7 @@ impl<T> Gate<T> {
         OwnerGuard { data, inside }
     }
 
-    /// Does `work` with the data; `None`, and nothing done, while the gate is shut.
+    /// Runs `work` with the data; does nothing and returns `None` while the gate is shut.
     ///
     /// # Safety
     ///
@@ -207,15 +207,15 @@ impl<T> OwnerGuard<'_, T> {
     }
 }
 
-/// Calls `work` with what is in a cell.
+/// Calls `work` with the contents of a cell.
 ///
 /// # Safety
 ///
-/// * Nobody else is at the data.
+/// * Nothing else accesses the data.
 #[inline(always)]
 unsafe fn with<T, R>(cell: &UnsafeCell<T>, work: impl FnOnce(&mut T) -> R) -> R {
     #[cfg(not(loom))]
-    // SAFETY: the caller promises that nobody else is at the data.
+    // SAFETY: the caller promises that nothing else accesses the data.
     return work(unsafe { &mut *cell.get() });
     #[cfg(loom)]
     // SAFETY: likewise, and the model checker looks.
@@ -235,7 +235,7 @@ pub enum AfterVisit {
     Counted,
 }
 
-/// A gate that its visitor has shut. Opens when dropped, by a panic too.
+/// A gate that its visitor has shut. Opens when dropped, also on a panic.
 #[derive(Debug)]
 pub(super) struct ShutGate<'a, T> {
     pub(super) gate: &'a Gate<T>,
@@ -268,7 +268,7 @@ impl<'a, T> ShutGate<'a, T> {
         }
     }
 
-    /// Does `work` with the data if the owner has left; `false`, and nothing done, while it is inside.
+    /// Runs `work` with the data if the owner has left; does nothing and returns `false` while it is inside.
     ///
     /// # Safety
     ///

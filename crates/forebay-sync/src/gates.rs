@@ -55,7 +55,7 @@ impl<T> Gates<T> {
     }
 
     /// For every thread, whose number as an owner is its [slot](super::thread_slot). A thread that visits no gate but
-    /// its own passes no barrier: nobody else is concerned.
+    /// its own passes no barrier: no other thread is concerned.
     #[cfg(not(loom))]
     pub fn of_threads() -> Self {
         use super::thread_slot::{MAX_SLOTS, current};
@@ -111,12 +111,12 @@ impl<T> Gates<T> {
         self.visit_all(|gate| !gate.is_emptied(), leaving(AfterVisit::Empty, work));
     }
 
-    /// As [`drain_all`](Self::drain_all), without waiting: owners that are inside are asked.
+    /// Like [`drain_all`](Self::drain_all), without waiting: owners inside are asked.
     pub fn drain(&self, work: impl FnMut(&mut T)) {
         self.visit_or_ask(|gate| !gate.is_emptied(), leaving(AfterVisit::Empty, work));
     }
 
-    /// As [`each`](Self::each), without waiting: owners that are inside are asked. `work` says whether it changed anything.
+    /// Like [`each`](Self::each), without waiting: owners inside are asked. `work` says whether it changed anything.
     pub fn change(&self, mut work: impl FnMut(&mut T) -> bool) {
         self.visit_or_ask(
             |_| true,

@@ -75,7 +75,7 @@ pub const SMALL: Bytes = Bytes::new(1 << LARGE_SHIFT);
 /// The same, in units of 512 B.
 pub const SMALL_UNITS: u64 = 1 << (LARGE_SHIFT - UNIT_SHIFT);
 
-/// The largest possible block: 32 bits of 512 B units, a little less than 2 TiB.
+/// The largest possible block: 32 bits of 512 B units, just under 2 TiB.
 pub const LARGEST: Bytes = Bytes::new(((1 << slot::SIZE_BITS) - 1) << UNIT_SHIFT);
 
 /// One of the two address ranges of a pool: small and large blocks are kept apart.

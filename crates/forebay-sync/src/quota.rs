@@ -17,12 +17,12 @@ use forebay_core::Bytes;
 
 use crate::atomic::{AtomicU64, Ordering};
 
-/// The bytes that count against a limit, of all that share it. Clones count together.
+/// The bytes that count against a limit, for all pools that share it. Clones count together.
 #[derive(Clone, Debug, Default)]
 pub struct Quota(Arc<AtomicU64>);
 
 impl Quota {
-    /// Bytes that count.
+    /// The bytes that count.
     pub fn claimed(&self) -> Bytes {
         Bytes::new(self.0.load(Ordering::Relaxed))
     }
@@ -32,7 +32,7 @@ impl Quota {
         self.0.fetch_add(after.get().wrapping_sub(before.get()), Ordering::Relaxed);
     }
 
-    /// Counts `bytes` more, unless `limit` would be exceeded by it.
+    /// Counts `bytes` more, unless that would exceed `limit`.
     fn add(&self, bytes: Bytes, limit: Bytes) -> bool {
         let more = |claimed: u64| {
             let claimed = Bytes::new(claimed).checked_add(bytes)?;
@@ -85,7 +85,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Takes `most` of its bytes away, or all if it owns less.
+    /// Splits off `most` of its bytes, or all if it owns fewer.
     pub fn split(&mut self, most: Bytes) -> Self {
         let bytes = most.min(self.bytes);
         self.bytes = self.bytes.saturating_sub(bytes);
@@ -125,19 +125,19 @@ impl Share {
         Self { held: Reservation::none(&of), room: None, of }
     }
 
-    /// Bytes that all who share the limit hold or have reserved, this pool too.
+    /// Bytes that all pools sharing the limit hold or have reserved, this one included.
     pub fn claimed_by_all(&self) -> Bytes {
         self.of.all.claimed()
     }
 
-    /// Bytes that the others hold or have reserved.
+    /// Bytes that the other pools hold or have reserved.
     pub fn others(&self) -> Bytes {
         let own = Bytes::new(self.of.own.load(Ordering::Acquire));
         self.claimed_by_all().saturating_sub(own)
     }
 
     /// Reserves `size` bytes for memory that the pool is about to take from the device; with `has_room` those that the
-    /// request has released come first. `None` if the limit would be exceeded by it.
+    /// request has released come first. `None` if that would exceed the limit.
     pub fn reserve(&mut self, size: Bytes, has_room: bool, limit: Bytes) -> Option<Reservation> {
         let room = self.room.as_mut().filter(|_| has_room);
         let mut reserved = room.map_or_else(|| Reservation::none(&self.of), |it| it.split(size));
@@ -176,7 +176,7 @@ impl Share {
         is_first
     }
 
-    /// Ends the above, and the reservation of what is left.
+    /// Undoes [`begin_room`](Self::begin_room), and ends the reservation of what is left.
     pub fn end_room(&mut self) {
         self.room = None;
     }

@@ -1,4 +1,4 @@
-//! The threads of the library. Every crate starts its threads here, for two reasons:
+//! The library's threads. Every crate starts its threads here, for two reasons:
 //!
 //! * **Signals.** A program may block a signal at any time to take it by `sigwait` or `signalfd`. A thread of ours that
 //!   left the signal unblocked would get it instead, and the default action ends the process. So our threads block every
@@ -11,8 +11,8 @@
 use std::io;
 use std::thread::Scope;
 
-/// Runs `work` on a new detached thread that takes no signals. A panic ends only that thread. On an error `work` is dropped
-/// unrun.
+/// Runs `work` on a new detached thread that takes no signals. A panic ends only that thread. On an error, `work` is
+/// dropped without running.
 #[cfg(any(not(unix), miri))]
 #[allow(clippy::disallowed_methods, reason = "there are no signals here")]
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -29,9 +29,9 @@ pub use system::spawn;
 #[cfg(all(unix, not(miri)))]
 use system::with_signals_blocked;
 
-/// Runs `work` on a new thread of a scope that takes no signals. On an error `work` is dropped unrun.
+/// Runs `work` on a new thread of a scope that takes no signals. On an error, `work` is dropped without running.
 ///
-/// This one is a thread of the standard library, which alone has scopes: not for threads that a forked child starts.
+/// Uses a standard-library thread, since only those have scopes: not for threads that a forked child starts.
 #[allow(clippy::disallowed_methods, reason = "the thread inherits the mask that is set around it")]
 pub fn spawn_scoped<'scope>(
     scope: &'scope Scope<'scope, '_>,
@@ -66,8 +66,8 @@ mod system {
     /// The thread's name and its work.
     type Start = (Vec<u8>, Box<dyn FnOnce() + Send>);
 
-    /// Runs `work` on a new detached thread that takes no signals. A panic ends only that thread. On an error `work` is
-    /// dropped unrun.
+    /// Runs `work` on a new detached thread that takes no signals. A panic ends only that thread. On an error, `work`
+    /// is dropped without running.
     pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         // Linux takes names of up to 15 bytes and the zero at their end.
         let name = name.bytes().filter(|&byte| byte != 0).take(15).chain([0]).collect();

@@ -35,7 +35,7 @@ struct ThreadLocals {
     /// The pool this thread cached last, and the address of its data there.
     pool: Cell<u64>,
     pool_data: Cell<NonNull<()>>,
-    /// The one before it: a program often uses two by turns, of device and of pinned memory.
+    /// The one before it: a program often alternates between two, of device and of pinned memory.
     second_pool: Cell<u64>,
     second_data: Cell<NonNull<()>>,
 }
@@ -134,7 +134,7 @@ fn request_slot(slot: usize) -> Option<usize> {
     if slot != NOT_REQUESTED && !again {
         return None;
     }
-    // An error where the thread is about to end.
+    // An error if the thread is about to end.
     let given = LEASE.try_with(SlotLease::slot).ok().flatten();
     LOCAL.with(|local| local.slot.set(given.unwrap_or(NONE)));
     given

@@ -21,7 +21,7 @@ thread_local! {
 /// A locked mutex of a pool.
 #[derive(Debug)]
 pub struct Guard<'a, T: ?Sized> {
-    // Unlocked before the count goes down: nobody else reads this thread's count.
+    // Unlocked before the count goes down: no other thread reads this one's count.
     guard: MutexGuard<'a, T>,
     _counted: Counted,
 }
@@ -31,7 +31,7 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> Guard<'_, T> {
     Guard { guard: super::lock(mutex), _counted: Counted::new() }
 }
 
-/// As [`lock`], but fails if any thread holds the lock, including this one.
+/// Like [`lock`], but fails if any thread holds the lock, including this one.
 pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<Guard<'_, T>> {
     super::try_lock(mutex).map(|guard| Guard { guard, _counted: Counted::new() })
 }

@@ -1,8 +1,8 @@
 //! Large tables that are zero and mostly stay so.
 //!
 //! Their pages come straight from the system, which provides each when it is first written. Memory from the C library
-//! would do once: after a program has freed as large a piece, the library serves the next from its own heap and zeroes it
-//! by hand. For the table of a pool that is 16 MiB, touched whole: 1.5 ms and as much memory for each pool.
+//! would do only once: after a program has freed a piece that large, the library serves the next from its own heap and
+//! zeroes it by hand. For the table of a pool that is 16 MiB, touched whole: 1.5 ms and as much memory for each pool.
 
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -72,7 +72,7 @@ impl<T> Drop for ZeroedSlice<T> {
 #[cfg(all(target_os = "linux", not(miri)))]
 const SMALLEST: usize = 64 << 10;
 
-/// Zeroed pages; `None` for a small size, and where the system has none.
+/// Zeroed pages; `None` for a small size, or if the system has none.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn map(bytes: usize) -> Option<NonNull<u8>> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -90,7 +90,7 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
 
 #[cfg(all(target_os = "linux", not(miri)))]
 fn unmap(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: a mapping of `map`, which nobody uses any more. Where the system refuses, the pages stay.
+    // SAFETY: a mapping of `map`, no longer in use. If the system refuses, the pages stay.
     let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), bytes) };
 }
 

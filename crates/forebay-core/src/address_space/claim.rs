@@ -6,8 +6,8 @@
 //!   settled   [            hole           ]    or, if the driver fails, all of it as it was
 //! ```
 //!
-//! The driver works without a lock on the address space. What the request waits for is its own meanwhile. A large claim is
-//! taken in parts, between which other requests go on; if one of them takes a page that was to move, the rest fails.
+//! The driver works without a lock on the address space. Meanwhile, the request owns what it waits for. A large claim
+//! is taken in parts, between which other requests go on; if one of them takes a page that was to move, the rest fails.
 
 use super::{AddressSpace, AddressSpaceError, Offset, PageMapping, Plan, Step, Streams};
 use crate::Bytes;
@@ -68,7 +68,7 @@ pub struct Claim {
     pub cleared: Vec<PageMapping>,
     /// The holes of the window.
     pub aside: SetAside,
-    /// The addresses that the request may lie in once all of it is settled.
+    /// The addresses that the request may occupy once all of it is settled.
     pub window: (Offset, Offset),
 }
 
@@ -79,8 +79,8 @@ impl Claim {
         Self { aside: space.set_aside(start, end), window: plan.window, ..Self::default() }
     }
 
-    /// Takes what some of the plan's steps need, in order; returns the bytes of pages that move. Fails if a page is in use
-    /// since the plan was made, or no longer free for `taker`. What was taken before stays claimed.
+    /// Takes what some of the plan's steps need, in order; returns the bytes of pages that move. Fails if a page has
+    /// come into use since the plan was made, or is no longer free for `taker`. What was taken before stays claimed.
     pub fn take(
         &mut self,
         space: &mut AddressSpace,
@@ -120,7 +120,7 @@ impl Claim {
         claimed
     }
 
-    /// Gives back a claim that nothing was done with.
+    /// Gives back a claim that was not used.
     pub fn give_back(mut self, space: &mut AddressSpace) {
         space.put_aside_back(&mut self.aside);
         self.gaps.into_iter().rev().for_each(|gap| gap.give_back(space));

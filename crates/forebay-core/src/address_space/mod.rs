@@ -1,5 +1,5 @@
-//! The addresses of a pool as one space: which are backed by pages, which of those are free, and in
-//! the order of which streams.
+//! The addresses of a pool as one space: which are backed by pages, which of those are free, and in which streams'
+//! order.
 //!
 //! ```text
 //!   addresses   ────────────────────────────────────────────────────────────────────>
@@ -110,7 +110,7 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// An address space without addresses.
+    /// An empty address space.
     pub fn new(granule: PageSize, boundaries: Boundaries) -> Self {
         let pages = PageTable::new(granule, boundaries);
         Self { pages, holes: Holes::default(), aside: 0, peak: 0, moved: 0 }

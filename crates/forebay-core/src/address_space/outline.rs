@@ -6,14 +6,14 @@
 //! ```
 //!
 //! A request that is larger than a page fits if its window misses no more bytes than could be backed: pages are made as
-//! small as the gaps of a window, and entirely free ones move or are released. So no plan is needed to know. An outline
+//! small as the gaps of a window, and entirely free ones move or are released. So it takes no plan to know. An outline
 //! looks up two holes for each page, by their addresses, whatever the number of holes.
 
 use super::plan::window::{FreeRange, openings, window};
 use super::{AddressSpace, Holes, Offset};
 use crate::Bytes;
 
-/// Ranges of addresses, the lowest first.
+/// Ranges of addresses, lowest first.
 type Ranges = [(Offset, Offset)];
 
 /// The free ranges of an address space as they would be.

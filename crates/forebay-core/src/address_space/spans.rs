@@ -54,12 +54,12 @@ impl Spans {
         }
     }
 
-    /// How many there are.
+    /// The number of spans.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The spans that overlap `start..end`, the lowest first.
+    /// The spans that overlap `start..end`, lowest first.
     pub(super) fn overlapping(
         &self,
         start: Offset,
@@ -70,7 +70,7 @@ impl Spans {
         below.into_iter().chain(inside).map(|(&start, &end)| (start, end))
     }
 
-    /// Every span, the lowest first.
+    /// Every span, lowest first.
     pub(super) fn each(&self) -> impl DoubleEndedIterator<Item = (Offset, Offset)> {
         self.0.iter().map(|(&start, &end)| (start, end))
     }

@@ -1,4 +1,4 @@
-//! Sets of streams, which say in whose order memory is free.
+//! Sets of streams: in whose order memory is free.
 //!
 //! ```text
 //!   summary   0…0101        bit n is set if and only if word n is not zero
@@ -28,7 +28,7 @@ pub struct Streams {
 impl Streams {
     /// No stream.
     pub const NONE: Self = Self { rest: false, summary: 0, words: [0; WORDS] };
-    /// Every stream there is or will be.
+    /// Every current and future stream.
     pub const ALL: Self = Self { rest: true, summary: u32::MAX, words: [u64::MAX; WORDS] };
 
     /// How many streams can be told apart.
@@ -123,14 +123,14 @@ impl Streams {
         self
     }
 
-    /// The numbers of its streams, the lowest first.
+    /// The numbers of its streams, lowest first.
     pub fn numbers(self) -> impl Iterator<Item = u32> {
         let words = ones(self.summary.into()).map(move |word| (word, self.word(word as usize)));
         words.flat_map(|(word, bits)| ones(bits).map(move |bit| word * 64 + bit))
     }
 
-    /// The numbers that `after` has and this has not, with `true`, and those that it has not and this has, with `false`.
-    /// [`Streams::ALL`] counts as if it had none.
+    /// The numbers that only `after` has, with `true`, and those that only this has, with `false`. [`Streams::ALL`]
+    /// counts as if it had none.
     pub(super) fn changes_to(&self, after: &Self) -> impl Iterator<Item = (u32, bool)> {
         let filled = |set: &Self| if set.rest { 0 } else { set.summary };
         let (from, to) = (filled(self), filled(after));

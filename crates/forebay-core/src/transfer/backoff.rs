@@ -1,11 +1,11 @@
-//! How long a failed call waits before it is tried again.
+//! How long a failed call waits before it is retried.
 
 use core::time::Duration;
 
 use crate::Random;
 
-/// Delays that double from the first to the longest, each with a random part, so that calls that failed at the same time
-/// are not repeated at the same time.
+/// Delays that double from the first to the longest, each with a random part, so that calls that failed together are
+/// not retried together.
 ///
 /// ```
 /// use core::time::Duration;
@@ -22,9 +22,9 @@ use crate::Random;
 pub struct Backoff {
     /// The first delay.
     pub first: Duration,
-    /// No delay is longer.
+    /// The longest delay.
     pub longest: Duration,
-    /// How often a call is tried again.
+    /// How often a call is retried.
     pub retries: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Data kept compressed: independent LZ4 blocks with a table of where each ends.
+//! Compressed data: independent LZ4 blocks with a table of where each ends.
 //!
 //! ```text
 //!   0    "FBYLZ4\r\n"                 8 bytes
@@ -9,9 +9,9 @@
 //!   ...  the blocks                   up to the end
 //! ```
 //!
-//! Block `i` holds the bytes from `i` times the size of a block on; the last one holds the rest. Each is a block of LZ4's
-//! block format, without a frame, made from its bytes alone, so other tools can make and read them. A block that is as long
-//! as its data is the data itself.
+//! Block `i` holds the bytes from `i` times the size of a block on; the last one holds the rest. Each is a block of
+//! LZ4's block format, without a frame, made from its bytes alone, so other tools can make and read them. A block as
+//! long as its data is stored uncompressed.
 
 use core::fmt;
 use core::ops::Range;
@@ -25,7 +25,7 @@ const HEADER: usize = 24;
 
 const ENTRY: usize = size_of::<u64>();
 
-/// What one block is decoded to.
+/// The outcome of decoding one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BlockStatus {
@@ -108,9 +108,9 @@ pub enum CompressedError {
     },
     /// There are more or fewer bytes than the table says.
     Length {
-        /// The bytes that there should be.
+        /// The expected number of bytes.
         expected: u64,
-        /// The bytes that there are.
+        /// The actual number of bytes.
         found: u64,
     },
     /// A block is longer than its data, or so short that it cannot hold them: a byte stands for 255 at most.
@@ -167,7 +167,7 @@ impl fmt::Display for CompressedError {
 
 impl core::error::Error for CompressedError {}
 
-/// Where compressed data has its parts. The [module's documentation](self) has the format.
+/// The layout of compressed data. The [module's documentation](self) describes the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lz4Layout {
     block: u32,
@@ -197,8 +197,8 @@ impl Lz4Layout {
         Ok(Self { block, blocks, total })
     }
 
-    /// Reads and checks the header and the table. After that each block is where it should be, and none is longer than
-    /// its data; what is in them is not looked at.
+    /// Reads and checks the header and the table. After that, each block is where it should be and none is longer than
+    /// its data; their contents are not checked.
     ///
     /// ```
     /// use forebay_core::transfer::Lz4Layout;
@@ -244,8 +244,8 @@ impl Lz4Layout {
         lengths.fold(self.data_start(), usize::saturating_add)
     }
 
-    /// Puts the compressed blocks together with their header and table, in the empty vector `bytes`, which has room for
-    /// [so many](Self::assembled_size). A block that is as long as its data is taken for the data itself.
+    /// Writes the header, the table and the compressed blocks to the empty vector `bytes`, which has room for [so
+    /// many](Self::assembled_size). A block as long as its data is taken to be uncompressed.
     pub fn assemble<B: AsRef<[u8]>>(
         &self,
         blocks: &[B],
@@ -277,7 +277,7 @@ impl Lz4Layout {
         self.block
     }
 
-    /// How many blocks.
+    /// The number of blocks.
     pub const fn blocks(&self) -> u32 {
         self.blocks
     }

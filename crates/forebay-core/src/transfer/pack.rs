@@ -33,9 +33,9 @@ pub struct Run {
 /// Items that are staged together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Which items. The last one of a load may go on in the next.
+    /// Which items. A load's last item may continue in the next load.
     pub items: Range<usize>,
-    /// Bytes of the first item that earlier loads had.
+    /// Bytes of the first item that earlier loads contain.
     pub skip: u64,
     /// The bytes in staging memory.
     pub size: u64,

@@ -1,13 +1,13 @@
-//! Whose turn it is.
+//! Which transfer goes next.
 
 use core::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Transfers that want turns, by priority. A turn is one piece.
 ///
-/// A transfer has no turn while one of a higher priority wants one, so it is held up by no more than the pieces that
-/// were begun before. Among those of one priority the first few take turns, and the others wait until one of these ends,
-/// so that a few are done soon instead of all of them late.
+/// A transfer has no turn while one of a higher priority wants one, which is thus held up only by pieces already begun.
+/// Within a priority, the first few take turns and the rest wait until one of them ends, so that a few are done soon
+/// instead of all of them late.
 ///
 /// ```
 /// use forebay_core::transfer::TransferQueue;
@@ -80,7 +80,7 @@ impl<P: Ord, J: PartialEq> TransferQueue<P, J> {
         true
     }
 
-    /// Whether none wants a turn.
+    /// Whether no transfer wants a turn.
     pub fn is_empty(&self) -> bool {
         self.lanes.is_empty()
     }

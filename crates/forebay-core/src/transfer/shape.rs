@@ -7,9 +7,9 @@ use crate::Bytes;
 pub struct CopyEnd {
     /// The address of the first byte.
     pub start: u64,
-    /// From a row to the next.
+    /// The distance from one row to the next.
     pub row: u64,
-    /// From a slice to the next.
+    /// The distance from one slice to the next.
     pub slice: u64,
 }
 
@@ -22,12 +22,12 @@ impl CopyEnd {
     }
 }
 
-/// A copy, with what lies side by side made one.
+/// A copy, with adjacent rows and slices merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyShape {
-    /// What is written.
+    /// The destination.
     pub to: CopyEnd,
-    /// What is read.
+    /// The source.
     pub from: CopyEnd,
     /// The bytes of a row.
     pub width: u64,
@@ -40,9 +40,9 @@ pub struct CopyShape {
 /// Rows of one slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// What is written.
+    /// The destination.
     pub to: CopyEnd,
-    /// What is read.
+    /// The source.
     pub from: CopyEnd,
     /// The bytes of a row.
     pub width: u64,
@@ -76,7 +76,7 @@ impl CopyShape {
         Self::new(end(to), end(from), (size, 1, 1))
     }
 
-    /// All bytes, gaps left out.
+    /// All bytes, without the gaps.
     pub const fn bytes(&self) -> Bytes {
         Bytes::new(self.width.saturating_mul(self.rows).saturating_mul(self.slices))
     }
@@ -94,8 +94,8 @@ impl CopyShape {
     }
 }
 
-/// How large the pieces of a row are, that some threads copy side by side: small ones first, so that the device has
-/// something to do soon, and small ones last, so that all threads end at once.
+/// The sizes of the pieces of a row that several threads copy in parallel: small ones first, so that the device has
+/// work soon, and small ones last, so that all threads finish together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// The smallest piece; others are multiples of it.
@@ -121,7 +121,7 @@ pub struct Pieces {
     shape: CopyShape,
     /// How many rows a piece has, unless the slice ends.
     at_once: u64,
-    /// How much of a row a piece has at most.
+    /// The most of a row that one piece has.
     width: u64,
     pace: Pace,
     /// The slice, row and column where the next piece begins.
@@ -168,7 +168,7 @@ impl Iterator for Pieces {
 }
 
 impl Piece {
-    /// All bytes, gaps left out.
+    /// All bytes, without the gaps.
     pub const fn bytes(&self) -> Bytes {
         Bytes::new(self.width.saturating_mul(self.rows))
     }

@@ -1,10 +1,10 @@
-//! What of sparse data is sent.
+//! Which parts of sparse data are sent.
 
 use core::ops::Range;
 
-/// The ranges of `size` bytes that are sent, in order: all but runs of zero blocks that are as long as `gap` at least, in
-/// bytes. Shorter ones are sent with what is around them: a copy more would cost more. `is_zero` tells of each block of
-/// `block` bytes whether it is zero; the last may be shorter.
+/// The ranges of `size` bytes that are sent, in order: all but runs of zero blocks at least `gap` bytes long. Shorter
+/// runs are sent with what is around them: another copy would cost more. `is_zero` tells whether each block of `block`
+/// bytes is zero; the last may be shorter.
 ///
 /// ```
 /// use forebay_core::transfer::ranges_to_send;

@@ -22,7 +22,7 @@ pub(super) fn remove(leaves: impl Iterator<Item = u64>, owner: u64) {
     leaves.for_each(|leaf| _ = listed.remove(&(leaf, owner)));
 }
 
-/// The numbers of the pools that have, or had, memory in the leaf of `address`, the lowest first.
+/// The numbers of the pools that have, or had, memory in the leaf of `address`, lowest first.
 pub fn owners_near(address: Address) -> Vec<u64> {
     let leaf = address.get() >> LEAF.log2();
     LEAVES.lock().range((leaf, 0)..=(leaf, u64::MAX)).map(|listed| listed.1).collect()

@@ -226,7 +226,7 @@ impl Slot {
         self.publish(word, narrow(size, asked))
     }
 
-    /// As [`mark_live_again`](Self::mark_live_again), with a handle as the owner of the block.
+    /// Like [`mark_live_again`](Self::mark_live_again), with a handle as the owner of the block.
     #[inline(always)]
     pub fn mark_owned_again(&self, size: Bytes, asked: RequestInfo) -> u64 {
         let before = self.word.load(Ordering::Relaxed);
@@ -278,7 +278,7 @@ impl Slot {
         self.plain_in(LIVE, address)
     }
 
-    /// As [`plain`](Self::plain), for a block that a handle owns.
+    /// Like [`plain`](Self::plain), for a block that a handle owns.
     #[inline(always)]
     pub fn plain_owned(&self, address: Address) -> Option<BlockState> {
         self.plain_in(OWNED, address)
@@ -301,7 +301,7 @@ impl Slot {
         BlockState::narrow(word, self.more.load(Ordering::Relaxed))
     }
 
-    /// As [`expected`](Self::expected), for a block that a handle owns.
+    /// Like [`expected`](Self::expected), for a block that a handle owns.
     #[inline(always)]
     pub fn expected_owned(&self, address: Address, generation: u64) -> BlockState {
         let word = generation << GENERATION_SHIFT | start_of(address) | OWNED;
@@ -315,7 +315,7 @@ impl Slot {
         self.exchange(known, known.word.wrapping_add(FREE - LIVE))
     }
 
-    /// As [`claim_plain`](Self::claim_plain), for a block that was found [owned](Self::plain_owned).
+    /// Like [`claim_plain`](Self::claim_plain), for a block that was found [owned](Self::plain_owned).
     #[inline(always)]
     pub fn claim_owned(&self, known: BlockState) -> bool {
         self.exchange(known, known.word.wrapping_sub(OWNED - FREE))

@@ -27,10 +27,10 @@ use crate::report::PoolEvent;
 use crate::sync::tracked::lock;
 use crate::{Block, Error, MemoryClass, PoolId, Request, Result, Settings, Tag};
 
-/// # Making a pool
+/// # Creating a pool
 impl Pool {
-    /// Makes a pool on `device`, with the settings of the environment ([`Settings::from_environment`]).
-    /// [`PoolOptions`] makes one with settings of the program's own.
+    /// Creates a pool on `device`, with settings from the environment ([`Settings::from_environment`]). To choose the
+    /// settings in code, use [`PoolOptions`].
     ///
     /// ```
     /// use forebay::{HostDevice, Pool};
@@ -42,28 +42,28 @@ impl Pool {
         PoolOptions::from_environment()?.build(device)
     }
 
-    /// The device that the blocks are on.
+    /// The pool's device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.shared.device
     }
 
-    /// The number of the pool, which no other pool of the process ever has.
+    /// The pool's number, which the process never reuses.
     pub fn id(&self) -> PoolId {
         self.shared.id
     }
 
-    /// The class of the pool's memory.
+    /// The pool's memory class.
     pub fn class(&self) -> MemoryClass {
         self.shared.options.class
     }
 }
 
 /// # Allocating
-// The hot calls are always inlined: what is left at the call site is the cache hit, about eighty instructions, and a
-// call of the slow path that is not taken. The compiler, left alone, sometimes adds another call.
+// The hot calls are always inlined: the call site gets the cache hit, about eighty instructions, and a call of the slow
+// path that is not taken. Left alone, the compiler sometimes adds another call.
 impl Pool {
-    /// Allocates at least `size` bytes, to be used in the order of `stream`. The contents are undefined. A request for
-    /// no bytes returns the null address and takes no memory.
+    /// Allocates at least `size` bytes for use in the order of `stream`. The contents are undefined. A request for 0
+    /// bytes returns the null address and takes no memory.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
@@ -79,8 +79,8 @@ impl Pool {
         allocate::allocate::<true>(&self.shared, size, stream, Tag::NONE)
     }
 
-    /// As [`allocate`](Self::allocate), under `tag` unless the thread has entered a tag already. For libraries that
-    /// allocate on behalf of a program, whose own tag says more.
+    /// Like [`allocate`](Self::allocate), but under `tag` unless the thread has already entered a tag. For libraries
+    /// that allocate on behalf of a program, whose own tag says more.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, Pool, StreamHandle, Tag};
@@ -96,7 +96,7 @@ impl Pool {
         allocate::allocate::<true>(&self.shared, size, stream, tag)
     }
 
-    /// Allocates a block with an alignment or memory class of its own.
+    /// Allocates a block with a specific alignment or memory class.
     ///
     /// ```
     /// use forebay::{Alignment, Bytes, HostDevice, Pool, Request, StreamHandle};
@@ -143,8 +143,8 @@ impl Pool {
 
 /// # Freeing
 ///
-/// A free is a point in the order of its stream: work that is enqueued on the stream afterwards may reuse the memory at
-/// once. An error has changed nothing, unless [`Error::is_finding`] says otherwise.
+/// A free takes effect at its point in the stream's order: work enqueued on the stream afterwards may reuse the memory
+/// at once. A free that fails changes nothing, unless [`Error::is_finding`] says otherwise.
 impl Pool {
     /// Frees the block at `address`, in the order of `stream`. Ignores the null address.
     ///
@@ -163,7 +163,7 @@ impl Pool {
         free::free::<true>(&self.shared, address, stream, ClaimedAs::Any)
     }
 
-    /// As [`free`](Self::free), and refuses a block of another size: `size` is the requested or the rounded one.
+    /// Like [`free`](Self::free), but refuses a block of another size. `size` may be the requested or the rounded size.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
@@ -179,7 +179,7 @@ impl Pool {
         free::free::<true>(&self.shared, address, stream, ClaimedAs::Sized(size))
     }
 
-    /// As [`free`](Self::free), and refuses a block of another pool, or one whose address was allocated again since.
+    /// Like [`free`](Self::free), but refuses a block of another pool, or one whose address has been reallocated.
     ///
     /// ```
     /// use forebay::{Bytes, Error, HostDevice, Pool, StreamHandle};
@@ -206,8 +206,8 @@ impl Pool {
 
 /// # Streams
 impl Pool {
-    /// Records that the block at `address` is used on `stream` too. After its free, the memory is reused only after
-    /// the work that is enqueued by then on both streams.
+    /// Records that the block at `address` is also used on `stream`. Its memory is then reused only after the work that
+    /// both streams have enqueued by the time it is freed.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, Pool, Priority, Stream};
@@ -226,20 +226,20 @@ impl Pool {
         uses::record_use(&self.shared, address, stream.resolved())
     }
 
-    /// Forgets a stream that will be destroyed; call it before that. Memory freed on the stream serves all streams
-    /// once its work so far is done. Dropping a [`Stream`](crate::Stream) does this by itself if it was made by
-    /// [`new`](crate::Stream::new), or by [`foreign`](crate::Stream::foreign) and is the last value of its stream; not
-    /// if it was [`borrowed`](crate::Stream::borrowed).
+    /// Forgets a stream that is about to be destroyed; call this first. Memory freed on the stream serves all streams
+    /// once its work so far is done. Dropping a [`Stream`](crate::Stream) does this if it was created by
+    /// [`new`](crate::Stream::new), or by [`foreign`](crate::Stream::foreign) and is the last value of its stream, but
+    /// not if it was [`borrowed`](crate::Stream::borrowed).
     ///
-    /// A driver may give the handle of a destroyed stream to another. Handles notice it by this call; a plain block that is
-    /// freed by the old handle afterwards counts as freed on whichever stream has it then.
+    /// A driver may reuse the handle of a destroyed stream. Handles that own blocks learn of it through this call; a
+    /// plain block freed with the old handle afterwards counts as freed on whichever stream has that handle by then.
     pub fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
         stream_end::forget_stream(&self.shared, stream.resolved())
     }
 
-    /// Takes back blocks that were freed while other streams used them, as far as those streams are done, and does
-    /// other deferred work, such as the rest of a [`collect`](Self::collect). Does not wait. The pool takes blocks back by
-    /// itself before it grows.
+    /// Takes back blocks that were freed while other streams used them, if those streams are done, and runs other
+    /// deferred work, such as the rest of a [`collect`](Self::collect). Does not wait. The pool takes blocks back on
+    /// its own before it grows.
     ///
     /// ```
     /// # use forebay::{Bytes, HostDevice, Pool, Priority, Stream, StreamHandle};
@@ -276,13 +276,13 @@ impl Pool {
         self.shared.held.get()
     }
 
-    /// How near the pool is to its limit. Does not wait.
+    /// How close the pool is to its limit. Does not wait.
     pub fn pressure(&self) -> Level {
         self.shared.pressure()
     }
 
-    /// Returns free memory to the device until the pool holds `keep` bytes, and returns how much that was. Waits for
-    /// the device where work may still use the memory.
+    /// Releases free memory to the device until the pool holds `keep` bytes, and returns how much it released. Waits
+    /// for the device if work may still use the memory.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
@@ -299,12 +299,12 @@ impl Pool {
         trim::trim(&self.shared, keep)
     }
 
-    /// Returns memory to the device that was not needed in the last `age`, and returns how much that was. The pool knows
-    /// what was needed from earlier calls of this, and from its upkeep thread if that is on. Other threads use the pool
-    /// meanwhile, and what they need stays.
+    /// Releases memory that was not needed in the last `age` to the device, and returns how much it released. The pool
+    /// knows what was needed from earlier calls to `collect`, and from its upkeep thread if that is on. Other threads
+    /// can use the pool meanwhile; the memory they need stays.
     ///
-    /// Does not wait for work: memory that work may still use stays in the pool. The upkeep thread, the next call of
-    /// this, and [`process_deferred`](Self::process_deferred) return it when the work is done.
+    /// Does not wait for work: memory that work may still use stays in the pool. The upkeep thread, the next `collect`
+    /// and [`process_deferred`](Self::process_deferred) release it once the work is done.
     ///
     /// ```
     /// # use forebay::{HostDevice, Pool};
@@ -316,13 +316,13 @@ impl Pool {
         upkeep::collect(&self.shared, age)
     }
 
-    /// Merges free memory into as few and as large holes as possible without waiting. Blocks cached by threads go back
-    /// to the heap, deferred work that is due is done, unused mappings are removed, and holes of idle streams become
-    /// available to all streams. The upkeep thread does the same, if it is on.
+    /// Merges free memory into holes as few and as large as possible without waiting: flushes the thread caches, runs
+    /// deferred work that is due, removes unused mappings, and makes holes of idle streams available to all streams.
+    /// The upkeep thread does the same, if it is on.
     ///
-    /// No page moves. Any page that is wholly free serves any request already: where no hole is large enough, such
-    /// pages are mapped behind one address range when a request needs them. Memory that is free within a page in use
-    /// stays where it is, because blocks do not move.
+    /// Moves no pages. A wholly free page can already serve any request: if no hole is large enough, the pool maps such
+    /// pages behind one address range when a request needs them. Free memory within a page in use stays where it is,
+    /// because blocks do not move.
     pub fn defragment(&self) -> Result<()> {
         upkeep::defragment(&self.shared)
     }
@@ -330,8 +330,8 @@ impl Pool {
 
 /// # Figures
 impl Pool {
-    /// The figures of the pool at one moment. Stops threads that are in the pool for a moment. In a forked child, all
-    /// figures of the parent's pool are 0.
+    /// The pool's statistics at one moment. Briefly stops threads that are in the pool. In a forked child, all figures
+    /// of the parent's pool are 0.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
@@ -349,8 +349,8 @@ impl Pool {
     }
 
     /// What all pools that [share the limit](PoolOptions::sharing_limit_with) hold together, and the peaks of these
-    /// sums. A pool that shares it with none is a group of one. All figures are 0 in a forked child, for the parent's
-    /// pool.
+    /// sums. A pool that shares its limit with no other is a group of one. In a forked child, all figures of the
+    /// parent's pool are 0.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
@@ -368,8 +368,8 @@ impl Pool {
         }
     }
 
-    /// Counts `bytes` of the device's memory that an allocator beside the pool holds against the limit of the pool and of
-    /// those that share it, in place of those of the last call. They are in no figure.
+    /// Counts `bytes` of device memory, held by an allocator beside the pool, against the limit of the pool and of
+    /// those that share it. Replaces the bytes of the last call. No figure includes them.
     #[doc(hidden)]
     pub fn count_outside(&self, bytes: Bytes) {
         if !self.shared.is_inherited() {
@@ -377,8 +377,8 @@ impl Pool {
         }
     }
 
-    /// Makes the peaks of [`group_figures`](Self::group_figures) begin anew, at what the figures are now. Blocks that
-    /// threads have cached of this pool are flushed first, so that they are in no peak.
+    /// Resets the peaks of [`group_figures`](Self::group_figures) to the current figures. Flushes this pool's thread
+    /// caches first, so that cached blocks count in no peak.
     pub fn reset_group_peaks(&self) {
         if self.shared.is_inherited() {
             return;
@@ -404,10 +404,10 @@ impl Pool {
         Scope::new(&self.shared)
     }
 
-    /// The last events, oldest first, as many as the setting `history` keeps. Events of one block are
-    /// in order, and so are those of one thread, but for events that go behind another thread's of the same address. On the
-    /// fast path up to sixteen events of a thread share a time. Empty in a forked child, for the
-    /// parent's pool.
+    /// The last events, oldest first, as many as the setting `history` keeps. Events of one block are in order. So are
+    /// events of one thread, except those that are moved behind another thread's event at the same address. On the fast
+    /// path, up to sixteen events of a thread share a timestamp. In a forked child, the history of the parent's pool is
+    /// empty.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, PoolOptions, StreamHandle};
@@ -422,7 +422,7 @@ impl Pool {
         self.shared.history()
     }
 
-    /// When the pool was made, from which the times of its events count.
+    /// When the pool was created. The times of its events count from here.
     pub fn made_at(&self) -> Instant {
         self.shared.history.begun
     }
@@ -430,13 +430,13 @@ impl Pool {
     /// Calls `observer` with every allocation, free and refusal until the guard is dropped. Meanwhile every call of the
     /// pool takes the slow path. [`PoolOptions::on_event`] does the same for the whole life of a pool.
     ///
-    /// Blocks that are live now come first, as allocations on the default stream: the pool does not know their
-    /// streams. A call that another thread is making while the observer is attached may be missed, be seen as an
-    /// allocation twice, or as a free without its allocation. The guard keeps the pool alive.
+    /// The observer first sees the blocks that are live now, as allocations on the default stream: the pool does not
+    /// know their streams. It may miss a call that another thread makes while it is being attached, or see that
+    /// allocation twice, or that free without its allocation. The guard keeps the pool alive.
     ///
-    /// The observer may use the pool; what it does there is recorded, and not passed to observers. It runs on the thread
-    /// that uses the pool, with no lock held; events of different threads may reach it at the same time, and the last
-    /// ones after the guard was dropped.
+    /// The observer may use the pool; its own calls are recorded, but not passed to observers. It runs on the thread
+    /// that uses the pool, with no lock held. Events of different threads may reach it at the same time, and the last
+    /// ones after the guard is dropped.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -464,24 +464,24 @@ impl Pool {
 
 /// # Looking inside
 impl Pool {
-    /// The whole visible state of the pool, as plain data. The counters are from one moment; the blocks from a moment
-    /// soon after, if other threads use the pool. It reads every block slot ever used, so call it now and then, not at
+    /// The whole visible state of the pool, as plain data. The counters are from one moment; if other threads use the
+    /// pool, the blocks are from a moment later. Reads every block slot ever used, so call it now and then, not at
     /// every step. In a forked child, all counters of the parent's pool are 0, and no blocks are listed.
     pub fn snapshot(&self) -> Snapshot {
         snapshot::of(&self.shared, &self.settings())
     }
 
-    /// The addresses of the pool's memory, and every block in it. The blocks are from a moment soon after that of the
-    /// memory, if other threads use the pool. It reads every page and every block slot ever used, so call it now and
-    /// then, not at every step.
+    /// The addresses of the pool's memory, and every block in it. If other threads use the pool, the blocks are from a
+    /// moment later than the memory. Reads every page and every block slot ever used, so call it now and then, not at
+    /// every step.
     ///
-    /// With the setting `guard_pages` each block is on pages of its own, which are not among the spans. Empty in a
-    /// forked child for the parent's pool.
+    /// With the setting `guard_pages`, each block has pages of its own, which the spans do not include. In a forked
+    /// child, the map of the parent's pool is empty.
     pub fn memory_map(&self) -> MemoryMap {
         memory_map::of(&self.shared)
     }
 
-    /// The number of pages the pool holds, or of segments on a device that maps no pages. 0 in a forked child for the
+    /// The number of pages the pool holds, or of segments on a device that maps no pages. In a forked child, 0 for the
     /// parent's pool.
     pub fn page_count(&self) -> u64 {
         if self.shared.is_inherited() {
@@ -491,19 +491,19 @@ impl Pool {
         heap.spaces.both().map(|space| space.page_table().page_count() as u64).iter().sum()
     }
 
-    /// The pages behind the live block at `address`, in the order of its addresses; empty if its memory does not
-    /// consist of pages. Other blocks may be in the same pages.
+    /// The pages behind the live block at `address`, in address order; empty if its memory does not consist of pages.
+    /// Other blocks may share these pages.
     ///
-    /// The pages stay behind the block while it is live. In a pool of [`MemoryClass::SHAREABLE`](crate::MemoryClass)
-    /// they can be exported ([`Sharing`](forebay_hal::Sharing)), and stay behind these addresses afterwards too. The
+    /// The block keeps these pages while it is live. In a pool of [`MemoryClass::SHAREABLE`](crate::MemoryClass) they
+    /// can be exported ([`Sharing`](forebay_hal::Sharing)), and stay behind these addresses even afterwards. The
     /// importing process maps a page and finds the block at the offset.
     pub fn pages_of(&self, address: Address) -> Result<Vec<PagePart>> {
         block_pages::pages_of(&self.shared, address)
     }
 
-    /// Checks everything that the debugging aids watch: the canaries of live blocks, and the quarantine. Returns the
-    /// first mistake found; [`findings`](Self::findings) has all. Waits for the device. Without debugging aids it does
-    /// nothing.
+    /// Checks everything the debugging aids watch: the canaries of live blocks, and the quarantine. Returns the first
+    /// mistake found; [`findings`](Self::findings) lists them all. Waits for the device. Does nothing without debugging
+    /// aids.
     ///
     /// A live block with a damaged canary stays live. A quarantined block that was written to is retired.
     ///
@@ -521,9 +521,9 @@ impl Pool {
         quarantine::check(&self.shared)
     }
 
-    /// The mistakes of the program that the debugging aids have found so far, each once, at most a thousand. Each call
-    /// also returned its first one as an error, unless it was found in the background or by a [`change`](Self::change).
-    /// Empty if the pool was made before a fork.
+    /// The program's mistakes that the debugging aids have found so far, each once, at most a thousand. A call also
+    /// returns the first mistake it finds as an error, unless it was found in the background or by a
+    /// [`change`](Self::change). Empty if the pool was created before a fork.
     pub fn findings(&self) -> Vec<Error> {
         if self.shared.is_inherited() {
             return Vec::new();
@@ -534,7 +534,7 @@ impl Pool {
 
 /// # Settings
 impl Pool {
-    /// The settings in force. In a forked child, those that the parent's pool was made with.
+    /// The settings in effect. In a forked child, those that the parent's pool was created with.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, PoolOptions};
@@ -552,12 +552,12 @@ impl Pool {
         self.shared.settings().clone()
     }
 
-    /// Changes a setting by its name, as text. Refuses a setting that cannot change while a pool lives. An error has
-    /// changed nothing.
+    /// Changes the setting named `key` to `value`, given as text. Refuses a setting that cannot change while a pool
+    /// lives. On an error, nothing changes.
     ///
-    /// A smaller quarantine releases blocks. With poison on, each is checked after the work enqueued on its stream,
-    /// for which the call waits no longer than `max_wait`; later calls release the others. A mistake found in such a
-    /// block is not an error of this call: [`findings`](Self::findings) has it.
+    /// Shrinking the quarantine releases blocks. With poison on, each is checked after the work enqueued on its stream.
+    /// The call waits for that no longer than `max_wait`; later calls release the rest. A mistake found in such a block
+    /// is not an error of this call; see [`findings`](Self::findings).
     pub fn change(&self, key: &str, value: &str) -> Result<()> {
         settings::change(&self.shared, key, value)
     }
@@ -566,12 +566,12 @@ impl Pool {
 /// # Capturing graphs
 impl Pool {
     /// Makes the pool safe to use while work on its streams is captured into a graph. Until the guard is dropped, the
-    /// pool enqueues nothing, records and queries no event, and waits for nothing. Requests are served from memory
-    /// that is free in the order of their own stream, and by growing; trimming returns nothing. Blocks used on several
-    /// streams, and memory of forgotten streams, come back by a [`trim`](Self::trim) afterwards.
+    /// pool enqueues nothing, records and queries no events, and waits for nothing. It serves requests from memory that
+    /// is free in the order of their own stream, and by growing; trimming releases nothing. Blocks used on several
+    /// streams, and memory of forgotten streams, come back with a [`trim`](Self::trim) afterwards.
     ///
-    /// Refused with [`Error::CaptureRefused`] if a setting makes the pool enqueue work or wait by itself: filling
-    /// blocks, and every debugging aid but exact statistics and history. Such a setting cannot be turned on during a
+    /// Fails with [`Error::CaptureRefused`] if a setting makes the pool enqueue work or wait on its own: filling
+    /// blocks, or any debugging aid except exact statistics and history. Such a setting cannot be turned on during a
     /// capture either.
     ///
     /// ```
@@ -588,11 +588,11 @@ impl Pool {
     ///
     /// # Graphs
     ///
-    /// A graph uses the addresses it was captured with at every launch, even if the blocks there were freed since. So
-    /// **a pool that was captured from must serve nothing else while any of its graphs lives**: make a private pool for
-    /// captures, and drop it after its graphs. Within the graph, the order of the streams is the order of the graph,
-    /// and memory freed in one part of it serves the next. Another graph captured from the same pool uses the same
-    /// memory, so the two must not run at once. A pool of [`MemoryClass::STABLE`] keeps the memory behind the
+    /// Every launch of a graph uses the addresses it was captured with, even if the blocks there have since been freed.
+    /// So **a pool that was captured from must serve nothing else while any of its graphs lives**: create a private
+    /// pool for captures, and drop it after its graphs. Within the graph, the order of the streams is the order of the
+    /// graph, and memory freed in one part of it serves the next. Another graph captured from the same pool uses the
+    /// same memory, so the two must not run at once. A pool of [`MemoryClass::STABLE`] keeps the memory behind the
     /// addresses; it does not keep the addresses from being allocated again.
     pub fn capture(&self) -> Result<Capture> {
         settings::capture(&self.shared)

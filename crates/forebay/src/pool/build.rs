@@ -1,4 +1,4 @@
-//! Building a pool from its options and its source of memory.
+//! Builds a pool from its options and its memory source.
 
 use std::sync::Arc;
 
@@ -13,16 +13,15 @@ use crate::pool::turn::with_turn;
 use crate::{MemoryClass, Result, monitor};
 
 impl PoolOptions {
-    /// Makes the pool on `device`.
+    /// Creates the pool on `device`.
     pub fn build(self, device: &impl ToDevice) -> Result<Pool> {
         let device = device.to_device();
         self.build_from(&device, Arc::new(DeviceMemory(Arc::clone(&device))))
     }
 
-    /// Makes the new pool share the limit of `pool`, on the same device: together the two, and every other pool that
-    /// shares it, hold no more than the settings of the first pool of the group allow. Its own `max_bytes`,
-    /// `max_fraction` and pressure thresholds are ignored. A pool that is refused memory takes none from the others:
-    /// [trim](Pool::trim) those and try again.
+    /// Makes the new pool share the limit of `pool`, on the same device. All pools that share it together hold no more
+    /// than the settings of the first one allow; the new pool's `max_bytes`, `max_fraction` and pressure thresholds are
+    /// ignored. A pool that is refused memory takes none from the others: [trim](Pool::trim) them and try again.
     ///
     /// ```
     /// use forebay::{Bytes, HostDevice, PoolOptions, StreamHandle};
@@ -40,7 +39,7 @@ impl PoolOptions {
         self
     }
 
-    /// Makes the pool of the memory of `source`, whose use `device` orders.
+    /// Creates the pool from the memory of `source`, whose use `device` orders.
     pub(crate) fn build_from(
         mut self,
         device: &Arc<dyn Device>,
@@ -75,7 +74,7 @@ impl Pool {
         &*self.shared.source
     }
 
-    /// Takes the refusal of the device, if the last growth failed for want of its memory.
+    /// Takes the device's refusal, if the last growth failed because the device was out of memory.
     #[cfg(feature = "host")]
     pub(crate) fn take_refusal(&self) -> Option<forebay_hal::Error> {
         self.shared.backing().refusal.take()

@@ -1,5 +1,5 @@
-//! The parts that all clones of a pool share, each with its own lock or atomics. What needs several of them is a function
-//! in `calls/`, where the order of the locks is visible.
+//! The parts that all clones of a pool share, each with its own lock or atomics. Anything that needs several of them is
+//! a function in `calls/`, where the lock order is visible.
 //!
 //! ```text
 //!   PoolInner ── sizes     rounding                                     no lock

@@ -63,9 +63,9 @@ pub(crate) use work_event::WorkEvent;
 /// A pool of device memory. Clones share it, and any thread may use it.
 ///
 /// [`allocate`](Self::allocate) and [`free`](Self::free) work with plain [`Block`]s; [`owned`](Self::owned) and
-/// [`array`](Self::array) return handles that free themselves. The pool returns its memory to the device when the last
-/// clone and the last handle are dropped, before that drop returns. (If a callback of the program keeps the upkeep thread
-/// for longer than 50 ms then, the memory is back when the callback has returned.)
+/// [`array`](Self::array) return handles that free themselves. Dropping the last clone and the last handle returns the
+/// memory to the device before that drop returns. (If one of the program's callbacks then keeps the upkeep thread for
+/// longer than 50 ms, the memory is back once the callback has returned.)
 #[derive(Clone)]
 pub struct Pool {
     shared: UserRef,
@@ -80,20 +80,20 @@ impl Pool {
 /// Checkpoints of a pool that graphs are captured from, for bindings.
 #[doc(hidden)]
 impl Pool {
-    /// The live blocks, the lowest first, each with the stream that `stream_of` says: the pool does not know on which
-    /// one a block was allocated. A list for [`restore`](Self::restore).
+    /// The live blocks, lowest address first, as a list for [`restore`](Self::restore). `stream_of` supplies the stream
+    /// of each: the pool does not know on which one a block was allocated.
     pub fn kept_blocks(&self, stream_of: &dyn Fn(Address) -> StreamHandle) -> Vec<KeptBlock> {
         restore::kept_blocks(&self.shared, stream_of)
     }
 
-    /// Makes `kept` the live blocks of the pool, in all or, with an error, in none. A live block that is on the list
-    /// with its size stays untouched. Every other one is freed, in the order of the stream that `stream_of` says; uses
-    /// on further streams that were recorded for it are dropped. What is missing is allocated exactly where it was,
-    /// **whatever stream the free memory there belongs to: the caller vouches for the order**, and for no other thread
-    /// using the pool meanwhile.
+    /// Makes `kept` the live blocks of the pool; on an error, nothing changes. A live block that is listed with its
+    /// size stays untouched. Every other one is freed, in the order of the stream that `stream_of` returns; its
+    /// recorded uses on further streams are dropped. Missing blocks are allocated exactly where they were, **whatever
+    /// stream the free memory there belongs to: the caller vouches for the order**, and for no other thread using the
+    /// pool meanwhile.
     ///
-    /// Refused with [`Error::NotRestorable`](crate::Error::NotRestorable) if that memory is not free or no longer
-    /// there, with [`Error::Owned`](crate::Error::Owned) if a handle owns a block that would be freed, and with
+    /// Fails with [`Error::NotRestorable`](crate::Error::NotRestorable) if that memory is not free or no longer there,
+    /// with [`Error::Owned`](crate::Error::Owned) if a handle owns a block that would be freed, and with
     /// [`Error::CaptureRefused`](crate::Error::CaptureRefused) if a debugging aid is on that excludes captures.
     pub fn restore(
         &self,
@@ -104,12 +104,12 @@ impl Pool {
     }
 
     /// Releases all free memory of a pool that graphs were captured from, once none of them is left, and returns how
-    /// much that was. Only this releases [stable](crate::MemoryClass::STABLE) memory. Waits for all work of the process.
+    /// much. Only this releases [stable](crate::MemoryClass::STABLE) memory. Waits for all work of the process.
     pub fn trim_stable(&self) -> Result<Bytes> {
         trim::trim_stable(&self.shared)
     }
 
-    /// How often a page came, went or moved.
+    /// How many times a page was added, removed or moved.
     pub fn page_changes(&self) -> u64 {
         if self.shared.is_inherited() {
             return 0;
@@ -125,7 +125,7 @@ impl Pool {
         }
     }
 
-    /// Lets another device of the same kind read and write the pool's memory, that of later growth too.
+    /// Lets another device of the same kind read and write the pool's memory, including what it adds later.
     pub fn grant_access(&self, peer: DeviceOrdinal) -> Result<()> {
         peers::grant_access(&self.shared, peer)
     }
@@ -136,18 +136,18 @@ impl Pool {
     }
 }
 
-/// The hits that need no call of a function, for bindings: a function of C keeps nothing across a call then, and takes
-/// fewer instructions.
+/// Cache hits without a function call, for bindings: a C function then keeps nothing across a call, and takes fewer
+/// instructions.
 #[doc(hidden)]
 impl Pool {
-    /// Allocates a small block from this thread's cache. `None` where that is not possible, and nothing has changed.
+    /// Allocates a small block from this thread's cache. Returns `None` and changes nothing if that is not possible.
     #[inline(always)]
     pub fn allocate_hit(&self, size: Bytes, stream: StreamHandle) -> Option<Address> {
         allocate::allocate_small::<false>(&self.shared, size, stream).map(|block| block.address())
     }
 
-    /// Frees a small block into this thread's cache, its size checked where one is named. `false` where that is not
-    /// possible, and nothing has changed.
+    /// Frees a small block into this thread's cache, and checks its size if one is given. Returns `false` and changes
+    /// nothing if that is not possible.
     #[inline(always)]
     pub fn free_hit(&self, address: Address, size: Option<Bytes>, stream: StreamHandle) -> bool {
         let claimed = size.map_or(ClaimedAs::Any, ClaimedAs::Sized);
@@ -158,13 +158,13 @@ impl Pool {
 /// Blocks that are owned without a handle, for pinned memory of bindings.
 #[cfg(feature = "host")]
 impl Pool {
-    /// As [`allocate_hit`](Self::allocate_hit), with the caller as the [owner](Allocate::own) of the block.
+    /// Like [`allocate_hit`](Self::allocate_hit), with the caller as the [owner](Allocate::own) of the block.
     #[inline(always)]
     pub(crate) fn allocate_owned_hit(&self, size: Bytes, stream: StreamHandle) -> Option<Address> {
         allocate::allocate_small::<true>(&self.shared, size, stream).map(|block| block.address())
     }
 
-    /// As [`free_hit`](Self::free_hit), for a block that has an owner.
+    /// Like [`free_hit`](Self::free_hit), for a block that has an owner.
     ///
     /// # Safety
     ///
@@ -194,7 +194,7 @@ impl Pool {
     }
 }
 
-/// The hot pair without statistics, to measure what those cost. The figures of the pool are wrong afterwards.
+/// The hot pair without statistics, to measure their cost. The pool's statistics are wrong afterwards.
 #[cfg(feature = "uncounted")]
 #[doc(hidden)]
 impl Pool {

@@ -1,5 +1,5 @@
-//! Process pools: one for each device, found by the device; and blocks found by address alone, whichever pool they are
-//! from. The list has a process-wide lock, and each device's entry another, under which its pool is made.
+//! Process pools, one per device, and the lookup of a block's pool by address alone. A process-wide lock guards the
+//! list; each device's entry has its own lock, under which its pool is created.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -13,7 +13,7 @@ use crate::sync::fork::{ForkSafeMutex, PerProcess};
 use crate::sync::lock;
 use crate::{Error, PoolId, Result, Settings};
 
-/// A device's pool, or room for it. Each has a lock of its own: making a pool calls the driver, and a request for
+/// A device's pool, or a place for it. Each entry has its own lock: creating a pool calls the driver, and a request for
 /// another device's pool should not wait for that.
 struct DevicePool {
     device: Arc<dyn Device>,
@@ -25,7 +25,7 @@ impl DevicePool {
         lock(&self.pool)
     }
 
-    /// Takes the pool out. It is dropped without the lock: dropping the last reference to a pool waits for its device.
+    /// Takes the pool out, to be dropped without the lock: dropping the last reference to a pool waits for its device.
     fn take(&self) -> Option<Pool> {
         self.pool().take()
     }
@@ -37,7 +37,7 @@ impl DevicePool {
     }
 }
 
-/// A forked child starts without any: its parent's entries may be locked forever.
+/// A forked child starts with none: its parent's entries may be locked forever.
 static DEVICE_POOLS: PerProcess<Vec<Arc<DevicePool>>> = PerProcess::new();
 
 /// The settings of process pools, if the program set any; else those of the environment.
@@ -49,9 +49,9 @@ fn device_pools() -> MutexGuard<'static, Vec<Arc<DevicePool>>> {
 
 /// # Pools of the process
 impl Pool {
-    /// The pool of `device` that the whole process shares. The first call makes it, with the
-    /// [process settings](Self::set_process_settings) or those of the environment; later calls with the same device
-    /// object return the same pool. It lives until it is [forgotten](Self::forget) or the process ends.
+    /// The pool of `device` that the whole process shares. The first call creates it, with the [process
+    /// settings](Self::set_process_settings) or those of the environment; later calls with the same device object
+    /// return the same pool. It lives until it is [forgotten](Self::forget) or the process ends.
     ///
     /// ```
     /// use forebay::{HostDevice, Pool};
@@ -92,26 +92,26 @@ impl Pool {
         Ok(made)
     }
 
-    /// Sets the settings of process pools that are made from now on, in place of those of the environment; `None`
-    /// restores the environment's. Existing pools do not change.
+    /// Sets the settings for process pools created from now on, in place of the environment's; `None` restores the
+    /// environment's. Existing pools do not change.
     pub fn set_process_settings(settings: Option<Settings>) {
         *WANTED.lock() = settings;
     }
 
-    /// The settings that were last [set](Self::set_process_settings) for process pools.
+    /// The settings last [set](Self::set_process_settings) for process pools.
     pub fn process_settings() -> Option<Settings> {
         WANTED.lock().clone()
     }
 
-    /// The process pools, whether Rust, C or Python asked for them. A forked child has none but its own.
+    /// All process pools, whether created from Rust, C or Python. In a forked child, only its own.
     pub fn process_pools() -> Vec<Self> {
         // Not under the list's lock: making a pool holds the entry's lock and calls the driver.
         let device_pools = device_pools().clone();
         device_pools.iter().filter_map(|device_pool| device_pool.pool().clone()).collect()
     }
 
-    /// Every living pool of `device`, process pool or not. A program that destroys a stream itself has all of them
-    /// [forget](Self::forget_stream) it first; dropping a [`Stream`](crate::Stream) does that.
+    /// Every living pool of `device`, process pool or not. A program that destroys a stream itself must first have all
+    /// of them [forget](Self::forget_stream) it; dropping a [`Stream`](crate::Stream) does that.
     pub fn all_of(device: &impl ToDevice) -> Vec<Self> {
         let pools = registry::all_of(&device.to_device());
         pools.iter().filter_map(|(_, pool)| Some(Self::with_shared(pool.upgrade()?))).collect()
@@ -135,7 +135,7 @@ impl Pool {
         gone.iter().filter(|device_pool| device_pool.take().is_some()).count()
     }
 
-    /// The living pool that has a live block at `address`; `None` if no pool has one, or two have.
+    /// The living pool that has a live block at `address`; `None` if no pool or two pools have one.
     pub fn owning(address: Address) -> Option<Self> {
         match registry::owner_at(address) {
             AddressOwner::One(id) => Self::find(id).ok(),
@@ -150,14 +150,14 @@ impl Pool {
     }
 }
 
-/// Frees the live block at `address`, in the order of `stream`, whichever pool of the process it is from. Ignores the
-/// null address.
+/// Frees the live block at `address`, in the order of `stream`, whichever pool of the process it belongs to. Ignores
+/// the null address.
 ///
-/// For callers that have an address and nothing else. It looks up which pools have memory there; if you know the
-/// pool, [`Pool::free`] is faster.
+/// For callers that have only an address. Looks up which pools have memory there; if you know the pool, [`Pool::free`]
+/// is faster.
 ///
-/// Fails with nothing changed: [`Error::NotABlock`] if no pool had a block there, [`Error::DoubleFree`] if one had and
-/// it is free, [`Error::WrongPool`] if two pools have one, which only happens with simulated memory.
+/// On an error, nothing changes: [`Error::NotABlock`] if no pool had a block there, [`Error::DoubleFree`] if the block
+/// there is already free, [`Error::WrongPool`] if two pools have one, which only happens with simulated memory.
 ///
 /// ```
 /// use forebay::{Bytes, Error, HostDevice, Pool, StreamHandle};

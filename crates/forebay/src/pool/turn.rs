@@ -1,13 +1,13 @@
-//! Turns: the use of a pool by a thread that has no reference of its own, for upkeep, for the monitor or because a stream
-//! or a thread ends; and the references of the program, whose last one waits for it.
+//! Turns: a thread without a reference of its own uses a pool in a turn, for upkeep, for the monitor, or because a
+//! stream or a thread ends. Also the program's references, the last of which waits for turns to end.
 //!
 //! ```text
 //!   that thread    begins its turn   upgrades   works ....... drops   ends its turn
 //!   program                             drops its last clone ────────── waits ──> the memory is back
 //! ```
 //!
-//! During its turn the thread has a reference to the pool. If the program drops its last one meanwhile, the pool is torn
-//! down by that thread, and a drop that did not wait would return with the memory still held.
+//! During its turn the thread has a reference to the pool. If the program drops its last one meanwhile, that thread
+//! tears the pool down, and a drop that did not wait would return with the memory still held.
 
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
@@ -25,7 +25,7 @@ use crate::sync::fork::ForkSafeMutex;
 /// The turns under way, of all pools.
 struct Turns {
     pools: Vec<PoolId>,
-    /// How many of the threads are in code of the program, which may itself wait for the thread that drops the pool.
+    /// How many of these threads run the program's code, which may itself wait for the thread that drops the pool.
     in_program: usize,
 }
 
@@ -41,12 +41,12 @@ thread_local! {
     static HAS_TURN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A reference to a pool that the program has. When the last one is dropped, the memory is back at the device, unless a
-/// callback of the program keeps a thread in its turn for longer than [`PATIENCE`], or the last drop is itself in a callback
-/// that a thread makes in its turn.
+/// The program's reference to a pool. Once the last one is dropped, the memory is back at the device, unless one of the
+/// program's callbacks keeps a thread in its turn for longer than [`PATIENCE`], or the last drop is itself in a
+/// callback that a thread makes in its turn.
 ///
-/// All of them together have one reference of the `Arc`, so that making and dropping one is a count like the `Arc`'s own,
-/// and only the last drop asks for turns.
+/// All of them share one reference of the `Arc`, so that creating and dropping one costs a count like the `Arc`'s own,
+/// and only the last drop looks for turns.
 #[derive(Debug)]
 pub(in crate::pool) struct UserRef(ManuallyDrop<Arc<PoolInner>>);
 
@@ -105,14 +105,14 @@ impl UserRef {
     }
 }
 
-/// Gives a pool its turn: `work` runs with a reference to it, unless it is gone. Where host memory is short, a drop does
-/// not wait for this one.
+/// Runs `work` in a turn, with a reference to the pool, unless the pool is gone. If host memory is short, a drop does
+/// not wait for this turn.
 pub(in crate::pool) fn with_turn<R>(
     pool: PoolId,
     shared: &Weak<PoolInner>,
     work: impl FnOnce(&PoolInner) -> R,
 ) -> Option<R> {
-    /// Ends by a panic too.
+    /// Also ends on a panic.
     struct Ending {
         pool: Option<PoolId>,
         /// For a turn within a turn, as in a callback that reads the figures.
@@ -149,7 +149,7 @@ pub(in crate::pool) fn with_turn<R>(
 /// Runs code of the program. During a turn, a thread that drops the pool waits for it no longer than [`PATIENCE`]: the
 /// code may need a lock that this thread holds.
 pub(in crate::pool) fn in_program<R>(code: impl FnOnce() -> R) -> R {
-    /// Ends by a panic too.
+    /// Also ends on a panic.
     struct Leaving;
 
     impl Drop for Leaving {
@@ -168,10 +168,10 @@ pub(in crate::pool) fn in_program<R>(code: impl FnOnce() -> R) -> R {
     code()
 }
 
-/// After the program's last reference was dropped: waits for the threads in turns, which may have the last ones of all.
+/// After the program has dropped its last reference, waits for the threads in turns, which may have the last of all.
 fn wait_for_turns(pool: PoolId) {
-    // A callback drops the pool on a thread in its turn. If the turn is this pool's, it ends after the callback; if it is
-    // another's, waiting here could be for a thread that waits for this one.
+    // A callback drops the pool on a thread in its turn. If the turn is this pool's, it ends after the callback; if it
+    // is another's, this could wait for a thread that waits for this one.
     if HAS_TURN.get() {
         return;
     }

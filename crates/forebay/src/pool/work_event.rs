@@ -1,4 +1,4 @@
-//! Events that say until when work uses a block, for handles whose memory the host reads and writes.
+//! Events that mark the end of the work that uses a block, for handles whose memory the host reads and writes.
 
 use std::sync::Arc;
 
@@ -43,8 +43,8 @@ impl Pool {
         Ok(WorkEvent(Arc::new(LoggedEvent::new(&self.shared.device, &self.shared.log)?)))
     }
 
-    /// Records that the live block at `address` is used until `event`, or, without one, until the whole device was waited
-    /// for. After its free the memory is reused only after that, and the host has seen it.
+    /// Records that the live block at `address` is used until `event` or, without one, until a wait for the whole
+    /// device. After its free, the memory is reused only once the host has seen that.
     pub(crate) fn record_use_until(
         &self,
         address: Address,

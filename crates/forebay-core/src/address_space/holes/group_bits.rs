@@ -26,7 +26,7 @@ impl GroupId {
         self.0 as usize
     }
 
-    /// Its bit in a word, where it is one of the first groups.
+    /// Its bit in a word, if it is one of the first groups.
     #[inline]
     pub(super) fn bit(self) -> u64 {
         1_u64.checked_shl(self.0).unwrap_or(0)
@@ -42,7 +42,7 @@ pub(super) const FIRST: usize = u64::BITS as usize;
 pub(super) struct GroupBits {
     /// The bits of the first groups.
     pub(super) first: u64,
-    /// Those of the others, a word for 64.
+    /// The bits of the other groups, 64 to a word.
     rest: Vec<u64>,
 }
 

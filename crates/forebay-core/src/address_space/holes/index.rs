@@ -1,4 +1,4 @@
-//! The indexes of holes: each hole is in all that there are.
+//! The indexes of holes: each hole is in every index that exists.
 //!
 //! ```text
 //!   the tree of all holes     by address, and the largest of every part
@@ -25,8 +25,8 @@ use crate::address_space::streams::Streams;
 pub(in crate::address_space) struct HoleIndex {
     pub(super) all: Tree,
     pub(super) groups: Groups,
-    /// Present while the groups have trees of their own: from when there are many holes in several
-    /// groups until there are few.
+    /// Present while the groups have their own trees: from when there are many holes in several groups until there are
+    /// few.
     pub(super) seams: Option<Seams>,
     pub(super) lengths: Option<Lengths>,
 }

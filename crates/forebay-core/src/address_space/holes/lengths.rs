@@ -5,9 +5,9 @@
 //!   grouped   {A}: [6 at 10]   {B}: [4 at 90][30 at 200]   {A, B}: [6 at 50]
 //! ```
 //!
-//! Only a request that could wait for another stream needs the index. So it is built when groups get trees of their own,
-//! or for the first such request after that, and dropped once it went unused for as many changes as building it cost. A
-//! program with few holes never has it: there a scan costs less than maintaining it.
+//! Only a request that could wait for another stream needs the index. So it is built when groups get trees of their
+//! own, or for the first such request after that, and dropped once it went unused for as many changes as building it
+//! cost. A program with few holes never has it: scanning them costs less.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +42,7 @@ type ByLength = BTreeSet<(u64, u64)>;
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lengths {
-    /// All holes that some stream may use, the shortest first and the lowest of equals. Without their
+    /// All holes that some stream may use, shortest first and the lowest of equals. Without their
     /// groups, so that a changed group changes nothing here.
     all: ByLength,
     /// The same by group.

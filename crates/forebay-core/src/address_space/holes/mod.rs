@@ -45,7 +45,7 @@ const GOOD_FIT: u64 = 8;
 /// How many recent runs are cached, a power of two.
 const RECENT: usize = 64;
 
-/// A cache of runs that were looked up lately, indexed by some bits of the address: frees hit few runs.
+/// A cache of runs that were looked up recently, indexed by some bits of the address: frees hit few runs.
 type Recent = [(Offset, Offset); RECENT];
 
 /// An empty cache: no address lies in these runs.
@@ -78,13 +78,13 @@ impl Default for Holes {
 }
 
 impl Holes {
-    /// Their bytes.
+    /// The bytes of all holes.
     #[inline]
     pub fn bytes(&self) -> Bytes {
         Bytes::new(self.bytes)
     }
 
-    /// How many there are.
+    /// The number of holes.
     pub fn count(&self) -> usize {
         self.index.groups.holes()
     }
@@ -94,7 +94,7 @@ impl Holes {
         Bytes::new(self.index.all.largest())
     }
 
-    /// Every hole, as address and size, the lowest first. Neighbours that are free in different orders are apart.
+    /// Every hole, as address and size, lowest first. Neighbours that are free in different orders are apart.
     pub fn iter(&self) -> impl Iterator<Item = (Offset, Bytes)> {
         self.index.all.each().map(|hole| (hole.start, Bytes::new(hole.size)))
     }

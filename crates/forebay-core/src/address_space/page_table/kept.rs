@@ -5,10 +5,9 @@
 //!                          <------------ returns, without a driver call
 //! ```
 //!
-//! To map a page costs the driver more than anything else a pool asks of it. A program that repeats itself
-//! moves the same pages between the same places, so the old mapping of a moved page is kept. No work uses it
-//! any more. Its addresses count as a gap: the page may return, or the mapping is removed and another page
-//! takes the place.
+//! Mapping a page is the most expensive thing a pool asks of the driver. A program that repeats itself moves the same
+//! pages between the same places, so the old mapping of a moved page is kept. No work uses it any more. Its addresses
+//! count as a gap: the page may return, or the mapping is removed and another page takes its place.
 //!
 //! Kept mappings overlap neither each other nor pages, and no alias but the claim of a page that is about to return.
 
@@ -49,7 +48,7 @@ impl Kept {
         self.by_address.get(&at).map(|kept| kept.0)
     }
 
-    /// The mappings that overlap `start..end`, the lowest first.
+    /// The mappings that overlap `start..end`, lowest first.
     pub(in crate::address_space) fn overlapping(
         &self,
         start: Offset,
@@ -66,7 +65,7 @@ impl Kept {
         self.by_address.values().map(|kept| kept.0)
     }
 
-    /// Every mapping, the oldest first: address and size.
+    /// Every mapping, oldest first: address and size.
     pub fn oldest_first(&self) -> impl Iterator<Item = (Offset, Bytes)> {
         self.by_age.values().filter_map(|&at| self.get(at)).map(|kept| (kept.at, kept.size))
     }
@@ -76,7 +75,7 @@ impl Kept {
         self.by_address.len()
     }
 
-    /// Where `page` is still mapped beside its place.
+    /// The other places where `page` is still mapped.
     pub fn of(&self, page: u64) -> impl Iterator<Item = Offset> {
         self.by_page.range((page, 0)..=(page, Offset::MAX)).map(|&(_, at)| at)
     }

@@ -7,12 +7,12 @@
 //!   gaps                                       [ gap, kept ]              [      gap      ]
 //! ```
 //!
-//! Every reserved address is in a page, an alias or a gap, and in one of them. An **alias** has no page that blocks may
-//! use: its page has moved away while work may still use the old mapping, or is about to be mapped there. A **gap** may
-//! have kept mappings, to which pages return. A gap lies within one reserved range, and so does a page: ranges that
-//! touch were reserved by separate calls, and a driver maps no page across two.
+//! Every reserved address is in exactly one page, alias or gap. An **alias** has no page that blocks may use: its page
+//! has moved away while work may still use the old mapping, or is about to be mapped there. A **gap** may have kept
+//! mappings, to which pages return. A gap lies within one reserved range, and so does a page: ranges that touch were
+//! reserved by separate calls, and a driver maps no page across two.
 //!
-//! Without page mapping every page is an island, at any address: there are no reserved ranges, gaps and kept mappings.
+//! Without page mapping every page is an island, at any address: there are no reserved ranges, gaps or kept mappings.
 
 mod kept;
 
@@ -74,7 +74,7 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// A page table without addresses.
+    /// An empty page table.
     pub(super) fn new(granule: PageSize, boundaries: Boundaries) -> Self {
         Self {
             granule,
@@ -253,7 +253,7 @@ impl PageTable {
         self.changes
     }
 
-    /// Adjacent pages that came by one growth, as address and size, the lowest first: what was taken from the device
+    /// Adjacent pages that came by one growth, as address and size, lowest first: what was taken from the device
     /// for one request, as far as it is still there. Pages that are islands are one each.
     pub fn segments(&self) -> Vec<(Offset, Bytes)> {
         let mut segments: Vec<(Offset, Offset, u64)> = Vec::new();

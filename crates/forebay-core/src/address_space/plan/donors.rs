@@ -1,5 +1,5 @@
 //! Donors: free pages that a plan may move, those in the smallest holes first, because these holes are the least likely
-//! to serve a request; of one hole's, the largest first.
+//! to serve a request; within a hole, largest first.
 //!
 //! ```text
 //!   donors    4  4  4  4  2  2  2  2        a gap takes the first that fit in it
@@ -15,8 +15,8 @@ use crate::address_space::holes::visit;
 /// A free page: where it is, and its size.
 pub(super) type Donor = (Offset, u64);
 
-/// Donors of which the first that is small enough is taken, again and again: a gap costs a logarithm, not a look at every
-/// donor that is too large for it.
+/// Donors from which the first that is small enough is taken, again and again: a gap costs logarithmic time, not a look
+/// at every donor too large for it.
 #[derive(Debug)]
 pub(super) struct FirstFit {
     donors: Vec<Donor>,

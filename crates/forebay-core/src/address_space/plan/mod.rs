@@ -7,12 +7,12 @@
 //!   [ page  ..][ moved or new ][.. page ]  after: one
 //! ```
 //!
-//! Free pages are moved from elsewhere before new ones are created, so that the pool takes memory from
-//! the device only when it has no whole page free. There are three exceptions. A program at a new peak may
-//! grow a little beyond the peak without moving pages, because it is likely to grow further and to need
-//! the new pages anyway. A program that moves pages again and again may grow by a hundredth instead: a
-//! move costs the driver as much as a new page, and is paid again at each step. And with hundreds of holes
-//! a plan looks at a part of the free pages, of which none may fit.
+//! Free pages are moved from elsewhere before new ones are created, so that the pool takes memory from the device only
+//! when it has no whole page free. There are three exceptions. A program at a new peak may grow a little beyond the
+//! peak without moving pages, because it is likely to grow further and to need the new pages anyway. A program that
+//! moves pages again and again may grow by a hundredth instead: a move costs the driver as much as a new page, and is
+//! paid again at each step. And with hundreds of holes, a plan looks at only some of the free pages, and perhaps none
+//! of these fits.
 //!
 //! A page that moves leaves its old mapping behind ([`Kept`](super::Kept)). The plan fills the window with the
 //! lowest estimated price: a page that returns to where it is still mapped costs no driver call.
@@ -80,7 +80,7 @@ pub enum Step {
 pub struct Plan {
     /// The steps, in order.
     pub steps: Vec<Step>,
-    /// The addresses that the request may lie in once they are done. Empty if it fits a hole already.
+    /// The addresses that the request may occupy once they are done. Empty if it fits a hole already.
     pub window: (Offset, Offset),
 }
 

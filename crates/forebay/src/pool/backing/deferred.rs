@@ -56,7 +56,7 @@ pub(in crate::pool) enum Task {
     ReleasePage(Side, PageMapping, Option<Serial>),
 }
 
-/// In whose order a page is free that returns to the address space.
+/// Which streams may use a page that returns to the address space.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) enum FreeFor {
     /// For all streams: its work is done.
@@ -68,7 +68,7 @@ pub(in crate::pool) enum FreeFor {
 }
 
 impl Task {
-    /// Whether the driver takes long for it.
+    /// Whether the driver takes long to run it.
     fn is_slow(self) -> bool {
         matches!(self, Self::ClearAlias(..) | Self::ReleasePage(..))
     }
@@ -113,7 +113,7 @@ impl Deferred {
         })
     }
 
-    /// Drops the tasks that are due and that `is_done` says are done.
+    /// Drops the due tasks for which `is_done` returns true.
     pub(super) fn discard_ready(&mut self, mut is_done: impl FnMut(&Task) -> bool) {
         self.ready.retain(|task| !is_done(task));
     }
@@ -214,7 +214,7 @@ impl Deferred {
         }
     }
 
-    /// Counts one event less for a task, which may make it due.
+    /// Records that one of a task's events was reached, which may make it due.
     fn reached(&mut self, item: u64) {
         let Some((task, count)) = self.waiting.get_mut(&item) else { return };
         *count = count.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Growing: pages for a request that no hole serves, or ahead of it.
+//! Growing: adds pages for a request that no hole serves, or ahead of it.
 
 use forebay_core::address_space::Growth;
 use forebay_core::{Address, Bytes};
@@ -43,7 +43,7 @@ impl Backing {
     }
 
     /// Creates pages until the large side has a hole of `size` in the order of `stream`, if that still is the stream
-    /// with this serial. It is another thread that calls this, so nothing may be enqueued on the stream.
+    /// with this serial. Another thread calls this, so it must enqueue nothing on the stream.
     pub(in crate::pool) fn grow_ahead(
         &mut self,
         pool: PoolContext<'_>,

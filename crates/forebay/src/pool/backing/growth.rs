@@ -1,4 +1,4 @@
-//! What a growth is for, and what it has brought.
+//! What a growth is for, and its result.
 
 use std::sync::Mutex;
 
@@ -11,7 +11,7 @@ use crate::sync::map::AddressMap;
 use crate::sync::quota::Reservation;
 use crate::sync::tracked::lock;
 
-/// What a growth has brought.
+/// The result of a growth.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) enum Made {
     /// Nothing: the limit, the addresses or the device do not allow it.

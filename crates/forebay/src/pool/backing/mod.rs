@@ -8,11 +8,11 @@
 //!           └─ outgoing ── segments to return to the device, without the lock
 //! ```
 //!
-//! Words: a page is **staged** when it is mapped and not in the address space yet, **removed** when it was taken out of it. An
-//! **alias** is a moved page's old mapping. What is **outgoing** is to be returned to the device. An **orphan**, a
-//! **stranded** mapping and a **stray** segment are what the device would not take back.
+//! Words: a page is **staged** when it is mapped and not in the address space yet, **removed** when it was taken out of
+//! it. An **alias** is a moved page's old mapping. **Outgoing** memory is to be returned to the device. An **orphan**,
+//! a **stranded** mapping and a **stray** segment are those that the device refused to take back.
 //!
-//! Neither a cache hit nor an allocation from a hole takes this lock, so growing for one stream does not stall another.
+//! Cache hits and allocations from holes do not take this lock, so growing for one stream does not stall another.
 //! Nothing here waits for the device on the host; `calls/reclaim.rs` does, without this lock.
 
 pub(in crate::pool) mod deferred;
@@ -83,7 +83,7 @@ pub(in crate::pool) struct Backing {
     pub(in crate::pool) grown_to_avoid_flush: Bytes,
     /// The pattern that new pages are filled with.
     fresh: Option<Pattern>,
-    /// Whether pages are never moved, nor released before the pool is dropped, except while
+    /// Whether pages are never moved or released before the pool is dropped, except while
     /// [`releasable_until`](Self::releasable_until) says so.
     stable: bool,
     /// Stable memory may be released while this many captures have begun: the launches of all earlier graphs are over.
@@ -191,8 +191,8 @@ impl Backing {
         }
     }
 
-    /// Makes `taker` wait, on the device, for all that was enqueued on the stream with number `owner`. Returns `false`
-    /// if that is impossible: the stream was destroyed unannounced or is another thread's own, the taker is the host, or
+    /// Makes `taker` wait, on the device, for everything enqueued on the stream with number `owner`. Returns `false` if
+    /// that is impossible: the stream was destroyed unannounced or is another thread's own, the taker is the host, or
     /// the device fails. Its holes stay its own then.
     ///
     /// Holds the heap lock, so that nothing is freed on that stream between the event and its record. The two calls
@@ -294,8 +294,8 @@ impl Backing {
         ends
     }
 
-    /// Makes `stream` wait, on the device, for `ends`. Returns `false` if one of them has no event, or the stream stands
-    /// for the host: then only a wait for the whole device is enough.
+    /// Makes `stream` wait, on the device, for `ends`. Returns `false` if one of them has no event, or the stream is
+    /// the host's: then only a wait for the whole device is enough.
     pub(in crate::pool) fn make_stream_wait(
         &self,
         stream: StreamHandle,

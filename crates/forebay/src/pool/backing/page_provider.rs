@@ -32,8 +32,8 @@ const LEAST_REGION: Bytes = LEAF.bytes();
 /// The smallest first region, for devices that report little memory.
 const LEAST_FIRST: Bytes = Bytes::gib(4);
 
-/// With this many new pages, the device is first asked whether it has enough memory. Asking takes a tenth of the time
-/// of one page, and creating pages until it fails would take them from every other user.
+/// From this many new pages on, the device is first asked whether it has enough memory. Asking takes a tenth of the
+/// time of one page, and creating pages until one fails would take memory from every other user.
 const ASK_FIRST: usize = 4;
 
 /// How many pages enter the address space under one lock of the heap: some 2 ms.
@@ -123,7 +123,7 @@ impl PageProvider {
         Ok((provider, space))
     }
 
-    /// Reserves more addresses: `wanted`, or fewer if the process has not that many left, but at least `least`.
+    /// Reserves more addresses: `wanted`, or fewer if the process does not have that many left, but at least `least`.
     pub(super) fn reserve(
         &mut self,
         space: &mut AddressSpace,

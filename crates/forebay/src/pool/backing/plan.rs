@@ -1,8 +1,8 @@
-//! Planning growth within the limit, under the heap lock: what a plan takes from the device is reserved, since other pools
-//! may share the limit, and what it needs of the address space is claimed, since other requests use it.
+//! Plans growth within the limit, under the heap lock. A plan reserves what it takes from the device, since other pools
+//! may share the limit, and claims what it needs of the address space, since other requests use it.
 //!
-//! A large claim is made under several holds of the lock, so that other requests wait for none of them long. They may then
-//! take a page that is to move: the claim is given back, and the next plan is claimed under the hold it is made under.
+//! A large claim is made under several holds of the lock, so that other requests never wait long. They may then take a
+//! page that is to move: the claim is given back, and the next plan is made and claimed under one hold.
 
 use forebay_core::Bytes;
 use forebay_core::address_space::{AddressSpace, Claim, Plan, PlanError};

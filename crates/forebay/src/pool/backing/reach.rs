@@ -1,5 +1,5 @@
-//! The reach of a pool: the most it could hold, by its limit and by what the device has left. Pages are the smaller, the
-//! more of it is in use.
+//! The reach of a pool: the most it could hold, given its limit and what the device has left. The more of it is in use,
+//! the smaller the pages.
 
 use forebay_core::Bytes;
 use forebay_core::address_space::Growth;
@@ -23,8 +23,7 @@ impl Backing {
         self.growth.within(held.saturating_add(size), reach)
     }
 
-    /// What the pool holds and the device has left. If the device cannot tell, that is not known to be less than the
-    /// limit.
+    /// What the pool holds plus what the device has left; `limit` if the device cannot tell.
     fn device_reach(&mut self, limit: Bytes, held: Bytes) -> Bytes {
         let is_recent = |then: Bytes| held.get().abs_diff(then.get()) <= limit.get() / ASK_EVERY;
         let (free, then) = match self.asked {

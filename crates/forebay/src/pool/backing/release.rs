@@ -1,5 +1,5 @@
 //! Releasing memory: pages and segments on their way from an address space to the device, and those that the device
-//! refused to take back. The latter are kept, counted and retried. Guarded by the backing lock.
+//! refused to take back, which are kept, counted and retried. Guarded by the backing lock.
 //!
 //! ```text
 //!   free in the pool ──> out: waits for its work ──> due ──> returned to the device

@@ -69,7 +69,7 @@ pub(in crate::pool) fn take_owned(
     pool.front.take::<true, true>(requested, pool.sizes.round(requested), stream, Tag::NONE)
 }
 
-/// What is no hit. Plain arguments instead of a `Request`: they are in registers already.
+/// Allocates on a miss. Plain arguments instead of a `Request`: they are in registers already.
 #[cold]
 #[inline(never)]
 fn allocate_slowly(

@@ -1,4 +1,4 @@
-//! Dropping a pool: report leaks, wait for the device, return everything to it.
+//! Drops a pool: reports leaks, waits for the device, returns everything to it.
 
 use core::mem::ManuallyDrop;
 
@@ -18,7 +18,7 @@ impl Drop for PoolInner {
         if let Some(callback) = &self.options.drop_callback
             && let Some(report) = report::drop_report(self)
         {
-            // A panic has reached the panic hook; nobody else is left to report it to.
+            // A panic has reached the panic hook; there is nothing left to report it to.
             let _ = self.callbacks.call(|| turn::in_program(|| callback(&report)));
         }
         // Work may still use the memory. If waiting fails, the device is lost, and its work with it.

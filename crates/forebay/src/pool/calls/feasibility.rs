@@ -6,9 +6,9 @@
 //!   [ free | deferred | free ]  a page that becomes free: it can be moved, or returned to the device
 //! ```
 //!
-//! All memory that may come back is taken as free in an outline of the address spaces. That takes time in proportion to the
-//! pages, whatever the number of holes, under the pool's locks; it can save a wait for the device and every cached page.
-//! Only a request that is smaller than a page goes through all holes.
+//! An outline of the address spaces counts all memory that may come back as free. That takes time proportional to the
+//! pages, whatever the number of holes, under the pool's locks; it can save a wait for the device and every cached
+//! page. Only a request that is smaller than a page goes through all holes.
 
 use forebay_core::address_space::{Offset, Outline};
 use forebay_core::{Bytes, Span};
@@ -19,7 +19,7 @@ use crate::pool::heap::Piece;
 use crate::pool::inner::PoolInner;
 use crate::sync::map::Side;
 
-/// A pool as it would be if everything came back that may.
+/// A pool as it would be if everything that may come back did.
 struct Feasibility {
     /// The outline of the request's side.
     own: Outline,
@@ -31,8 +31,8 @@ struct Feasibility {
     given_up: Bytes,
 }
 
-/// Whether `size` bytes are out of reach with all that is free, all that may come back, and all that the limit and
-/// the device still allow. What is in thread caches counts as free if `with_caches` is set.
+/// Whether `size` bytes are out of reach even with all that is free, all that may come back, and all that the limit and
+/// the device still allow. Cached blocks count as free if `with_caches` is set.
 pub(super) fn is_infeasible(pool: &PoolInner, piece: Piece, with_caches: bool) -> bool {
     let size = piece.whole();
     let Some(feasibility) = feasibility(pool, piece.side(), size, with_caches) else {

@@ -1,4 +1,4 @@
-//! Flushing the thread caches into the heap.
+//! Flushes the thread caches into the heap.
 
 use forebay_core::Bytes;
 
@@ -6,9 +6,9 @@ use crate::pool::backing::Backing;
 use crate::pool::calls::checked::unclean;
 use crate::pool::inner::PoolInner;
 
-/// Flushes the small blocks of this thread's magazines before the pool grows by `size` bytes for a large block:
-/// that may free whole pages of the small side, which can be moved. Other threads keep their caches, since growing
-/// must not stop a crowd of them.
+/// Flushes the small blocks of this thread's magazines before the pool grows by `size` bytes for a large block: that
+/// may free whole pages of the small side, which can be moved. Other threads keep their caches, since growing must not
+/// stop many of them.
 ///
 /// If `size` does not fit beside the blocks in use, the request will be refused, and the magazines stay as they
 /// are.

@@ -1,6 +1,6 @@
-//! The calls of a pool that checks or records them: the same way down, with what is checked before and after. Which pools
-//! take it is decided where the pool is made or a setting changes ([`Front::set_hits`](crate::pool::front::Front::set_hits));
-//! a plain pool knows nothing of it.
+//! The calls of a pool that checks or records them: the same way down, with checks before and after. Creating a pool or
+//! changing a setting decides whether it takes this way ([`Front::set_hits`](crate::pool::front::Front::set_hits)); a
+//! plain pool knows nothing of it.
 
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;

@@ -1,5 +1,5 @@
-//! Making room for a request that no hole serves: the ladder of what is tried before it is refused. Holds the backing
-//! lock, except while it waits on the host or calls the program.
+//! Makes room for a request that no hole serves: the ladder of attempts before it is refused. Holds the backing lock,
+//! except while it waits on the host or calls the program.
 //!
 //! ```text
 //!   flush      flush the thread caches into the heap; skipped while they hold next to nothing
@@ -62,7 +62,7 @@ pub(super) fn make_room(
     })
 }
 
-/// One rung after another, until one returns the piece.
+/// Tries one rung after another until one returns the piece.
 fn climb(
     pool: &PoolInner,
     piece: Piece,

@@ -19,7 +19,7 @@ pub(in crate::pool) fn read(snapshot: &mut ProcessSnapshot) {
     snapshot.pools.extend(listed.filter_map(|(id, pool)| with_turn(*id, pool, figures_of)));
 }
 
-/// No device is asked: a driver call could wait.
+/// Makes no driver calls: they could wait.
 fn figures_of(shared: &PoolInner) -> ProcessPool {
     let mut figures = statistics::of(shared);
     figures.streams.sort_unstable_by_key(|of| (Reverse(of.allocations), of.stream.0));

@@ -1,4 +1,4 @@
-//! Recording events of calls past the caches.
+//! Records the events of calls that go past the caches.
 
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;

@@ -1,4 +1,4 @@
-//! Letting another device of the same kind use a pool's memory while the pool lives.
+//! Lets another device of the same kind use a pool's memory while the pool lives.
 
 use forebay_core::{DeviceOrdinal, Span};
 use forebay_hal::{Access, Call};
@@ -8,7 +8,7 @@ use crate::pool::common::backing_kind::BackingKind;
 use crate::pool::heap::span_of;
 use crate::pool::inner::PoolInner;
 
-/// Lets `peer` read and write all memory of the pool, that of later growth too.
+/// Lets `peer` read and write all memory of the pool, including later growth.
 pub(in crate::pool) fn grant_access(pool: &PoolInner, peer: DeviceOrdinal) -> Result<()> {
     pool.birth.check()?;
     if peer == pool.device.descriptor().ordinal {

@@ -1,5 +1,5 @@
-//! The post-mortem of a refused request: the setting `oom_report`. The figures as text, and beside them the pool's snapshot
-//! with the refusal, which `forebay report` turns into a page. Written after the call, with no lock held.
+//! The post-mortem of a refused request (the setting `oom_report`): the figures as text, and beside them the pool's
+//! snapshot with the refusal, which `forebay report` turns into a page. Written after the call, with no lock held.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -19,8 +19,8 @@ use crate::sync::map::Side;
 use crate::whole_file::write_whole;
 use crate::{Request, Tag};
 
-/// How long after a report of a refusal the next is written, at the earliest. A program that goes on after refusals may
-/// have thousands in a second.
+/// The shortest time between two reports of refusals. A program that goes on after refusals may have thousands per
+/// second.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
 /// How many blocks and holes the text lists.
@@ -161,8 +161,8 @@ fn write_stack(text: &mut String, taken: &Snapshot, stack: Option<usize>) {
     }
 }
 
-/// Writes a file of a report, or says which could not be written and why. The folder may belong to many, so a link at its
-/// name is replaced and not followed.
+/// Writes a file of a report, or says which could not be written and why. Others may share the folder, so a link at its
+/// name is replaced, not followed.
 fn write_text(path: &Path, text: &str) -> Result<(), ReportFile> {
     write_whole(path, |out| out.write_all(text.as_bytes())).map_err(|error| {
         let failure = Some(error.to_string());

@@ -149,7 +149,7 @@ pub(super) fn reclaim(
     }
 }
 
-/// Cuts a piece out of all that is free now, in caches too, or grows for it.
+/// Cuts a piece out of all that is free now, caches included, or grows for it.
 fn take_all_there_is(
     pool: &PoolInner,
     piece: Piece,

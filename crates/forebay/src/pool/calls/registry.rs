@@ -16,7 +16,7 @@ use crate::pool::inner::{PoolInner, address_of};
 use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::map::{AddressMap, LiveBlock, owners_near};
 
-/// A pool, and what is asked about it without a reference.
+/// A pool, and what can be asked about it without a reference.
 struct Entry {
     pool: Weak<PoolInner>,
     map: AddressMap,
@@ -108,7 +108,7 @@ pub(in crate::pool) fn weak(id: PoolId) -> Option<Weak<PoolInner>> {
     pools.get(&id).filter(|entry| entry.is_ours()).map(|entry| Weak::clone(&entry.pool))
 }
 
-/// The pools with memory near `address` for whose map `holds` is true, the oldest first.
+/// The pools with memory near `address` for whose map `holds` is true, oldest first.
 fn owners_of<'a>(
     pools: &'a Entries,
     near: &'a [u64],

@@ -1,5 +1,5 @@
-//! Setting the live blocks of a pool back to an earlier list, as the caller of graphs does that replays from a
-//! checkpoint. Everything is checked and claimed under the heap lock before anything changes.
+//! Restores the live blocks of a pool to an earlier list, for programs that replay graphs from a checkpoint. Checks and
+//! claims everything under the heap lock before anything changes.
 //!
 //! ```text
 //!   live     [ a ]   [ b ]      [ c ]        a stays, b and c are freed
@@ -22,7 +22,7 @@ use crate::report::{EventAction, Stack};
 use crate::sync::map::{BlockState, LARGEST, Side, Slot, UNIT_SHIFT, is_wide, tagged};
 use crate::{Error, Result, Tag, host_vec};
 
-/// A block to which [`Pool::restore`](crate::Pool::restore) sets a pool back.
+/// A block that [`Pool::restore`](crate::Pool::restore) brings back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptBlock {
     /// Its address.
@@ -67,7 +67,7 @@ struct Removed<'a> {
     block: FreedBlock,
 }
 
-/// The live blocks, the lowest first, each on the stream that `stream_of` says.
+/// The live blocks, lowest first, each on the stream that `stream_of` says.
 pub(in crate::pool) fn kept_blocks(
     pool: &PoolInner,
     stream_of: &dyn Fn(Address) -> StreamHandle,
@@ -116,7 +116,7 @@ pub(in crate::pool) fn restore(
         end = block.end();
         block.stream = block.stream.resolved();
     }
-    // Again if another thread freed a block meanwhile that was to be freed here.
+    // Tries again if another thread meanwhile freed a block that was to be freed here.
     while !try_restore(pool, &kept, stream_of)? {}
     Ok(())
 }

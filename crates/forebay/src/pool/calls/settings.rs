@@ -1,4 +1,4 @@
-//! Changing the settings of a living pool, and beginning captures, which some settings exclude.
+//! Changes the settings of a living pool, and begins captures, which some settings exclude.
 
 use crate::config::Key;
 use crate::pool::calls::checked::quarantine;

@@ -7,7 +7,7 @@
 //!   unlock   return segments to the device, which may wait for its work first
 //! ```
 //!
-//! Memory freed meanwhile is neither waited for nor taken for settled: it has a later event, or a later mark
+//! Memory freed meanwhile is neither waited for nor treated as settled: it has a later event, or a later mark
 //! ([`StreamSlots`](crate::pool::heap::stream_slots::StreamSlots)).
 
 use core::time::Duration;

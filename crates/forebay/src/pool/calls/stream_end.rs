@@ -1,4 +1,4 @@
-//! Forgetting streams. Holes stay in the order of an ended stream until its work is done, and its handle may be reused
+//! Forgets streams. Holes stay in the order of an ended stream until its work is done, and its handle may be reused
 //! from then on.
 
 use std::sync::Arc;

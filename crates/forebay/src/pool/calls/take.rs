@@ -1,5 +1,5 @@
-//! What the plain and the layered way of a request share: this thread's other magazines, the piece that the heap is asked
-//! for, and the block that is made of an address.
+//! What the plain and the layered way of a request share: this thread's other magazines, the piece to ask the heap for,
+//! and the block made from an address.
 
 use forebay_core::{Address, Alignment, Bytes};
 
@@ -35,7 +35,7 @@ pub(in crate::pool) fn piece(
     piece.ok_or_else(|| report::shortage(pool, request, whole.max(request.size)).into())
 }
 
-/// Makes `size` bytes from the address that was found a live block. The caller counts it.
+/// Turns `size` bytes from the address found into a live block. The caller counts it.
 #[inline(always)]
 pub(super) fn mark_live(
     pool: &PoolInner,
@@ -48,7 +48,7 @@ pub(super) fn mark_live(
     Ok(Block { address, size, pool: pool.id, generation })
 }
 
-/// Makes `size` bytes from the address that was found a live block, and counts it.
+/// Turns `size` bytes from the address found into a live block, and counts it.
 pub(super) fn hand_out(
     pool: &PoolInner,
     (address, source): (Address, Source),

@@ -1,5 +1,5 @@
-//! What a pool tells of slow calls: a report of a refusal in a file (`post_mortem.rs`), events for `tracing`, and figures
-//! for `metrics`. All with no lock held, so that the listener may use the pool.
+//! What a pool reports about slow calls: a file on a refusal (`post_mortem.rs`), events for `tracing`, and figures for
+//! `metrics`. All with no lock held, so that the listener may use the pool.
 
 #[cfg(any(feature = "tracing", feature = "metrics"))]
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::pool::inner::PoolInner;
 use crate::pool::turn;
 use crate::{Error, Request, Result};
 
-/// What a slow call began with.
+/// The state when a slow call began.
 pub(super) struct Begun {
     #[cfg(any(feature = "tracing", feature = "metrics"))]
     held: Bytes,
@@ -29,7 +29,7 @@ pub(super) fn begin_told(pool: &PoolInner) -> Begun {
     }
 }
 
-/// Does `work` for a request that no hole served, and tells of it.
+/// Runs `work` for a request that no hole served, and reports it.
 pub(in crate::pool) fn told<R>(
     pool: &PoolInner,
     request: Request,
@@ -81,7 +81,7 @@ fn tell_listeners_of_request(
     let _ = (pool, begun, request, error);
 }
 
-/// After memory was released on request or by age.
+/// Reports memory that was released on request or by age.
 pub(super) fn tell_release(pool: &PoolInner, begun: &Begun, released: &Result<Bytes>) {
     turn::in_program(|| tell_listeners_of_release(pool, begun, released));
 }

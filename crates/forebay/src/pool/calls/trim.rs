@@ -1,4 +1,4 @@
-//! Returning free memory to the device on request.
+//! Returns free memory to the device on request.
 
 use forebay_core::Bytes;
 use forebay_hal::Call;

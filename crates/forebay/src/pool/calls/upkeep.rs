@@ -149,7 +149,7 @@ pub(in crate::pool) fn collect(pool: &PoolInner, age: Duration) -> Result<Bytes>
     release(pool, || collect_inner(pool, age))
 }
 
-/// Runs a call that releases memory, reads the pressure, and tells of it. Returns how much was released in all: the
+/// Runs a call that releases memory, reads the pressure, and reports it. Returns how much was released in all: the
 /// pressure may release more than the call did.
 pub(in crate::pool) fn release(
     pool: &PoolInner,
@@ -250,7 +250,7 @@ pub(in crate::pool) fn defragment(pool: &PoolInner) -> Result<()> {
     process_deferred(pool)
 }
 
-/// After a request made the pool grow for `stream`: the thread is to make it grow further.
+/// Asks the thread to grow the pool further, after a request made it grow for `stream`.
 pub(super) fn ask_to_grow_ahead(pool: &PoolInner, stream: StreamHandle) {
     let wanted = {
         let settings = pool.settings();
@@ -266,8 +266,8 @@ pub(super) fn ask_to_grow_ahead(pool: &PoolInner, stream: StreamHandle) {
     }
 }
 
-/// Makes the pool grow by what it wants to have ready, unless it is there or memory is scarce. A failure does not
-/// matter: a request that needs the memory tries again.
+/// Grows the pool by what it wants to have ready, unless that is there or memory is scarce. A failure does not matter:
+/// a request that needs the memory tries again.
 fn grow_ahead(pool: &PoolInner) {
     let Some((stream, serial)) = pool.upkeep().grown_for.take() else { return };
     let ahead = pool.settings().grow_ahead();
@@ -301,13 +301,13 @@ fn idle_first(mut pages: Vec<FreePage>) -> impl Iterator<Item = FreePage> {
     pages.into_iter()
 }
 
-/// How long an event of a stream without other work takes at most to be reached; on one H200 10 us.
+/// The longest that an event on a stream without other work takes to be reached; on one H200 10 us.
 const EVENT_LATENCY: Duration = Duration::from_micros(200);
 
 /// How long the thread pauses while it waits for work that uses memory it is to release.
 const BETWEEN_COLLECTIONS: Duration = Duration::from_millis(2);
 
-/// The most levels that one call reads and tells. A callback that changes the level each time is told the rest later.
+/// The most levels that one call reads and reports. A callback that changes the level each time is told the rest later.
 const MOST_READINGS: usize = 4;
 
 /// The most a magazine holds under pressure, in units of 512 B: 256 KiB.
@@ -327,7 +327,7 @@ enum Thread {
     Requested,
 }
 
-/// The state of the thread, and the process it is of: a forked child starts without one.
+/// The state of the thread, and the process it runs in: a forked child starts without one.
 static THREAD: ForkSafeMutex<(Thread, Option<Birth>)> = ForkSafeMutex::new((Thread::None, None));
 
 /// Notified when a pool asks for the thread: its interval may be shorter than the current pause.
@@ -391,7 +391,7 @@ fn run() {
                     // A failure is retried in the next round.
                     continue_collection(pool).unwrap_or(false)
                 };
-                // A panic, as of a listener of the program, ends neither the thread nor the upkeep of other pools.
+                // A panic, such as a listener's, ends neither the thread nor the upkeep of other pools.
                 is_collecting |= pool.callbacks.call(round).unwrap_or(false);
             });
         }

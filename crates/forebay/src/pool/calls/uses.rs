@@ -29,7 +29,7 @@ pub(in crate::pool) fn record_use(
     mark_used(pool, address, |heap| heap.note_use(address, Use::Stream(stream)))
 }
 
-/// As [`record_use`], of a stream that may have ended since it was named.
+/// Like [`record_use`], for a stream that may have ended since it was named.
 pub(in crate::pool) fn record_named_use(
     pool: &PoolInner,
     address: Address,

@@ -26,7 +26,7 @@ pub(in crate::pool) enum StreamWait {
     Unknown,
 }
 
-/// Held while a thread has memory on its way to the heap or to the device, so that a request of another thread which needs
+/// Held while a thread has memory on its way to the heap or to the device, so that another thread's request that needs
 /// it waits for it.
 pub(in crate::pool) struct Reclaiming<'a>(&'a PoolInner);
 

@@ -1,4 +1,4 @@
-//! Callbacks that use the pool: their own calls do not call them again.
+//! Keeps callbacks that use the pool from being called again by their own calls.
 
 use core::cell::Cell;
 
@@ -8,7 +8,7 @@ use crate::PoolId;
 /// have few pools.
 const MOST_CALLING: usize = 16;
 
-/// A kind of callback that its own calls of the pool do not call again.
+/// A kind of callback, which its own calls of the pool do not call again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pool) enum Callback {
     Shortage,

@@ -1,4 +1,4 @@
-//! Counters of one thread on one stream, from which statistics are summed. Part of a thread cache, behind its gate.
+//! Counters of one thread on one stream; statistics sum them. Part of a thread cache, behind its gate.
 
 use forebay_core::{Bytes, Tally};
 
@@ -20,7 +20,7 @@ pub(in crate::pool) enum Source {
     Driver,
 }
 
-/// Bytes requested, before rounding, for what was allocated and for what was freed, ever. Both wrap.
+/// Bytes ever requested, before rounding, for what was allocated and for what was freed. Both wrap.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::pool) struct Requested {
     pub(in crate::pool) allocated: u64,

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Reading the clock takes longer than all else on the fast path, so only every sixteenth event there does. Between
-//! threads, the generations of blocks put right what the stamps leave open: no block is freed before it was allocated. All
-//! other events of a thread stay in order.
+//! threads, block generations settle what the stamps leave open: no block is freed before it was allocated. All other
+//! events of a thread stay in order.
 //!
 //! With call stacks every call takes the slow path, and the stack of an allocation is captured there, outside of gates and
 //! locks. A free has none: the recordings and reports that stacks are for ask who owns memory. The origins of live blocks
@@ -61,7 +61,7 @@ fn this_thread() -> u32 {
     thread_slot::current().and_then(|slot| u32::try_from(slot).ok()).unwrap_or(u32::MAX)
 }
 
-/// What happened, of which block. The rest of an event is in its batch.
+/// What happened to which block. The rest of an event is in its batch.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct RawEvent {
     pub(in crate::pool) action: EventAction,
@@ -226,11 +226,11 @@ struct Events {
     stacks: Option<Capturing>,
     /// Of live blocks that were allocated while stacks were captured.
     origins: Origins,
-    /// Replaced as a whole when it changes, so that each event reaches exactly those who observed when it was recorded.
+    /// Replaced as a whole on change, so that each event reaches exactly the observers attached when it was recorded.
     observers: Arc<Vec<Arc<Attached>>>,
 }
 
-/// From this many events that a new observer was not told yet, threads wait after each of theirs until it has caught up.
+/// Once a new observer is this many events behind, threads wait after each of theirs until it has caught up.
 const LONG_BACKLOG: usize = 4096;
 /// An observer that does not advance for this long may be waiting for the thread that waits for it.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
@@ -238,7 +238,7 @@ const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
 /// event; too many, and an observer that a busy machine held up has more to hear after each pause than before it.
 const STUCK_EVENTS: u32 = 128;
 
-/// The events that a new observer has to be told after those of the blocks that were live when it came.
+/// The events that a new observer is still to be told, after those of the blocks that were live when it came.
 #[derive(Default)]
 struct Backlog {
     events: Vec<PoolEvent>,
@@ -252,9 +252,9 @@ struct Backlog {
 
 pub(in crate::pool) struct Attached {
     observer: Observer,
-    /// `None` once it is told each event at once.
+    /// `None` once it is told of each event immediately.
     backlog: Mutex<Option<Backlog>>,
-    /// How many events it was told before it had caught up.
+    /// How many events it was told of before it caught up.
     told: AtomicU64,
     caught_up: Condvar,
 }
@@ -382,9 +382,9 @@ impl History {
         self.events().add(batch);
     }
 
-    /// Adds an event to those of the calling thread, which `of_thread` gives while nobody else has them; `None` for a
-    /// thread that has none. Then calls the observers with it. The caller holds no lock, for the observers' sake and
-    /// because capturing a stack takes long.
+    /// Adds an event to those of the calling thread, to which `of_thread` gives exclusive access; `None` for a thread
+    /// that has none. Then calls the observers with it. The caller holds no lock, for the observers' sake and because
+    /// capturing a stack takes long.
     pub(in crate::pool) fn note(
         &self,
         mut event: RawEvent,
@@ -497,7 +497,7 @@ impl History {
         origins
     }
 
-    /// The events that are kept, with those of `of_threads` that are not handed over, the oldest first.
+    /// The events that are kept, with those of `of_threads` that are not handed over, oldest first.
     pub(in crate::pool) fn all(
         &self,
         of_threads: impl FnOnce() -> Vec<ThreadEvents>,
@@ -521,8 +521,8 @@ impl History {
     }
 }
 
-/// Moves events of one address that different threads have stamped in the wrong order behind each other: a block of a
-/// generation is allocated, then freed, then comes the next generation.
+/// Reorders events of one address that different threads have stamped in the wrong order: a generation is allocated,
+/// then freed, then comes the next.
 fn put_right(all: &mut [(u64, RawEvent, u32)]) {
     let order = |(_, event, _): &(u64, RawEvent, u32)| {
         (event.address, event.generation, event.action == EventAction::Free)

@@ -1,12 +1,12 @@
-//! Groups: pools that share one limit, and the figures of what they hold together. Most pools are a group of one.
+//! Groups: pools that share one limit, and what they hold together. Most pools are a group of one.
 //!
 //! ```text
 //!   Group         limits, quota, sums and peaks over all pools  atomics, no lock
 //!   PoolGauges    one pool's part of these sums                 in the heap of the pool, under its lock
 //! ```
 //!
-//! A pool [reserves](crate::sync::quota) what it is about to take from the device before it does so, so that the pools of
-//! a group exceed the limit in no order of their threads.
+//! A pool [reserves](crate::sync::quota) what it is about to take from the device before it takes it, so that the pools
+//! of a group never exceed the limit, however their threads interleave.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,19 +26,18 @@ pub(in crate::pool) fn sum(sides: BySide) -> Bytes {
     small.saturating_add(large)
 }
 
-/// A figure now and at its peak.
+/// A figure's current value and its peak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeakFigures {
-    /// Bytes now.
+    /// The current bytes.
     pub now: Bytes,
     /// The most bytes at once, since the first pool of the group was made or the peaks were reset.
     pub peak: Bytes,
 }
 
 /// The figures of all pools that share a limit, made by [`Pool::group_figures`](crate::Pool::group_figures). Peaks are
-/// those of the sums, not sums of peaks. Memory of guarded blocks, and memory on its way back to the device, counts as
-/// that of large blocks.
+/// those of the sums, not sums of peaks. Guarded blocks, and memory on its way back to the device, count as large.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupFigures {
@@ -64,7 +63,7 @@ struct Gauge {
 }
 
 impl Gauge {
-    /// Adds `more` bytes, which wraps for fewer. The sum is never below zero: each pool takes away what it added.
+    /// Adds `more` bytes; wraps to subtract. The sum is never below zero: each pool only takes away what it added.
     #[inline]
     fn add(&self, more: u64) {
         let now = self.now.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
@@ -137,8 +136,8 @@ pub(in crate::pool) struct Group {
     pub(in crate::pool) limits: Limits,
     /// Bytes held and reserved.
     pub(in crate::pool) quota: Quota,
-    /// Of those, bytes that are held by none of the pools. The lock makes replacing
-    /// them one step: otherwise two threads could subtract bytes that are not yet added, and the quota would wrap.
+    /// Of those, bytes that none of the pools holds. The lock makes replacing them one step: otherwise two threads
+    /// could subtract bytes that are not yet added, and the quota would wrap.
     outside: Mutex<Bytes>,
     held: SideGauges,
     out: SideGauges,

@@ -19,8 +19,8 @@ pub(in crate::pool) struct Limits {
 }
 
 impl Limits {
-    /// Takes over the values of `settings` for a device of `total` bytes, whose smallest page is `granule`. A pool holds
-    /// whole pages, so the limit is rounded up to the next, if the device has that: what is as large as the limit fits.
+    /// Takes over the values of `settings` for a device of `total` bytes, whose smallest page is `granule`. A pool
+    /// holds whole pages, so the limit is rounded up to a whole page if the device has it: a block that large fits.
     pub(in crate::pool) fn set(&self, total: Bytes, granule: PageSize, settings: &Settings) {
         let limit = settings.limit_of(total);
         let limit = limit.checked_align_up(granule.alignment()).unwrap_or(limit).min(total);

@@ -14,8 +14,8 @@ use crate::Result;
 use crate::sync::fork::Birth;
 use crate::sync::{lock, tracked};
 
-/// How many ranges of durations are told apart: from a microsecond, each four times as long as the one before, up to
-/// four seconds, and one for what took longer.
+/// The number of duration ranges: from a microsecond, each four times as long as the one before, up to four seconds,
+/// and one for longer calls.
 const LATENCIES: usize = 13;
 
 /// How often a pool called the driver, by kind of call and size.
@@ -42,13 +42,13 @@ impl DriverLog {
         finite.chain([Duration::MAX])
     }
 
-    /// How long calls took: for each range its longest duration, and how many calls took at most that and longer than
-    /// the range before. The last has [`Duration::MAX`].
+    /// How long calls took: for each range, its longest duration and how many calls fell into it. The last range ends
+    /// at [`Duration::MAX`].
     pub fn latencies(&self) -> impl Iterator<Item = (Duration, u64)> {
         Self::bounds().zip(self.latencies)
     }
 
-    /// The wall-clock time of all calls together.
+    /// The total wall-clock time of all calls.
     pub fn time(&self) -> Duration {
         self.time
     }
@@ -64,7 +64,7 @@ impl DriverLog {
     }
 }
 
-/// `driver`, a list of calls with their size and number, and `driver_ns`, the wall-clock time of all.
+/// Writes `driver`, a list of calls with their size and number, and `driver_ns`, their total wall-clock time.
 impl Serialize for DriverLog {
     fn serialize<S: Serializer>(&self, to: S) -> core::result::Result<S::Ok, S::Error> {
         #[derive(Serialize)]

@@ -59,12 +59,12 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// The default options. The environment is not read.
+    /// The default options. Does not read the environment.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The settings of the environment ([`Settings::from_environment`]), and defaults for the rest.
+    /// Options with settings from the environment ([`Settings::from_environment`]), and defaults for the rest.
     pub fn from_environment() -> Result<Self> {
         Ok(Self::with(Settings::from_environment()?))
     }
@@ -86,7 +86,7 @@ impl PoolOptions {
         }
     }
 
-    /// Changes settings. The builder has a method for each, by its name in [`Settings`].
+    /// Changes settings. The builder has a method for each, named as in [`Settings`].
     ///
     /// ```
     /// use forebay::{Bytes, PoolOptions};
@@ -99,8 +99,8 @@ impl PoolOptions {
         self
     }
 
-    /// Limits the memory that the pool may take from the device. A pool holds whole pages of the device, so the
-    /// limit is rounded up to the next: 2 MiB on most.
+    /// Limits the memory that the pool may take from the device. A pool holds whole pages of the device, so the limit
+    /// is rounded up to the next one: 2 MiB on most devices.
     pub fn max_bytes(self, max_bytes: Bytes) -> Self {
         self.set(|settings| settings.max_bytes(max_bytes))
     }
@@ -111,20 +111,20 @@ impl PoolOptions {
         self
     }
 
-    /// Sets the class of the pool's memory. Combine classes by [`MemoryClass::union`].
+    /// Sets the class of the pool's memory. Combine classes with [`MemoryClass::union`].
     pub fn class(mut self, class: MemoryClass) -> Self {
         self.class = class;
         self
     }
 
-    /// Lets other devices read and write the pool's memory. They have to be of the same kind as the pool's device and
-    /// able to reach it. This adds [`MemoryClass::PEERS`] to the pool's class.
+    /// Lets other devices read and write the pool's memory. They must be of the same kind as the pool's device and able
+    /// to reach it. This adds [`MemoryClass::PEERS`] to the pool's class.
     pub fn visible_to(mut self, peers: impl IntoIterator<Item = DeviceOrdinal>) -> Self {
         self.peers.extend(peers);
         self
     }
 
-    /// Creates pages so that they can be exported to other processes while a block in them lives, where the device can.
+    /// Creates pages that can be exported to other processes while a block in them lives, if the device supports it.
     /// Unlike [`MemoryClass::SHAREABLE`] this promises nothing, and pages serve other addresses later.
     #[doc(hidden)]
     pub fn exportable(mut self) -> Self {
@@ -132,14 +132,14 @@ impl PoolOptions {
         self
     }
 
-    /// Calls `callback` before a request is refused, for example to empty a cache of the program. It gets the figures
-    /// of the shortage, may free blocks, allocate and [raise the limit](crate::Pool::change), and returns whether it
-    /// released anything. Several callbacks are called in turn.
+    /// Calls `callback` before a request is refused, for example to empty a cache of the program. It receives the
+    /// figures of the shortage, may free blocks, allocate and [raise the limit](crate::Pool::change), and returns
+    /// whether it released anything. Several callbacks are called in turn.
     ///
-    /// The pool then tries again, and calls again if that is not enough. So a callback may release one entry of a cache
-    /// at a time: it is called until the request fits or every callback returns `false`. Calls that return `true` with
-    /// no more memory available than before end after 16 of them. A request that is larger than the limit is served
-    /// only if a callback raises the limit; it is called again only after it did.
+    /// The pool then retries, and calls again if that is not enough. So a callback may release one cache entry at a
+    /// time: it is called until the request fits or every callback returns `false`. The pool gives up after 16 calls
+    /// that return `true` without making more memory available. A request larger than the limit is served only if a
+    /// callback raises the limit; it is called again only after doing so.
     pub fn on_shortage(
         mut self,
         callback: impl Fn(&Shortage) -> bool + Send + Sync + 'static,
@@ -148,16 +148,16 @@ impl PoolOptions {
         self
     }
 
-    /// Calls `callback` when the pressure changes, from moderate up and back. The call comes from the allocating thread or
-    /// the upkeep thread, with no lock held, and may use the pool; it is told what it changes itself after it returned.
+    /// Calls `callback` when the pressure changes, from moderate up and back. It runs on the allocating thread or the
+    /// upkeep thread, with no lock held, and may use the pool; it is told of changes it makes itself after it returns.
     pub fn on_pressure(mut self, callback: impl Fn(Level, Bytes) + Send + Sync + 'static) -> Self {
         self.pressure_callbacks.push(Arc::new(callback));
         self
     }
 
     /// Calls `observer` with every allocation, free and refusal, which makes every call of the pool take the slow path.
-    /// The call comes from the thread that uses the pool, with no lock held. The observer may use the pool itself; what
-    /// it does there is recorded, and not passed to observers.
+    /// It runs on the thread that uses the pool, with no lock held. The observer may use the pool itself; its own calls
+    /// are recorded, but not passed to observers.
     pub fn on_event(mut self, observer: impl Fn(&PoolEvent) + Send + Sync + 'static) -> Self {
         self.observers.push(Arc::new(observer));
         self

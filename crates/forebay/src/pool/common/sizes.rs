@@ -26,7 +26,7 @@ impl Sizes {
         if self.is_exact { to_units(requested) } else { self.round_by_class(requested) }
     }
 
-    /// The same, if it takes no call of a function.
+    /// The same, if it needs no function call.
     #[inline(always)]
     pub(in crate::pool) fn round_in_place(&self, requested: Bytes) -> Option<Bytes> {
         if self.is_exact { Some(to_units(requested)) } else { None }

@@ -11,7 +11,7 @@ use forebay_hal::StreamHandle;
 pub(in crate::pool) struct Upkeep {
     pub(in crate::pool) decay: Decay,
     pub(in crate::pool) gauge: Gauge,
-    /// How much a collection keeps that left memory for later, because work still used it.
+    /// How much to keep, if a collection left memory for later because work still used it.
     pub(in crate::pool) collecting: Option<Bytes>,
     /// Bytes that are still to be released because the pressure became critical.
     pub(in crate::pool) to_release: Bytes,
@@ -19,6 +19,6 @@ pub(in crate::pool) struct Upkeep {
     pub(in crate::pool) under_pressure: bool,
     /// The stream for which a request made the pool grow last, and its serial, if the thread is to grow it further.
     pub(in crate::pool) grown_for: Option<(StreamHandle, u64)>,
-    /// When a refusal was last described in a file.
+    /// When a refusal was last reported in a file.
     pub(in crate::pool) last_report: Option<Instant>,
 }

@@ -35,8 +35,8 @@ impl Canaries {
     }
 }
 
-/// The canary pattern of the block at `address`. Each block has another one, so that copying a block with its canary
-/// over its neighbour is detected too.
+/// The canary pattern of the block at `address`. Each block has a different one, so that copying a block with its
+/// canary over its neighbour is detected too.
 pub(in crate::pool) fn pattern_of(address: Address) -> Pattern {
     // Addresses differ in a few middle bits; the product spreads them over the whole word.
     let spread = (address.get() >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

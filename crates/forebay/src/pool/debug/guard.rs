@@ -1,14 +1,13 @@
-//! Guard pages: each block is at the end of pages of its own, with nothing mapped behind. Guarded by the guard-pages
-//! lock.
+//! Guard pages: each block is at the end of its own pages, with nothing mapped behind. Guarded by the guard-pages lock.
 //!
 //! ```text
 //!   region   ... [ page: rest, block ]  nothing  [ page: rest, block ]  nothing ...   cursor ->
 //!                  live                            freed: unmapped once its stream is done
 //! ```
 //!
-//! Addresses go round the whole region before any is reused, so a use of a freed block hits an unmapped address, and
-//! the device stops it. The bytes of pages waiting to be unmapped are bounded: beyond that a request waits until some
-//! are.
+//! Addresses cycle through the whole region before any is reused, so a use of a freed block hits an unmapped address,
+//! and the device stops it. The bytes of pages waiting to be unmapped are bounded: beyond that a request waits until
+//! some are.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -21,7 +20,7 @@ use crate::sync::map::LEAF;
 use crate::sync::tracked::lock;
 use crate::{Error, Result};
 
-/// The region spans this multiple of the device's memory: the pages of all blocks, and addresses that rest.
+/// The region spans this multiple of the device's memory: the pages of all blocks, and addresses not reused yet.
 const ADDRESSES_PER_BYTE: u64 = 4;
 
 /// The smallest region.
@@ -69,7 +68,7 @@ pub(in crate::pool) struct GuardState {
     pub(in crate::pool) taken: BTreeMap<Address, Address>,
     /// The pages of live blocks, by the block's address.
     pub(in crate::pool) live: HashMap<Address, GuardedBlock>,
-    /// The pages of freed blocks that are still mapped, the oldest first, and their bytes.
+    /// The pages of freed blocks that are still mapped, oldest first, and their bytes.
     pub(in crate::pool) pending: VecDeque<PendingUnmap>,
     pub(in crate::pool) pending_bytes: Bytes,
     /// The number of blocks freed so far, and of those unmapped.

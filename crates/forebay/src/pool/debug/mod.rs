@@ -1,5 +1,5 @@
-//! The debug checks of a pool: a sanitizer for stream-ordered memory. Here is their state, each part with a lock of its
-//! own; the calls that use it are in `calls/checked/`.
+//! The debug checks of a pool: a sanitizer for stream-ordered memory. This module holds their state, each part with its
+//! own lock; the calls that use it are in `calls/checked/`.
 //!
 //! ```text
 //!   canaries      [ block ........................ ][ canary, 512 B ]
@@ -58,7 +58,7 @@ pub(in crate::pool) const FREED: u8 = 0xDB;
 /// The pattern of a new block with poison on.
 const UNWRITTEN: u8 = 0xCB;
 
-/// The most findings that are kept. A program with more of them has seen enough.
+/// The most findings to keep. A program with more of them has seen enough.
 const MOST_FINDINGS: usize = 1000;
 
 /// Which checks are on, from settings that cannot change while a pool lives.

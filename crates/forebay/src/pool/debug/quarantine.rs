@@ -30,7 +30,7 @@ pub(in crate::pool) struct Quarantined {
     pub(in crate::pool) number: u64,
 }
 
-/// The blocks in quarantine, the oldest first.
+/// The blocks in quarantine, oldest first.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct Quarantine {
     blocks: VecDeque<Quarantined>,
@@ -55,7 +55,7 @@ impl Quarantine {
         self.blocks.iter().map(|block| block.memory.span()).chain(self.leaving.values().copied())
     }
 
-    /// Ends the way of a block to the heap: it is there, retired, or [back](Self::put_back).
+    /// Records that a block is no longer on its way to the heap: it is there, retired, or [back](Self::put_back).
     pub(in crate::pool) fn has_left(&mut self, block: &Quarantined) {
         self.leaving.remove(&block.memory.address);
     }

@@ -1,4 +1,4 @@
-//! Recently freed blocks: which block had the memory that was written to after its free.
+//! Recently freed blocks, to name the one whose memory was written to after its free.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Visits of every thread's caches, each behind its gate. A visitor shuts the owner out first.
+//! Visits to every thread's caches, each behind its gate. A visitor shuts the owner out first.
 
 use forebay_core::{Bytes, Span};
 use forebay_hal::StreamHandle;

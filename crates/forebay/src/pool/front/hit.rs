@@ -43,7 +43,7 @@ impl Front {
         block
     }
 
-    /// As [`take`](Self::take), and records it; `None` if the pool does more than record.
+    /// Like [`take`](Self::take), and records it; `None` if the pool does more than record.
     #[inline(always)]
     pub(in crate::pool) fn take_recorded(
         &self,
@@ -62,7 +62,7 @@ impl Front {
         })
     }
 
-    /// As [`take`](Self::take), of a small block from any magazine of this thread, its reserve included.
+    /// Like [`take`](Self::take), for a small block from any magazine of this thread, its reserve included.
     #[inline]
     pub(in crate::pool) fn take_any(
         &self,
@@ -112,7 +112,7 @@ impl Front {
         kept
     }
 
-    /// As [`keep`](Self::keep), and records it; `false` if the pool does more than record.
+    /// Like [`keep`](Self::keep), and records it; `false` if the pool does more than record.
     #[inline(always)]
     pub(in crate::pool) fn keep_recorded(
         &self,

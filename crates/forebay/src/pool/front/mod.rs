@@ -123,7 +123,7 @@ impl Front {
 
 /// # The calling thread's own caches
 impl Front {
-    /// Counts a call that went past the caches: in this thread's cache for the stream all the same, if it may have one.
+    /// Counts a call that went past the caches, still in this thread's cache for the stream if it may have one.
     pub(in crate::pool) fn count(&self, stream: StreamHandle, note: impl Fn(&mut Counts)) {
         let counted =
             self.with_own(|caches| caches.of(stream).map(|cache| note(&mut cache.counts)));
@@ -148,7 +148,7 @@ impl Front {
         done.flatten().is_some() || self.with_new_cache(heap, stream, &mut work)
     }
 
-    /// As [`with_cache`](Self::with_cache), for a stream without a cache: adds one.
+    /// Like [`with_cache`](Self::with_cache), for a stream without a cache: adds one.
     #[cold]
     #[inline(never)]
     fn with_new_cache(

@@ -1,4 +1,4 @@
-//! The calling thread's gate of a pool, entered however long that takes.
+//! The calling thread's gate of a pool, which it enters however long that takes.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! The counts of all streams, of calls past the thread caches and of caches that were removed or counted.
+//! The counts of all streams, from calls past the thread caches and from caches that were removed or counted.
 
 use std::collections::BTreeMap;
 

@@ -75,7 +75,7 @@ impl Ledger {
         self.gauges.set_out(side, taken.saturating_add(guarded))
     }
 
-    /// The same after it became more: updates the peaks.
+    /// The same after an increase: also updates the peaks.
     #[inline]
     pub(super) fn raise_out(&mut self, side: Side, taken: Bytes) {
         let out = self.set_out(side, taken);

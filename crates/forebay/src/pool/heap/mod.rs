@@ -1,5 +1,5 @@
 //! The heap: all free memory of a pool, by side and by the streams in whose order it is free. Guarded by the heap lock,
-//! which is held across no driver calls but those on events and the reservation of addresses: both are short.
+//! which is held across no driver calls except event calls and address reservations: both are short.
 //!
 //! ```text
 //!   Heap ── spaces   the holes of both sides                            AddressSpace

@@ -1,4 +1,4 @@
-//! What a request needs of a hole.
+//! The part of a hole that a request needs.
 
 use forebay_core::{Alignment, Bytes};
 

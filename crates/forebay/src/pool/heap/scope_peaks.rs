@@ -6,8 +6,8 @@
 //!   entry  (0: 9, 2 open) (2: 7) (3: 4, 2 open)
 //! ```
 //!
-//! A new value raises the peaks of the last entries and makes one of them. Every entry that this removes was added by a
-//! scope that began, so a value costs the same however many scopes are open.
+//! A new value raises the peaks of the last entries and merges them into one. Every entry that this removes was added
+//! when a scope began, so a value costs the same however many scopes are open.
 
 use std::collections::BTreeMap;
 

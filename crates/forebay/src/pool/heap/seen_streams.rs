@@ -1,5 +1,5 @@
-//! Which pools have seen a stream, so that the end of a stream concerns these pools and no others. One process-wide
-//! lock, taken when a pool first sees a stream and when either of them ends.
+//! Which pools have seen a stream, so that the end of a stream concerns only these pools. One process-wide lock, taken
+//! when a pool first sees a stream and when either of them ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use forebay_hal::StreamHandle;
 use crate::PoolId;
 use crate::sync::fork::ForkSafeMutex;
 
-/// The most streams that are listed for a pool. A program may destroy streams without a notice, and their entries stay:
+/// The most streams that are listed for a pool. A program may destroy streams without notice, and their entries stay:
 /// beyond this number the pool is asked about every stream.
 const MOST_LISTED: usize = 4096;
 

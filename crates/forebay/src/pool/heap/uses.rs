@@ -1,4 +1,4 @@
-//! The further uses of live blocks, and the streams that ended lately, whose work may still use some.
+//! The further uses of live blocks, and the recently ended streams, whose work may still use some.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(in crate::pool) struct Uses {
 }
 
 impl Uses {
-    /// Below this number, looking for streams that are done is not worth it.
+    /// Below this number, it is not worth looking for streams that are done.
     const FEW: usize = 8;
 
     /// Adds a use until `event`. Those that are done go each time the number has doubled.
@@ -73,10 +73,10 @@ impl Uses {
 /// The most ended streams that are remembered.
 const MOST_ENDED: usize = 1024;
 
-/// Streams that ended lately, by the handle that another stream may have by now.
+/// Recently ended streams, by the handle that another stream may have by now.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct EndedStreams {
-    /// Each with the count of ends at the time, the oldest first.
+    /// Each with the count of ends at the time, oldest first.
     ends: VecDeque<(StreamHandle, u64, Serial)>,
     /// Ends up to this count may be forgotten.
     forgotten: u64,

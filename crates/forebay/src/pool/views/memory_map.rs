@@ -12,15 +12,15 @@ use crate::sync::map::{LiveBlock, Side};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryMap {
-    /// Mapped addresses, the lowest first. Together they are the bytes the pool holds.
+    /// Mapped addresses, lowest first. Together they are the bytes the pool holds.
     pub spans: Vec<MappedSpan>,
-    /// All live blocks, the lowest first. Each lies in one span. Memory outside them is free, cached by a thread, or
+    /// All live blocks, lowest first. Each lies in one span. Memory outside them is free, cached by a thread, or
     /// waiting for work that still uses it.
     pub blocks: Vec<BlockSnapshot>,
 }
 
-/// Contiguous addresses that the pool mapped for one request. Where one such span ends another may begin; if a live
-/// block lies in two of them, they are one.
+/// Contiguous addresses that the pool mapped for one request. Another span may begin where one ends; two spans that a
+/// live block crosses are one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MappedSpan {
@@ -31,7 +31,7 @@ pub struct MappedSpan {
 }
 
 impl MappedSpan {
-    /// Where it begins.
+    /// Its first address.
     pub fn start(&self) -> Address {
         self.span.start()
     }
@@ -41,7 +41,7 @@ impl MappedSpan {
         self.span.end()
     }
 
-    /// How many bytes it has.
+    /// Its size in bytes.
     pub fn size(&self) -> Bytes {
         self.span.size()
     }
@@ -75,7 +75,7 @@ pub(in crate::pool) fn of(shared: &PoolInner) -> MemoryMap {
     MemoryMap { spans, blocks }
 }
 
-/// Whether a block of `live`, the lowest first, lies on both sides of `at`.
+/// Whether a block of `live`, lowest first, lies on both sides of `at`.
 fn is_crossed(live: &[LiveBlock], at: Address) -> bool {
     let below = live.partition_point(|block| block.address < at).checked_sub(1);
     let end =

@@ -1,5 +1,5 @@
 //! Snapshots: the whole visible state of a pool at one moment, as plain data with a schema name. Reports, files and
-//! other languages render snapshots and do not ask the pool itself.
+//! other languages render snapshots instead of querying the pool.
 //!
 //! Bytes are integers in fields named `*_bytes`, times in `*_ns` and `*_ms`.
 
@@ -14,7 +14,7 @@ use crate::report::Stack;
 use crate::sync::map::{AddressMap, BlockState, LiveBlock, Side};
 use crate::{Settings, Tag};
 
-/// The name and version of the schema. The same version may get new fields; no field is removed or changes its meaning.
+/// The name and version of the schema. A version may gain fields; no field is removed or changes its meaning.
 const SCHEMA: &str = "forebay.pool.v1";
 
 macro_rules! plain {
@@ -49,35 +49,35 @@ plain! {
         limit_bytes: u64,
         /// The pressure level: "low", "normal", "moderate", "high" or "critical".
         pressure: String,
-        /// All settings in force.
+        /// All settings in effect.
         settings: Vec<SettingSnapshot>,
         /// The counters.
         statistics: Statistics,
-        /// The live blocks, the largest first, at most [`Snapshot::MOST_BLOCKS`].
+        /// The live blocks, largest first, at most [`Snapshot::MOST_BLOCKS`].
         blocks: Vec<BlockSnapshot>,
         /// The number of live blocks beyond those.
         blocks_left_out: u64,
-        /// Addresses with memory, the lowest first: what the pool mapped, without gaps. At most
+        /// Addresses with memory, lowest first: what the pool mapped, without gaps. At most
         /// [`Snapshot::MOST_RANGES`], the largest; none with `guard_pages`.
         spans: Vec<RangeSnapshot>,
         /// The number of spans beyond those.
         spans_left_out: u64,
-        /// Free memory by address, the lowest first. Neighbours that are free in the order of different streams are
-        /// apart; what threads have cached is in none. At most [`Snapshot::MOST_RANGES`], the largest.
+        /// Free memory by address, lowest first. Neighbours that are free in the order of different streams are
+        /// separate; blocks cached by threads are not included. At most [`Snapshot::MOST_RANGES`], the largest.
         holes: Vec<RangeSnapshot>,
         /// The number of holes beyond those.
         holes_left_out: u64,
-        /// The call stacks that blocks and the refused request name by their index, a line for each frame.
+        /// The call stacks that blocks and the refused request refer to by index, one line per frame.
         stacks: Vec<String>,
         /// The refused request; `None` unless the snapshot was taken for one, by the setting `oom_report`.
         refusal: Option<RefusalSnapshot>,
     }
 
-    /// Addresses of one side.
+    /// A range of addresses on one side.
     struct RangeSnapshot {
-        /// Where they begin.
+        /// The first address.
         address: u64,
-        /// How many.
+        /// The size of the range.
         size_bytes: u64,
         /// What lies there: "small" blocks, up to 256 KiB, or "large" ones.
         side: &'static str,
@@ -104,31 +104,31 @@ plain! {
         cause: &'static str,
         /// The message of the error.
         message: String,
-        /// What would have helped, a sentence for each way.
+        /// What would have helped, one sentence per remedy.
         remedies: Vec<String>,
         /// The most the pool may hold.
         limit_bytes: u64,
         /// Bytes the pool holds.
         held_bytes: u64,
-        /// Bytes of those in live blocks.
+        /// Of those, bytes in live blocks.
         live_bytes: u64,
-        /// Bytes of those in free blocks that threads have cached.
+        /// Of those, bytes in free blocks that threads have cached.
         cached_bytes: u64,
-        /// Bytes of those in no live block.
+        /// Of those, bytes in no live block.
         free_bytes: u64,
-        /// Bytes of those in whole free pages.
+        /// Of those, bytes in whole free pages.
         free_pages_bytes: u64,
         /// The largest hole on the side of the request.
         largest_free_bytes: u64,
         /// The largest request that would have been served.
         fits_bytes: u64,
-        /// A limit that would have been enough; `None` if no limit is.
+        /// A limit that would have been enough; `None` if no limit would.
         enough_limit_bytes: Option<u64>,
         /// Bytes the device has free.
         device_free_bytes: u64,
         /// Bytes of the device that are neither free nor held by this pool.
         held_elsewhere_bytes: u64,
-        /// Bytes of those in pools that share the limit.
+        /// Of those, bytes in pools that share the limit.
         held_by_group_bytes: u64,
         /// The other pools of this process on the device.
         other_pools: Vec<OtherPoolSnapshot>,
@@ -140,7 +140,7 @@ plain! {
         pool: u64,
         /// Bytes it holds from the device.
         held_bytes: u64,
-        /// Bytes of those in no live block.
+        /// Of those, bytes in no live block.
         free_bytes: u64,
         /// Whether it has the same limit.
         shares_limit: bool,
@@ -160,7 +160,7 @@ plain! {
         free_bytes: Option<u64>,
     }
 
-    /// A setting in force.
+    /// A setting in effect.
     struct SettingSnapshot {
         /// Its name.
         name: &'static str,
@@ -184,10 +184,10 @@ plain! {
         requested_bytes: u64,
         /// The tag it was allocated under.
         tag: String,
-        /// The stream it was allocated on; `None` if that is not known, and in memory maps. Known while the setting
-        /// `stacks` is on, and as far as the setting `history` reaches.
+        /// The stream it was allocated on; `None` if unknown, and in memory maps. Known while the setting `stacks` is
+        /// on, and as far back as the setting `history` reaches.
         stream: Option<u64>,
-        /// For how long it has been live; known as the stream is.
+        /// How long it has been live; known whenever the stream is.
         age_ms: Option<u64>,
         /// The index of the call stack that allocated it, with the setting `stacks`.
         stack: Option<usize>,
@@ -201,7 +201,7 @@ impl Snapshot {
     /// The most spans, and the most holes, that a snapshot lists: the largest ones.
     pub const MOST_RANGES: usize = 4096;
 
-    /// The most call stacks that a snapshot names: those with the most bytes. Naming one takes up to some milliseconds.
+    /// The most call stacks that a snapshot names: those with the most bytes. Naming one can take milliseconds.
     pub const MOST_STACKS: usize = 256;
 
     /// Formats the snapshot as one line of JSON.
@@ -286,7 +286,7 @@ struct StackNames {
 }
 
 impl StackNames {
-    /// The index of a stack; `None` of none, and once there are too many.
+    /// The index of a stack; `None` for no stack, and once there are too many.
     fn index(&mut self, stack: Stack) -> Option<usize> {
         if stack.is_none() {
             return None;
@@ -328,7 +328,7 @@ fn blocks_of(shared: &PoolInner, stacks: &mut StackNames) -> (Vec<BlockSnapshot>
     (blocks.collect(), left_out)
 }
 
-/// All spans, and all holes, the lowest first.
+/// All spans, and all holes, lowest first.
 fn ranges_of(shared: &PoolInner) -> (Vec<RangeSnapshot>, Vec<RangeSnapshot>) {
     let (mut spans, mut holes) = (Vec::new(), Vec::new());
     let heap = shared.heap();
@@ -353,7 +353,7 @@ fn ranges_of(shared: &PoolInner) -> (Vec<RangeSnapshot>, Vec<RangeSnapshot>) {
     (spans, holes)
 }
 
-/// The largest of some ranges, the lowest first, and the number of others.
+/// The largest of some ranges, lowest first, and the number of others.
 fn largest(mut ranges: Vec<RangeSnapshot>) -> (Vec<RangeSnapshot>, u64) {
     ranges.sort_unstable_by_key(|range| (core::cmp::Reverse(range.size_bytes), range.address));
     let left_out = ranges.len().saturating_sub(Snapshot::MOST_RANGES) as u64;
@@ -362,7 +362,7 @@ fn largest(mut ranges: Vec<RangeSnapshot>) -> (Vec<RangeSnapshot>, u64) {
     (ranges, left_out)
 }
 
-/// Those of the blocks that are still live, with their states: one that was freed in between has no tag any more.
+/// The blocks that are still live, with their states: one freed in between no longer has a tag.
 pub(in crate::pool) fn still_live(
     map: &AddressMap,
     live: &[LiveBlock],

@@ -100,8 +100,7 @@ pub struct SideFigures {
     /// Bytes requested for all blocks ever freed, before rounding.
     #[serde(rename = "requested_freed_bytes", serialize_with = "bytes")]
     pub requested_freed: Bytes,
-    /// Bytes held from the device. Memory of guarded blocks, and memory on its way back to the device, counts as that of
-    /// large blocks.
+    /// Bytes held from the device. Guarded blocks, and memory on its way back to the device, count as large.
     #[serde(rename = "held_bytes", serialize_with = "bytes")]
     pub held: Bytes,
     /// Bytes in holes.
@@ -172,13 +171,13 @@ pub struct Statistics {
     pub callback_panics: u64,
     /// Small blocks: up to 256 KiB, after rounding up.
     pub small: SideFigures,
-    /// Large blocks: all others. Small and large blocks are in pages of their own.
+    /// Large blocks: all others. Small and large blocks never share a page.
     pub large: SideFigures,
     /// By size range, without ranges that were never used.
     pub classes: Vec<ClassFigures>,
     /// By stream, without forgotten ones.
     pub streams: Vec<StreamFigures>,
-    /// Blocks allocated on streams that were forgotten since: by the program
+    /// Blocks allocated on streams that have since been forgotten: by the program
     /// ([`Pool::forget_stream`](crate::Pool::forget_stream)), or because there were very many.
     pub forgotten_allocations: u64,
     /// Blocks freed on forgotten streams.
@@ -232,7 +231,8 @@ impl Statistics {
         part(self.requested.get(), self.held.get())
     }
 
-    /// How scattered the free memory is: 0.0 if it is one hole, near 1.0 if it is very many. `None` if nothing is free.
+    /// How scattered the free memory is: 0.0 if it is a single hole, near 1.0 if it is very many. `None` if nothing is
+    /// free.
     pub fn fragmentation(&self) -> Option<f64> {
         part(self.largest_free.get(), self.free.get()).map(|largest| (1.0 - largest).max(0.0))
     }

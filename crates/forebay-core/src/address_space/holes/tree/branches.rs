@@ -98,7 +98,7 @@ impl Branches {
         Some((inner.children.get(child)?, Some((inner, child)), limit))
     }
 
-    /// Calls `is_enough` with the start of each leaf that has a hole of `size` bytes, the lowest first, until it returns
+    /// Calls `is_enough` with the start of each leaf that has a hole of `size` bytes, lowest first, until it returns
     /// `true`. Returns whether it did.
     #[inline]
     pub(super) fn each_leaf_with(

@@ -6,9 +6,9 @@
 //!   leaves      [ .. ... . ]  <->  [ . .... ]  <->  [ .. . ..... ]
 //! ```
 //!
-//! The lowest hole of a size is found by going down to the first child whose largest is large
-//! enough; the neighbours of an address by going down to the last child that begins below it. Either
-//! looks at one node of each level, and a pool of a thousand holes has two levels.
+//! The lowest hole of a size is found by going down to the first child whose largest is large enough; the neighbours of
+//! an address by going down to the last child that begins below it. Either visits one node per level, and a pool of a
+//! thousand holes has two levels.
 //!
 //! A request that may use the holes of some groups only scans the subtrees whose largest hole is large
 //! enough, from the lowest address up.
@@ -150,7 +150,7 @@ impl Tree {
         found
     }
 
-    /// Calls `is_enough` for each hole that has `size` bytes, the lowest first, until it returns `true`. Returns whether
+    /// Calls `is_enough` for each hole that has `size` bytes, lowest first, until it returns `true`. Returns whether
     /// it did.
     #[inline]
     pub(super) fn each_of_size(&self, size: u64, mut is_enough: impl FnMut(&Hole) -> bool) -> bool {

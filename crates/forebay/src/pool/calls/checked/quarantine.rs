@@ -1,5 +1,4 @@
-//! Putting blocks into the quarantine and releasing them from it, and `Pool::check`, which looks at all of them and at
-//! every canary.
+//! Puts blocks into the quarantine and releases them from it. `Pool::check` looks at all of them and at every canary.
 
 use crate::pool::calls::checked::strict;
 use crate::pool::calls::waits::{Reclaiming, StreamWait};
@@ -123,9 +122,8 @@ fn release_quarantined(pool: &PoolInner, block: Quarantined, waited: StreamWait)
     Ok(true)
 }
 
-/// Releases the whole quarantine to the heap, as far as its work ends in time: a request would otherwise be
-/// refused, or the memory is to be returned to the device. Blocks that were written to are retired, and are the
-/// error.
+/// Releases the whole quarantine to the heap, as far as its work ends in time: a request would otherwise be refused, or
+/// the memory is to be returned to the device. Blocks that were written to are retired, and reported as the error.
 pub(in crate::pool::calls) fn empty_quarantine(pool: &PoolInner, deadline: Deadline) -> Result<()> {
     let orders = lock(&pool.debug.quarantine).orders();
     empty_quarantine_after(pool, orders, deadline)

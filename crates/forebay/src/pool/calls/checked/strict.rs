@@ -1,9 +1,9 @@
 //! Strict streams: checks that a handle still stands for the same stream. The strict-streams lock is taken before the
 //! backing lock.
 //!
-//! Drivers reuse the handle of a destroyed stream. A pool that only compares handles takes memory freed on the old
-//! stream for free on the new one while the old one's work still runs, and hands out memory in use. Here every handle
-//! is checked against the stream's identity. If a handle stands for another stream, the pool notices before it takes
+//! Drivers reuse the handle of a destroyed stream. A pool that only compares handles treats memory freed on the old
+//! stream as free on the new one while the old one's work still runs, and hands out memory in use. Here every handle is
+//! checked against the stream's identity. If a handle stands for another stream, the pool notices before it takes
 //! memory or waits by it, waits for the device, and makes the old stream's memory free for all.
 
 use forebay_core::{Address, StreamId};
