@@ -1,4 +1,4 @@
-//! Blocks, requests, and the trait of everything that allocates: pools and adaptors.
+//! Blocks, requests, and the trait that pools and adaptors implement.
 
 use std::sync::Arc;
 
@@ -94,10 +94,10 @@ impl Request {
 ///
 /// Handles read and write blocks in safe code, so an implementation promises:
 ///
-/// * A block is live memory of [`device`](Self::device) and belongs to nobody else, until it is freed here or the
+/// * A block is live memory of [`device`](Self::device) and has no other user, until it is freed here or the
 ///   allocator and all its clones are dropped.
 /// * [`own`](Self::own) succeeds for one owner at a time. From then until [`disown`](Self::disown), every free of the
-///   block fails. An allocator whose blocks nobody else can name may keep the default methods.
+///   block fails. An allocator whose blocks only the caller can name may keep the default methods.
 pub unsafe trait Allocate: Send + Sync {
     /// Allocates a block. Its contents are undefined. A request for no bytes returns the null address and takes no
     /// memory.
@@ -130,7 +130,7 @@ pub unsafe trait Allocate: Send + Sync {
     /// The device that the blocks are on.
     fn device(&self) -> &Arc<dyn Device>;
 
-    /// Makes the caller the owner of a block: from now on nobody can free it by its address. Fails if the block is no
+    /// Makes the caller the owner of a block, which then cannot be freed by its address. Fails if the block is no
     /// longer live or has an owner.
     fn own(&self, block: Block) -> Result<()> {
         let _ = block;
@@ -166,9 +166,8 @@ pub unsafe trait Allocate: Send + Sync {
         self.free_block(block, stream)
     }
 
-    /// The pool that requests reach in the end, if there is one.
-    /// [`allocate_async`](crate::handle::allocate_async) serves the requests of one pool in order, without waiting for
-    /// those of another.
+    /// The pool that serves the requests in the end, if there is one. [`allocate_async`](crate::handle::allocate_async)
+    /// queues requests per pool, so that those of one pool do not wait for those of another.
     fn pool_id(&self) -> Option<PoolId> {
         None
     }
@@ -179,35 +178,35 @@ pub unsafe trait Allocate: Send + Sync {
         false
     }
 
-    /// Tells the allocator that work on `stream` uses one of its blocks, so that it notices the end of the stream.
+    /// Tells the allocator that work on `stream` uses one of its blocks, so that it detects the end of the stream.
     fn watch_stream(&self, stream: StreamHandle) {
         let _ = stream;
     }
 
-    /// Records that the block at `address` is used on `stream` too, as [`Pool::record_use`](crate::Pool::record_use):
-    /// after its free, the memory is reused only after the work that is enqueued there by then, or was before the stream
-    /// ended.
+    /// Records that the block at `address` is also used on `stream`, as [`Pool::record_use`](crate::Pool::record_use)
+    /// does: once the block is freed, its memory is reused only after the work that was enqueued there by then, or
+    /// before the stream ended.
     ///
-    /// An allocator that keeps no such record says so, as the default method does. Before a handle frees a block, it then
-    /// makes the stream that it frees on wait for the others.
+    /// An allocator that keeps no such record returns [`RecordedUse::Unsupported`], as the default method does. A
+    /// handle then makes the stream it frees on wait for the other streams before it frees the block.
     fn record_use(&self, address: Address, stream: NamedStream) -> Result<RecordedUse> {
         let _ = (address, stream);
         Ok(RecordedUse::Unsupported)
     }
 }
 
-/// What an allocator did about a [use](Allocate::record_use) of a block on a further stream.
+/// How an allocator handled a [use](Allocate::record_use) of a block on another stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a use that was not recorded has to be ordered by the caller"]
 pub enum RecordedUse {
-    /// The memory is reused only after it.
+    /// The memory is reused only after that use.
     Recorded,
-    /// Nothing: the caller keeps the order.
+    /// Not recorded: the caller must order it.
     Unsupported,
 }
 
-/// Frees a block without a handle in the order of a stream that may have ended since it was named: then in that of the
-/// default stream, with the ended one as a use.
+/// Frees a block without a handle in the order of a stream that may have ended since it was named. If it has, frees in
+/// the order of the default stream and records the ended one as a use.
 pub(crate) fn free_named(
     allocator: &impl Allocate,
     address: Address,
@@ -222,8 +221,8 @@ pub(crate) fn free_named(
     allocator.free(address, StreamHandle::DEFAULT)
 }
 
-/// The methods of [`Allocate`] that an adaptor leaves to the allocator beneath it: all but those that
-/// allocate and free. `self` is named so that the expression may use it.
+/// The methods of [`Allocate`] that an adaptor forwards to the allocator beneath it: all except those that allocate and
+/// free. `self` is passed so that the expression may use it.
 macro_rules! leave_to {
     ($self:ident => $beneath:expr) => {
         fn block_at(&$self, address: forebay_core::Address) -> Option<$crate::Block> {
@@ -267,7 +266,7 @@ macro_rules! leave_to {
 
 pub(crate) use leave_to;
 
-/// Passes every call on to what a pointer points to.
+/// Forwards every call through a pointer.
 macro_rules! behind {
     ($($pointer:ty),*) => {
         // SAFETY: every call goes to what is pointed to, which keeps the promises.

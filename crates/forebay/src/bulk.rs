@@ -1,6 +1,6 @@
-//! Copies of much host memory by a transfer engine, if the program has made one for the device.
+//! Copies large host memory with a transfer engine, if the program has made one for the device.
 //!
-//! Arrays are below the engine, which moves them: so an engine makes itself known here, and arrays look here.
+//! The engine layer lies above arrays, so engines register here and arrays look them up.
 
 use std::sync::{Arc, Weak};
 
@@ -9,27 +9,27 @@ use forebay_hal::{Copy, Device, NamedStream};
 use crate::Result;
 use crate::sync::fork::PerProcess;
 
-/// Up to this much an array copies by itself.
+/// Arrays copy fewer bytes than this themselves.
 pub(crate) const LEAST: usize = 1 << 20;
 
-/// What copies between ordinary host memory and a device with several threads.
+/// Copies between ordinary host memory and a device with several threads.
 pub(crate) trait BulkCopy: Send + Sync {
-    /// Copies after the work that was enqueued on `stream`, and waits. If it fails, nothing of it is under way.
+    /// Copies after the work enqueued on `stream`, and waits. If it fails, no copy is still running.
     ///
     /// # Safety
     ///
-    /// * The host's side is memory that nobody else uses meanwhile, and the device's side is memory of the device.
+    /// * The host's side is memory that nothing else uses meanwhile, and the device's side is memory of the device.
     unsafe fn copy(self: Arc<Self>, copy: &Copy, stream: NamedStream) -> Result<()>;
 }
 
-/// The engines of this process, each with the address of its device, which lives as long.
+/// The engines of this process, each with the address of its device, which outlives it.
 static ENGINES: PerProcess<Vec<(usize, Weak<dyn BulkCopy>)>> = PerProcess::new();
 
 fn address_of(device: &Arc<dyn Device>) -> usize {
     Arc::as_ptr(device).addr()
 }
 
-/// Makes an engine known, as long as it lives.
+/// Registers an engine for as long as it lives.
 #[cfg(feature = "host")]
 pub(crate) fn enter(device: &Arc<dyn Device>, engine: Weak<dyn BulkCopy>) {
     let mut engines = ENGINES.lock();
@@ -37,7 +37,7 @@ pub(crate) fn enter(device: &Arc<dyn Device>, engine: Weak<dyn BulkCopy>) {
     engines.push((address_of(device), engine));
 }
 
-/// The first engine that was made for a device and still lives.
+/// The first live engine made for a device.
 pub(crate) fn engine_of(device: &Arc<dyn Device>) -> Option<Arc<dyn BulkCopy>> {
     let address = address_of(device);
     let engines = ENGINES.lock();

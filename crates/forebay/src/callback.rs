@@ -1,12 +1,12 @@
-//! Calls of the program's callbacks: on a shortage, on pressure, on events, and when the pool is dropped.
+//! Invokes the program's callbacks: on a shortage, on pressure, on events, and when the pool is dropped.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Calls a callback and stops its panic here. The request or thread that made the call goes on as if the callback had
-/// done nothing. The panic is counted; the program's panic hook has reported it by then.
+/// Calls callbacks and catches their panics. The calling request or thread goes on as if the callback had done nothing.
+/// Panics are counted; the program's panic hook has already reported them.
 ///
 /// Clones share the count.
 #[derive(Clone, Debug, Default)]
@@ -15,11 +15,11 @@ pub(crate) struct Callbacks {
 }
 
 thread_local! {
-    /// How many callbacks this thread is inside of.
+    /// How many callbacks are running, nested, on this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Counts a callback as long as it lives.
+/// Counts a callback while it runs.
 struct Inside;
 
 impl Inside {
@@ -36,7 +36,7 @@ impl Drop for Inside {
 }
 
 impl Callbacks {
-    /// Whether the calling thread is inside a callback, which must not wait for what called it.
+    /// Whether the calling thread is inside a callback, which must not wait for its caller.
     #[cfg(feature = "host")]
     pub(crate) fn is_inside() -> bool {
         DEPTH.get() > 0

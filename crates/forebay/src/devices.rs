@@ -1,4 +1,4 @@
-//! Devices by name: which there are, which is best, and how to open one.
+//! Devices by name: lists them, picks the best, and opens them.
 //!
 //! ```
 //! // The device that FOREBAY_DEVICE names; without it the first GPU, else the host.
@@ -15,17 +15,17 @@ use std::sync::Arc;
 
 use forebay_hal::{Call, Device, DeviceKind, Error, Result, invalid};
 
-/// The variable that names the device of programs which ask for the best one.
+/// The variable that names the device for programs that ask for the best one.
 pub const VARIABLE: &str = "FOREBAY_DEVICE";
 
-/// What a name may be, for messages.
+/// The allowed names, for messages.
 const ALLOWED: &str = "host, sim, or cuda:N, hip:N, opencl:N, metal:N with the number of a device";
 
-/// Kinds of hardware, the fastest way to it first. One GPU may be there by several.
+/// Kinds of hardware, fastest interface first. One GPU may appear under several.
 const HARDWARE: [DeviceKind; 4] =
     [DeviceKind::Cuda, DeviceKind::Hip, DeviceKind::Metal, DeviceKind::OpenCl];
 
-/// The name of a device: a kind, and a number where there can be several.
+/// The name of a device: a kind, and a number if there can be several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceName {
     kind: DeviceKind,
@@ -33,12 +33,12 @@ pub struct DeviceName {
 }
 
 impl DeviceName {
-    /// This machine's own memory and threads.
+    /// This machine's memory and threads.
     pub const HOST: Self = Self::new(DeviceKind::Host, 0);
     /// A simulated accelerator.
     pub const SIM: Self = Self::new(DeviceKind::Sim, 0);
 
-    /// A device of a kind by its number.
+    /// A device by its kind and number.
     pub const fn new(kind: DeviceKind, ordinal: u32) -> Self {
         Self { kind, ordinal }
     }
@@ -58,19 +58,19 @@ impl DeviceName {
         self.ordinal
     }
 
-    /// Whether it is behind a driver: neither the host nor a simulation.
+    /// Whether it is accessed through a driver: neither the host nor a simulation.
     pub fn is_hardware(self) -> bool {
         HARDWARE.contains(&self.kind)
     }
 
-    /// Opens it. Hardware is opened once: as long as the device lives, the same one is given to the whole process.
+    /// Opens it. Hardware is opened once: while the device lives, all calls in the process return the same one.
     pub fn open(self) -> Result<Arc<dyn Device>> {
         match self.kind {
             #[cfg(feature = "host")]
             DeviceKind::Host => Ok(forebay_host::HostDevice::open()?),
             #[cfg(feature = "sim")]
             DeviceKind::Sim => {
-                // The checker records every access to memory: for tests, not for programs.
+                // Without the checker, which records every access to memory: it is for tests, not for programs.
                 let machine = forebay_sim::SimMachine::builder().checked(false).build()?;
                 let device = machine.device(0).ok_or_else(|| {
                     invalid(Call::Open, "device", self.to_string(), "a machine with a device")
@@ -104,7 +104,7 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// A text that names no device.
+/// A name that matches no device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownDevice(String);
 
@@ -152,20 +152,20 @@ impl serde::Serialize for DeviceName {
     }
 }
 
-/// Opens the device of that name: "host", "sim", "cuda:0", "hip:1", "opencl:0", "metal:0".
+/// Opens a device by name: "host", "sim", "cuda:0", "hip:1", "opencl:0", "metal:0".
 pub fn open(name: &str) -> Result<Arc<dyn Device>> {
     name.parse::<DeviceName>()?.open()
 }
 
-/// The devices of this machine: the host, and all that its drivers show. A driver that is missing or fails shows none.
+/// The devices of this machine: the host, and those reported by its drivers. Skips drivers that are missing or fail.
 pub fn all() -> Vec<DeviceName> {
     let numbers = |kind| (0..count(kind)).map(move |ordinal| DeviceName::new(kind, ordinal));
     core::iter::once(DeviceName::HOST).chain(HARDWARE.into_iter().flat_map(numbers)).collect()
 }
 
-/// The device that [`VARIABLE`] names. Without it the first that can be opened of CUDA, HIP, Metal and OpenCL, else the
-/// host. An OpenCL platform that [runs on the host's own processor](forebay_hal::Descriptor::is_processor) does not count:
-/// the host does that better.
+/// The device that [`VARIABLE`] names; else the first of CUDA, HIP, Metal and OpenCL that can be opened; else the host.
+/// Skips OpenCL platforms that [run on the host's own processor](forebay_hal::Descriptor::is_processor): the host does
+/// that better.
 pub fn best() -> Result<DeviceName> {
     match named()? {
         Some(name) => Ok(name),
@@ -182,13 +182,13 @@ pub fn open_best() -> Result<(DeviceName, Arc<dyn Device>)> {
     first.map_or_else(|| Ok((DeviceName::HOST, DeviceName::HOST.open()?)), Ok)
 }
 
-/// The device that the variable names. What is not text is refused as any other name.
+/// The device that the variable names. A value that is not text fails like any unknown name.
 fn named() -> Result<Option<DeviceName>> {
     let name = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
     Ok(name.map(|name| name.to_string_lossy().parse::<DeviceName>()).transpose()?)
 }
 
-/// The first device of a driver that can be opened and is not the host's own processor.
+/// The first device that can be opened and is not the host's own processor.
 fn first() -> Option<(DeviceName, Arc<dyn Device>)> {
     HARDWARE.into_iter().map(|kind| DeviceName::new(kind, 0)).find_map(|name| {
         let device = name.open().ok()?;
@@ -196,7 +196,7 @@ fn first() -> Option<(DeviceName, Arc<dyn Device>)> {
     })
 }
 
-/// How many devices of a kind its driver shows.
+/// The number of devices that the driver of a kind reports.
 fn count(kind: DeviceKind) -> u32 {
     let count = match kind {
         #[cfg(feature = "cuda")]

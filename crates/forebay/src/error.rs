@@ -20,10 +20,10 @@ pub type Result<T> = core::result::Result<T, Error>;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The pool has no memory for the request, even after it reclaimed all it could.
+    /// The pool has no memory for the request, even after reclaiming all it could.
     OutOfMemory(Box<Shortage>),
-    /// No block begins at the address, neither a live one nor one that was freed recently. A call of a pool looks in
-    /// that pool, a call of [`process`](crate::process) in all of them.
+    /// No block, live or recently freed, begins at the address. A call of a pool looks in that pool, a call of
+    /// [`process`](crate::process) in all pools.
     NotABlock {
         /// The address.
         address: Address,
@@ -66,7 +66,7 @@ pub enum Error {
         /// The setting.
         setting: &'static str,
     },
-    /// The pool cannot be set back to have this block: the memory is not free, or no block could be there.
+    /// The pool cannot be reset to contain this block: the memory is not free, or no block can lie there.
     NotRestorable {
         /// The address.
         address: Address,
@@ -84,11 +84,11 @@ pub enum Error {
         /// The pool that the block is from.
         owner: PoolId,
     },
-    /// The block has another size than the caller said.
+    /// The block's size differs from the one that the caller gave.
     WrongSize {
         /// The address.
         address: Address,
-        /// The size that the caller said.
+        /// The size that the caller gave.
         claimed: Bytes,
         /// The size that was requested for the block.
         requested: Bytes,
@@ -119,8 +119,8 @@ pub enum Error {
         /// The value that is there now.
         found: u8,
     },
-    /// A block was freed on a stream that is not ordered after the one it was allocated on: when the free came to its
-    /// turn there, the other stream had not even begun with the block. Work on it may go on after the free.
+    /// A block was freed on a stream that is not ordered after the one it was allocated on: when the free's turn came
+    /// there, the other stream had not yet begun to use the block. Work on it may go on after the free.
     UnorderedFree {
         /// The address of the block.
         address: Address,
@@ -151,7 +151,7 @@ pub enum Error {
         /// The reason and what would help.
         missing: &'static str,
     },
-    /// The buffer's host memory may only be read: it was wrapped or mapped so.
+    /// The buffer's host memory is read-only: it was wrapped or mapped that way.
     ReadOnly {
         /// The size of the buffer.
         size: Bytes,
@@ -160,10 +160,10 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error message.
         reason: String,
     },
-    /// The transfer was cancelled. What was copied by then stays; the rest of the destination is as it was, or partly
+    /// The transfer was cancelled. Data copied by then is kept; the rest of the destination is unchanged or partly
     /// written.
     Cancelled {
         /// The bytes that were copied.
@@ -171,16 +171,16 @@ pub enum Error {
         /// All bytes of the transfer.
         total: Bytes,
     },
-    /// Host memory and device memory that were compared are not the same.
+    /// A comparison found that host memory and device memory differ.
     Differs {
-        /// The byte that differs: the first of its piece, counted from the first byte of the host's memory.
+        /// The first differing byte of its piece, counted from the first byte of the host's memory.
         offset: Bytes,
         /// What the host has there.
         host: u8,
         /// What the device has there.
         device: u8,
     },
-    /// Compressed data is damaged, or is none.
+    /// Compressed data is damaged or in an unknown format.
     Compressed(CompressedError),
     /// The pool, handle or device was made before the process forked, and belongs to the parent.
     Forked,

@@ -1,4 +1,4 @@
-//! Vectors whose memory the host may refuse: for sizes that come from a caller, a file or another process. A refusal is an
+//! Vectors with fallible allocation, for sizes that come from a caller, a file or another process. A failure is an
 //! error with figures, where `vec!` would end the process.
 
 use bytemuck::Pod;
@@ -7,10 +7,10 @@ use forebay_hal::{self as hal, Call};
 
 use crate::{Error, Result};
 
-/// `length` zeroed elements, for a call.
+/// A vector of `length` zeros, for a call.
 pub fn zeroed<T: Pod>(length: usize, call: Call) -> Result<Vec<T>> {
     may_be_granted::<T>(length, call)?;
-    // The system's zeros: nothing is touched before it is written.
+    // Zero pages from the system: none is touched before it is written.
     bytemuck::allocation::try_zeroed_vec(length).map_err(|()| refusal::<T>(length, call))
 }
 
@@ -29,8 +29,8 @@ pub fn with_capacity<T>(length: usize, call: Call) -> Result<Vec<T>> {
     Ok(elements)
 }
 
-/// Fails if the host has less memory in all. Where the system grants any size (vm.overcommit_memory is 1), touching so
-/// much would end the process.
+/// Fails if the size exceeds the host's total memory. If the system overcommits any size (vm.overcommit_memory is 1),
+/// touching that much would end the process.
 fn may_be_granted<T>(length: usize, call: Call) -> Result<()> {
     if size_of_elements::<T>(length) > memory().1 {
         return Err(refusal::<T>(length, call));
@@ -47,7 +47,7 @@ fn refusal<T>(length: usize, call: Call) -> Error {
     hal::Error::OutOfMemory { call, requested, free, total }.into()
 }
 
-/// The free and the whole memory of the host, with its swap.
+/// The free and the total memory of the host, including swap.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn memory() -> (Bytes, Bytes) {
     let found = rustix::system::sysinfo();
@@ -60,7 +60,7 @@ fn memory() -> (Bytes, Bytes) {
     (bytes(found.freeram, found.freeswap), bytes(found.totalram, found.totalswap))
 }
 
-/// Not known.
+/// Unknown on this system.
 #[cfg(any(not(target_os = "linux"), miri))]
 fn memory() -> (Bytes, Bytes) {
     (Bytes::ZERO, Bytes::MAX)

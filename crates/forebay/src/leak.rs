@@ -1,4 +1,4 @@
-//! Leaks: what of forebay is live in the whole process, since when, from where, and what about it looks wrong.
+//! Leaks: everything live in the process, with its age and origin, and what looks suspicious about it.
 //!
 //! ```
 //! let memory = forebay::buffer::Memory::host()?;
@@ -10,9 +10,9 @@
 //! # Ok::<(), forebay::Error>(())
 //! ```
 //!
-//! [`report_at_exit`] prints the same when the process ends, if anything is left. [`capture_stacks`] adds to each buffer
-//! made from then on the stack of the call that made it. The settings `leak_report` and `leak_stacks`
-//! ([`config`](crate::config)) do both without a change to the program: `FOREBAY_LEAK_REPORT=on`.
+//! [`report_at_exit`] prints the same when the process ends, if anything is left. [`capture_stacks`] records the call
+//! stack that makes each later buffer. The settings `leak_report` and `leak_stacks` ([`config`](crate::config)) do both
+//! without changing the program: `FOREBAY_LEAK_REPORT=on`.
 
 mod suspicion;
 
@@ -31,17 +31,17 @@ use crate::report::LeakedBlock;
 pub use crate::buffer::capture_stacks;
 pub use suspicion::Suspicion;
 
-/// What is live in the process: at the end of a program, its leaks. `{}` shows it.
+/// Everything live in the process: at the end of a program, its leaks. `{}` prints it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LeakReport {
-    /// Live buffers, those of each manager from the oldest on.
+    /// Live buffers, grouped by manager, oldest first.
     pub buffers: Vec<LiveBuffer>,
-    /// Shared buffers that this process has, those of each manager from the oldest on.
+    /// Shared buffers that this process holds, grouped by manager, oldest first.
     pub shared: Vec<LiveShared>,
-    /// Pools with live blocks. Device memory of live buffers is among their blocks.
+    /// Pools with live blocks, which include the device memory of live buffers.
     pub pools: Vec<PoolLeaks>,
-    /// Live host memory, the oldest first.
+    /// Live host memory, oldest first.
     #[cfg(feature = "host")]
     pub host: Vec<crate::host::LiveAllocation>,
     lines: Vec<LineFigures>,
@@ -53,21 +53,21 @@ pub struct LeakReport {
 pub struct PoolLeaks {
     /// The pool.
     pub pool: PoolId,
-    /// How many blocks.
+    /// Number of live blocks.
     pub blocks: usize,
-    /// The bytes in them.
+    /// Their total size.
     pub bytes: Bytes,
     /// The largest of them, at most [`PoolLeaks::MOST`].
     pub largest: Vec<LeakedBlock>,
 }
 
 impl PoolLeaks {
-    /// The most blocks that are listed of a pool.
+    /// The most blocks listed per pool.
     pub const MOST: usize = 4;
 }
 
-/// What of forebay is live in this process: buffers, shared buffers, blocks of pools, host memory. Nothing of a parent's in
-/// a forked child.
+/// Lists everything live in this process: buffers, shared buffers, blocks of pools, host memory. A forked child has
+/// none of its parent's.
 pub fn leaks() -> LeakReport {
     let pools = live_blocks().into_iter().map(|(pool, live)| {
         let mut largest: Vec<LeakedBlock> = live.into_iter().map(Into::into).collect();
@@ -87,20 +87,20 @@ pub fn leaks() -> LeakReport {
     }
 }
 
-/// Prints [`leaks`] to the standard error stream, once, when this process ends by returning from `main` or by `exit`, if
-/// anything is left then. Not in forked children, which would report what is their parent's.
+/// Prints [`leaks`] to standard error, once, if anything is live when this process returns from `main` or calls `exit`.
+/// Forked children print nothing: the leaks would be their parent's.
 pub fn report_at_exit() {
     crate::sync::exit::at_exit(|| {
         let report = leaks();
         if !report.is_empty() {
-            // Nobody is left to hear that it could not be written.
+            // We cannot report a failed write at exit.
             let _ = writeln!(std::io::stderr().lock(), "forebay: live at exit: {report}");
         }
     });
 }
 
 impl Settings {
-    /// Switches on what `leak_report` and `leak_stacks` ask for, in the whole process. Switches nothing off.
+    /// Enables leak reports and stacks for the process if these settings request them. Never disables them.
     pub(crate) fn switch_on_leak_aids(&self) {
         if self.leak_stacks() {
             capture_stacks(true);
@@ -121,7 +121,7 @@ impl LeakReport {
         self.buffers.is_empty() && self.shared.is_empty() && self.pools.is_empty() && host
     }
 
-    /// Which buffers of at least that age look like leaks, and why.
+    /// Buffers of at least that age that look like leaks, with the reasons.
     pub fn suspicions(&self, older_than: Duration) -> Vec<Suspicion> {
         suspicion::find(&self.buffers, &self.lines, older_than)
     }

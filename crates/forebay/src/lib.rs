@@ -34,7 +34,7 @@
 //! | many short-lived blocks that are freed together | [`arena`] |
 //! | data with a host side and a device side, kept coherent | [`buffer`] |
 //! | code for every kind of buffer, and buffer types of your own | [`buffer::DeviceBuffer`] |
-//! | objects and arrays of the host that are used again | [`objects`] |
+//! | reusing objects and arrays of the host | [`objects`] |
 //! | buffers that processes share by name | [`named`] |
 //! | pinned host memory, for copies at full speed | `pinned` (default feature `host`) |
 //! | ordinary memory, files, batches and compressed data to and from a device, and between devices | `transfer` (default feature `host`) |
@@ -43,20 +43,20 @@
 //! | figures, pressure, measured scopes | [`statistics`] |
 //! | every block, page and setting of a pool at one moment, as data or JSON | [`snapshot`] |
 //! | out-of-memory reports, leaks, events and recording them | [`report`] |
-//! | what is live in the whole process, and what of it looks like a leak | [`leak`] |
+//! | everything live in the process, and what looks like a leak | [`leak`] |
 //! | this process and others, as `forebay monitor` shows them | [`monitor`] |
 //! | blocks known by their address alone | [`process`] |
 //! | sizes, alignments and addresses | [`quantity`] |
 //! | the device contract, to write your own device | [`hal`] |
-//! | devices by name: which there are, and the best one | [`devices`] |
+//! | devices by name: listing them, and choosing the best | [`devices`] |
 //! | the devices and their options | `host` and `cuda` (default features), `hip`, `opencl`, `metal` and `sim` (features) |
 //!
 //! # Forks
 //!
 //! A child of `fork()` cannot use the devices and pools of its parent: the driver refuses it, the threads of the host
-//! device are missing, and another thread may have held a lock at the fork. The child has to open devices and make
-//! pools of its own. Calls on an inherited pool take no lock. They return [`Error::Forked`] or, where they cannot
-//! fail, an empty answer; drops leak. The fast path does not check for a fork: it may hand out what the forking thread
+//! device are missing, and another thread may have held a lock at the fork. The child must open its own devices and
+//! make its own pools. Calls on an inherited pool take no lock. They return [`Error::Forked`] or, if they cannot fail,
+//! an empty result; drops leak. The fast path does not check for a fork: it may return blocks that the forking thread
 //! had cached, which is harmless.
 
 #![doc(test(attr(deny(unused_imports, unused_must_use))))]
@@ -102,7 +102,7 @@ pub use bytemuck;
 /// CUDA as a device. The driver is loaded at run time.
 #[cfg(feature = "cuda")]
 pub use forebay_cuda as cuda;
-/// The device contract. Implement it to bring a device of your own.
+/// The device contract. Implement it to add your own device.
 pub use forebay_hal as hal;
 /// ROCm's HIP as a device. Its library is loaded at run time.
 #[cfg(feature = "hip")]
@@ -176,18 +176,18 @@ pub mod process {
     pub use crate::pool::free;
 }
 
-/// Guards that a pool or tag hands out: what they begin ends when they are dropped.
+/// Guards of a pool or tag: dropping one ends what it began.
 pub mod guard {
     pub use crate::pool::{Capture, Observation};
     pub use crate::tag::TagScope;
 }
 
-/// The README's example compiles and runs, or the documentation tests say that it does not.
+/// Compiles and runs the README's example as a documentation test.
 #[cfg(all(doctest, feature = "host"))]
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 
-/// So do those of the guide, each of which is a whole program.
+/// The same for the guides, whose examples are whole programs.
 #[cfg(all(doctest, feature = "host", feature = "cuda", feature = "sim"))]
 #[doc = include_str!("../../../docs/rust.md")]
 mod guide {}

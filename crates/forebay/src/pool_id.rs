@@ -1,14 +1,14 @@
-//! The numbers of pools.
+//! Pool ids.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of a pool. No two pools of a process ever have the same.
+/// The number of a pool, unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub(crate) u64);
 
 impl PoolId {
-    /// A number that no pool of this process had before.
+    /// A number not used before in this process.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! What a pool reports: shortages, leaks, writes after a free, and single events.
+//! Reports of a pool: shortages, leaks, writes after a free, and single events.
 
 mod shortage;
 
@@ -17,7 +17,7 @@ use crate::{PoolId, Tag};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeakedBlock {
-    /// Where it begins.
+    /// Its address.
     pub address: Address,
     /// Its size, after rounding.
     pub size: Bytes,
@@ -31,7 +31,7 @@ impl From<LiveBlock> for LeakedBlock {
     }
 }
 
-/// The blocks that were live when a pool was dropped. Their memory is gone.
+/// The blocks that were live when a pool was dropped. Their memory no longer exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DropReport {
@@ -39,13 +39,12 @@ pub struct DropReport {
     pub pool: PoolId,
     /// The number of live blocks.
     pub blocks: u64,
-    /// The bytes in them.
+    /// Their total size.
     pub bytes: Bytes,
-    /// Bytes by tag, as name and bytes, the most first. Beyond a few tags the rest is one entry, so that the sum is that of
-    /// all blocks.
+    /// Bytes by tag, as name and bytes, largest first. After a few tags, one entry sums up the rest, so that the total
+    /// is that of all blocks.
     pub owners: Vec<(String, Bytes)>,
-    /// Live blocks by the stream they were allocated on: allocations there less frees there. Forgotten streams are left
-    /// out.
+    /// Live blocks by the stream they were allocated on: allocations minus frees there. Forgotten streams are omitted.
     pub streams: Vec<(StreamHandle, u64)>,
     /// The largest of them, at most [`DropReport::MOST`].
     pub largest: Vec<LeakedBlock>,
@@ -78,7 +77,7 @@ impl fmt::Display for DropReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecentFree {
-    /// Where it began.
+    /// Its address.
     pub address: Address,
     /// Its size, after rounding.
     pub size: Bytes,
@@ -97,7 +96,7 @@ impl RecentFree {
     }
 }
 
-/// What a call of the pool did.
+/// The action of a pool's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventAction {
@@ -105,11 +104,11 @@ pub enum EventAction {
     Allocate,
     /// A block was freed.
     Free,
-    /// A request was refused.
+    /// A request failed.
     Refuse,
 }
 
-/// One allocation, free or refusal.
+/// An allocation, a free or a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolEvent {
@@ -119,13 +118,13 @@ pub struct PoolEvent {
     pub action: EventAction,
     /// The address of the block; null for a refused request.
     pub address: Address,
-    /// The bytes that were requested.
+    /// The requested size.
     pub requested: Bytes,
     /// The stream that the call named.
     pub stream: StreamHandle,
     /// The tag that the block was allocated under.
     pub tag: Tag,
-    /// A small number of the calling thread. A thread that begins after another ended may have its number.
+    /// A small number for the calling thread. Threads may reuse the number of one that has ended.
     pub thread: u32,
     /// The call stack of an allocation or a refusal, while the setting `stacks` is on.
     pub stack: Stack,

@@ -1,14 +1,14 @@
-//! Call stacks: captured as addresses, kept once each, named when somebody reads them.
+//! Call stacks: captured as addresses, deduplicated, and symbolised only when displayed.
 //!
 //! ```text
 //!   Stack::capture   frames of the thread ──> table of the process: equal stacks have one number   some microseconds
 //!   {stack}          number ──> frames ──> "function file:line", a line for each                  some milliseconds
 //! ```
 //!
-//! The table is bounded. Once it is full, stacks that are not in it yet are one, which says so: [`Stack::OTHER`].
+//! The table is bounded. Once it is full, any new stack becomes [`Stack::OTHER`], which says so.
 //!
-//! While the calling thread runs an interpreter, such as Python's, the frames are the interpreter's and not the native ones.
-//! A call that leaves the interpreter captures them first, and [enters](with_stack) them.
+//! While the calling thread runs an interpreter, such as Python's, frames are the interpreter's rather than native
+//! ones. A call that leaves the interpreter captures them first, and [enters](with_stack) them.
 
 use core::cell::Cell;
 use core::ffi::c_void;
@@ -20,20 +20,20 @@ use std::sync::{Arc, OnceLock};
 
 use crate::sync::fork::ForkSafeMutex;
 
-/// The most frames that are captured.
+/// The most frames captured.
 const MOST_FRAMES: usize = 64;
 
-/// The most lines of a named stack, from the first of the program on.
+/// The most lines printed for a stack, starting at the program's first function.
 const MOST_LINES: usize = 32;
 
-/// The most different stacks: about 40 MB if all are deep, 75 MB if they are an interpreter's.
+/// The most distinct stacks: about 40 MB if all are deep, 75 MB if they are an interpreter's.
 const MOST_STACKS: usize = 1 << 16;
 
-/// The first word of a stack of native frames, and of one of an interpreter's.
+/// First word of a stack, for native and interpreter frames.
 const NATIVE: usize = 0;
 const INTERPRETED: usize = 1;
 
-/// Beginnings of the names of innermost functions that say nothing of the program: those of this library, and of Rust's.
+/// Name prefixes of innermost functions to omit, as they say nothing about the program: this library's and Rust's.
 const OWN: [&str; 10] = [
     "forebay::",
     "forebay_trace::record::Recorder",
@@ -47,31 +47,31 @@ const OWN: [&str; 10] = [
     "__rust",
 ];
 
-/// A call stack, by its number in this process: equal stacks are equal. `{}` names its functions, a line for each with
-/// file and line as far as the program has debug information, the innermost first. That takes some milliseconds. `{:#}`
-/// begins a new line before each and indents it, for lists.
+/// A call stack, as a number in this process: equal stacks compare equal. `{}` lists its functions, innermost first,
+/// one per line, with file and line if there is debug information. That takes some milliseconds. `{:#}` puts each on a
+/// new, indented line, for lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stack(u32);
 
 thread_local! {
-    /// The stack that captures of this thread have, if one was entered.
+    /// The stack that captures of this thread return, if one was entered.
     static ENTERED: Cell<Stack> = const { Cell::new(Stack::NONE) };
 }
 
 static TABLE: ForkSafeMutex<Option<Table>> = ForkSafeMutex::new(None);
 
-/// Held while a frame is named. What names frames has a lock and a cache, which no child may find in use.
+/// Held while a frame is symbolised: the symboliser has a lock and a cache, which must not be in use at a fork.
 static NAMING: ForkSafeMutex<()> = ForkSafeMutex::new(());
 
 static INTERPRETER: OnceLock<Interpreter> = OnceLock::new();
 
-/// How many pools capture stacks.
+/// Number of pools that capture stacks.
 static CAPTURING: AtomicUsize = AtomicUsize::new(0);
 
 impl Stack {
-    /// No stack: none was captured.
+    /// No captured stack.
     pub const NONE: Self = Self(0);
-    /// Any stack for which there was no room: a process keeps 65,536 different ones.
+    /// A stack that did not fit: a process keeps 65,536 distinct ones.
     pub const OTHER: Self = Self(u32::MAX);
 
     /// Whether this is [`NONE`](Self::NONE).
@@ -79,7 +79,7 @@ impl Stack {
         self == Self::NONE
     }
 
-    /// The stack of the calling thread.
+    /// Captures the stack of the calling thread.
     pub fn capture() -> Self {
         let entered = ENTERED.get();
         if !entered.is_none() {
@@ -101,7 +101,7 @@ impl Stack {
 
 impl fmt::Display for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not named under the lock: naming takes locks of its own.
+        // Symbolise without the lock: that takes locks of its own.
         let frames = TABLE.lock().as_ref().and_then(|table| table.frames(*self));
         let interpreter = INTERPRETER.get();
         let text = match frames.as_deref().and_then(|frames| frames.split_first()) {
@@ -121,16 +121,16 @@ impl fmt::Display for Stack {
     }
 }
 
-/// The different stacks of a process.
+/// The distinct stacks of a process.
 #[derive(Default)]
 struct Table {
     numbers: HashMap<Arc<[usize]>, Stack>,
-    /// By number, of which the first is 1.
+    /// By number, starting at 1.
     stacks: Vec<Arc<[usize]>>,
 }
 
 impl Table {
-    /// The stack of these frames.
+    /// Finds or adds the stack with these frames.
     fn intern(&mut self, frames: &[usize], most: usize) -> Stack {
         if let Some(&stack) = self.numbers.get(frames) {
             return stack;
@@ -150,35 +150,34 @@ impl Table {
     }
 }
 
-/// How an interpreter in this process tells its frames, two words for each. They keep their meaning as long as the process
-/// runs.
+/// How an interpreter in this process reports its frames, two words each. The words stay valid while the process runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Interpreter {
-    /// Adds the words of that many frames at most, the innermost first; none if the calling thread may not ask the
+    /// Adds the words of at most that many frames, innermost first; none if the calling thread may not query the
     /// interpreter now. Does not wait.
     pub capture: fn(&mut Vec<usize>, usize),
-    /// Names the frames, a line for each.
+    /// Describes the frames, one per line.
     pub name: fn(&[usize]) -> String,
 }
 
-/// Captures the frames of an interpreter from now on. The first that is named stays.
+/// Captures frames of an interpreter from now on. Only the first call has an effect.
 pub fn set_interpreter(interpreter: Interpreter) {
     let _ = INTERPRETER.set(interpreter);
 }
 
-/// Whether any pool captures stacks now.
+/// Whether any pool is capturing stacks.
 pub fn is_capturing() -> bool {
     CAPTURING.load(Ordering::Relaxed) > 0
 }
 
-/// Whether stacks that were not captured before are still kept: of one that is not, an interpreter needs to keep no names.
+/// Whether new stacks are still stored. If not, an interpreter need not keep names for them.
 pub fn has_room_for_stacks() -> bool {
     TABLE.lock().as_ref().is_none_or(|table| table.stacks.len() < MOST_STACKS)
 }
 
-/// Does `work`, in which every capture of this thread gives `stack`, unless that is none.
+/// Runs `work`; every capture of this thread meanwhile returns `stack`, unless that is none.
 pub fn with_stack<R>(stack: Stack, work: impl FnOnce() -> R) -> R {
-    /// Puts back what was there, also where the work panics.
+    /// Restores the previous stack, even if the work panics.
     struct Before(Stack);
     impl Drop for Before {
         fn drop(&mut self) {
@@ -189,7 +188,7 @@ pub fn with_stack<R>(stack: Stack, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// A pool that captures stacks, until this is dropped.
+/// Counts a pool as capturing stacks until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Capturing(());
 
@@ -206,7 +205,7 @@ impl Drop for Capturing {
     }
 }
 
-/// Adds the return addresses of the calling thread, the innermost first.
+/// Adds the return addresses of the calling thread, innermost first.
 fn capture_native(frames: &mut Vec<usize>) {
     let add = |frame: &backtrace::Frame| {
         frames.push(frame.ip() as usize);
@@ -221,16 +220,15 @@ fn capture_native(frames: &mut Vec<usize>) {
     backtrace::trace(add);
 }
 
-/// Whether a function says nothing of the program. Where debug information names functions without their modules, the
-/// file tells.
+/// Whether a function says nothing about the program. Goes by the file if debug information lacks module names.
 fn is_own(name: &str, file: Option<&Path>) -> bool {
     let name = name.trim_start_matches('<');
-    // The functions of the C interface have no module.
+    // Functions of the C interface have no module.
     let is_c = name.starts_with("forebay_") && !name.contains("::");
     OWN.iter().any(|begin| name.starts_with(begin)) || is_c || file.is_some_and(is_own_file)
 }
 
-/// Folders of crates are named after them, and from a registry also after their version.
+/// Crate folders have the crate's name, followed by its version if from a registry.
 fn is_own_file(file: &Path) -> bool {
     let parts: Vec<_> = file.iter().map(|part| part.to_string_lossy()).collect();
     let of_crate = parts.windows(2).filter(|pair| pair.get(1).is_some_and(|part| part == "src"));
@@ -249,17 +247,17 @@ fn is_own_file(file: &Path) -> bool {
         })
 }
 
-/// Whether a function is a test of this crate, which is then the program.
+/// Whether a function is a test of this crate and so counts as the program.
 fn is_test(name: &str, file: Option<&Path>) -> bool {
     let in_tests = |file: &Path| file.iter().any(|part| part == "tests" || part == "tests.rs");
     cfg!(test) && (name.contains("::tests::") || file.is_some_and(in_tests))
 }
 
-/// A line for each frame: "function file:line", as far as that is known.
+/// One line per frame: "function file:line", as far as known.
 fn name_native(frames: &[usize]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for &address in frames {
-        // For one frame at a time, as a fork waits for it.
+        // Lock for one frame at a time, because a fork waits for this lock.
         let _naming = NAMING.lock();
         backtrace::resolve(address as *mut c_void, |symbol| {
             let name = symbol.name().map(|name| format!("{name:#}")).unwrap_or_default();

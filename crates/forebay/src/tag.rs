@@ -1,5 +1,5 @@
-//! Tags: names for what memory is used for. A thread allocates under one tag at a time; statistics and reports show
-//! memory by tag.
+//! Tags: names for the purposes of memory. A thread allocates under one tag at a time; statistics and reports break
+//! down memory by tag.
 
 use core::marker::PhantomData;
 use std::sync::{MutexGuard, OnceLock};
@@ -8,10 +8,10 @@ use crate::sync::fork::ForkSafeMutex;
 use crate::sync::map::BlockState;
 use crate::sync::thread_slot;
 
-/// The most tags, with the unnamed one.
+/// The most tags, including the unnamed one.
 const MOST: usize = 256;
 
-/// The names of tags, by number. The first is for blocks without a tag.
+/// The names of tags, by number. The first is for untagged blocks.
 static NAMES: ForkSafeMutex<Vec<String>> = ForkSafeMutex::new(Vec::new());
 
 fn names() -> MutexGuard<'static, Vec<String>> {
@@ -22,15 +22,15 @@ fn names() -> MutexGuard<'static, Vec<String>> {
     names
 }
 
-/// A name for what memory is used for, shared by the whole process.
+/// A name for a purpose of memory, shared by the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(u8);
 
 impl Tag {
-    /// The tag of blocks that are allocated under no tag.
+    /// The tag of untagged blocks.
     pub const NONE: Self = Self(0);
 
-    /// Finds or makes the tag with this name. `None` if there are 256 already.
+    /// Finds or makes the tag with this name. `None` if 256 tags exist already.
     pub fn named(name: &str) -> Option<Self> {
         let mut names = names();
         let number = names.iter().position(|other| other == name).or_else(|| {
@@ -42,8 +42,8 @@ impl Tag {
         number.and_then(|number| u8::try_from(number).ok()).map(Self)
     }
 
-    /// The tag of memory that the library takes to move the program's data: the program's own tags are for what it asked
-    /// for itself.
+    /// The tag of memory that the library uses to move the program's data: the program's own tags cover only what it
+    /// requested itself.
     pub(crate) fn staging() -> Self {
         static STAGING: OnceLock<Tag> = OnceLock::new();
         *STAGING.get_or_init(|| Self::named("forebay.staging").unwrap_or(Self::NONE))
@@ -70,7 +70,7 @@ impl Tag {
         TagScope { before: thread_slot::set_tag(self.0), of_thread: PhantomData }
     }
 
-    /// As [`enter`](Self::enter), unless the thread has entered a tag already. For libraries that allocate on behalf of
+    /// As [`enter`](Self::enter), unless the thread has already entered a tag. For libraries that allocate on behalf of
     /// a program, whose own tag says more.
     #[inline]
     pub fn enter_unless_tagged(self) -> TagScope {
@@ -81,14 +81,14 @@ impl Tag {
         TagScope { before, of_thread: PhantomData }
     }
 
-    /// The number of the tag that this thread allocates under, or of this where that is none.
+    /// The number of the tag that this thread allocates under, or of this tag if it has none.
     #[inline(always)]
     pub(crate) fn unless_tagged(self) -> u8 {
         let current = thread_slot::tag();
         if current == Self::NONE.0 { self.0 } else { current }
     }
 
-    /// Its number, as block states have it.
+    /// Its number, as stored in block states.
     pub(crate) fn number(self) -> u8 {
         self.0
     }
@@ -103,7 +103,7 @@ impl Tag {
         Self::numbered(usize::from(block.tag())).unwrap_or(Self::NONE)
     }
 
-    /// The same, without a look whether there is such a tag: the pool wrote the number itself.
+    /// As `of`, without checking that the tag exists: the pool wrote the number itself.
     #[inline(always)]
     pub(crate) fn of_known(block: BlockState) -> Self {
         Self(block.tag())
@@ -114,8 +114,8 @@ impl Tag {
     }
 }
 
-/// Makes this thread allocate under the tag of that name until the scope is dropped. With 255 other names there already,
-/// the thread stays under the tag that it has.
+/// Makes this thread allocate under the tag of that name until the scope is dropped. If 255 other names exist already,
+/// the thread keeps its current tag.
 ///
 /// ```
 /// let scope = forebay::tag("optimizer");
@@ -132,7 +132,7 @@ pub fn tag(name: &str) -> TagScope {
 #[must_use = "the tag is left when the scope is dropped"]
 pub struct TagScope {
     before: u8,
-    /// The tag is the thread's: the scope stays there.
+    /// The tag belongs to the thread, so the scope must stay on it.
     of_thread: PhantomData<*const ()>,
 }
 

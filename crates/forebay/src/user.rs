@@ -1,4 +1,4 @@
-//! Which processes talk to each other: sockets without a file have no permissions, so each side checks the other's user.
+//! The users of communicating processes: abstract sockets have no permissions, so each side checks the other's user.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -9,12 +9,12 @@ pub(crate) fn own() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A process, as the system names it.
+/// A process, according to the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
-    /// Its number; 0 if it is in a namespace of processes that this one does not see.
+    /// Its process id; 0 if it is in a pid namespace that this process does not see.
     pub(crate) pid: u32,
-    /// Its user.
+    /// Its user id.
     pub(crate) uid: u32,
 }
 
@@ -25,10 +25,10 @@ impl Peer {
     }
 }
 
-/// The process at the other end of a socket: the one that connected; at the connecting end, the one that made the socket
-/// listen.
+/// The process at the other end of a socket: the one that connected or, at the connecting end, the one that made the
+/// socket listen.
 pub(crate) fn at_other_end(socket: impl AsFd) -> Result<Peer, Errno> {
-    // Not by rustix, whose process numbers are never 0, as that of a process in another namespace is.
+    // Without rustix, whose process ids are never 0, as that of a process in another namespace is.
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
     let (socket, to) = (socket.as_fd().as_raw_fd(), (&raw mut found).cast());

@@ -1,19 +1,19 @@
-//! Files that appear under their name when they are whole.
+//! Files that appear under their name only once complete.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// How many names are tried for the file that is written.
+/// How many temporary names to try.
 const NAMES: u32 = 16;
 
-/// Writes a file by `write`.
+/// Writes a file with `write`.
 ///
-/// The file is written under another name beside it and put in place when it is whole: a write that fails leaves what was
-/// there, and nothing else. Links are not followed, neither at `path`, where a link is replaced, nor at the other name:
-/// the folder may belong to many. What is no regular file, such as a FIFO, is written to directly, and so are
-/// `/dev/stdout`, `/dev/stderr` and `/dev/fd`, which are links that the system made.
+/// Writes to a temporary file beside it, which replaces it once complete: if a write fails, the old file is kept and
+/// nothing else is left. Follows no links, neither at `path`, where a link is replaced, nor at the temporary name:
+/// others may write to the folder. Special files, such as a FIFO, are written to directly, and so are `/dev/stdout`,
+/// `/dev/stderr` and `/dev/fd`, which are links made by the system.
 pub fn write_whole(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -37,13 +37,13 @@ pub fn write_whole(
     })
 }
 
-/// A new file in the folder of `path`. It is created exclusively, which follows no link; a name that is taken, by
-/// whatever, is left alone.
+/// Creates a file in the folder of `path`. Creates it exclusively, which follows no link; a name that is taken, by
+/// anything, is left alone.
 fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut refused = io::Error::from(io::ErrorKind::AlreadyExists);
     for _ in 0..NAMES {
-        // Seeded anew by the system each time: not to be guessed.
+        // Freshly seeded by the system each time, so it cannot be guessed.
         let number = RandomState::new().build_hasher().finish();
         let partial = path.with_file_name(format!(".{name}.{number:016x}.partial"));
         match OpenOptions::new().write(true).create_new(true).open(&partial) {

@@ -10,7 +10,7 @@ use crate::block::leave_to;
 use crate::sync::lock;
 use crate::{Allocate, Block, Request, Result};
 
-/// The counts of an adaptor, all of one moment.
+/// The counts of an adaptor at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -58,7 +58,7 @@ impl Counts {
     }
 }
 
-/// What is counted of a block.
+/// The counted properties of a block.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     size: Bytes,
@@ -111,13 +111,13 @@ impl<A: Allocate> Counted<A> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        // Plain numbers: whole at any time.
+        // Plain numbers: consistent at any time.
         lock(&self.counts)
     }
 }
 
 impl<A: Allocate> Counted<A> {
-    /// Frees the block at `address` by `free`, and counts that.
+    /// Frees the block at `address` with `free`, and counts the free.
     fn free_by(&self, address: Address, free: impl FnOnce() -> Result<()>) -> Result<()> {
         self.ledger.check_process()?;
         let freed = self.ledger.free(address, free).inspect_err(|_| {
@@ -141,7 +141,7 @@ unsafe impl<A: Allocate> Allocate for Counted<A> {
             let entry = Entry { size: block.size(), requested: request.size() };
             let past = self.ledger.enter(block.address(), entry);
             let mut counts = self.lock();
-            // What was at that address was freed past this adaptor.
+            // The block recorded at that address was freed past this adaptor.
             past.into_iter().for_each(|past| counts.taken_back(past));
             counts.given(entry);
         }

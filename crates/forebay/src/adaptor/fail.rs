@@ -42,7 +42,7 @@ pub enum FailAs {
     Transient,
 }
 
-/// What decides about the next request.
+/// Decides whether the next request fails.
 #[derive(Debug)]
 struct Plan {
     when: FailWhen,
@@ -133,10 +133,10 @@ impl<A: Allocate> Failing<A> {
         &self.inner
     }
 
-    /// `None` in a forked child, of its parent's: it may be locked for ever.
+    /// `None` in a forked child: the parent may have held the lock at the fork, so it might never be released.
     fn lock(&self) -> Option<MutexGuard<'_, Plan>> {
         let inherited = self.inner.device().descriptor().is_inherited();
-        // Plain numbers: whole at any time.
+        // Plain numbers: consistent at any time.
         (!inherited).then(|| lock(&self.plan))
     }
 

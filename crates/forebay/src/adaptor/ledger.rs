@@ -11,7 +11,7 @@ use crate::Result;
 use crate::sync::fork::Birth;
 use crate::sync::lock;
 
-/// Into how many parts the ledger is split by address, so that threads seldom meet at one.
+/// Number of parts the ledger is split into by address, so that threads seldom contend for one lock.
 const PARTS: usize = 64;
 
 /// An entry for each live block that came through an adaptor, by address.
@@ -37,31 +37,31 @@ impl<T> Ledger<T> {
         Self { birth: Birth::here(), parts }
     }
 
-    /// Whether this is a forked child, and the ledger its parent's.
+    /// Whether this is a forked child that inherited its parent's ledger.
     pub(super) fn is_inherited(&self) -> bool {
         self.birth.is_elsewhere()
     }
 
-    /// An error where it is: before an adaptor does anything else.
+    /// Fails if the ledger is inherited. Adaptors call this before anything else.
     pub(super) fn check_process(&self) -> Result<()> {
         Ok(self.birth.check()?)
     }
 
     fn lock(part: &Mutex<HashMap<Address, T>>) -> MutexGuard<'_, HashMap<Address, T>> {
-        // Entries are whole whenever the lock is free, whoever panicked.
+        // Entries are consistent whenever the lock is free, even after a panic.
         lock(part)
     }
 
     fn part(&self, address: Address) -> MutexGuard<'_, HashMap<Address, T>> {
-        // Blocks begin at multiples of 512 B, most at multiples of much more. The multiplication
-        // (by 2^64 over the golden ratio) carries what tells them apart into the upper six bits.
+        // Blocks begin at multiples of 512 B, most at much larger ones. Multiplying by 2^64 over the golden ratio moves
+        // the bits that differ into the upper six.
         let mixed = (address.get() >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let index = usize::try_from(mixed >> 58).unwrap_or_default() % PARTS;
         Self::lock(&self.parts[index])
     }
 
-    /// Enters a block; the null address is none. Gives the entry that was there: of a block that was
-    /// freed past the adaptor, or its address would not have come again.
+    /// Records a block; ignores the null address. Returns the previous entry at that address, whose block must have
+    /// been freed past the adaptor.
     pub(super) fn enter(&self, address: Address, entry: T) -> Option<T> {
         if address.is_null() {
             return None;
@@ -69,10 +69,10 @@ impl<T> Ledger<T> {
         self.part(address).insert(address, entry)
     }
 
-    /// Frees the block at `address` by `free`, and returns its entry if it was allocated through here.
+    /// Frees the block at `address` with `free`, and returns its entry if it was allocated through here.
     ///
-    /// The part stays locked meanwhile: of two threads that free the same block by mistake, the one
-    /// that was first has the entry, and the other finds neither block nor entry.
+    /// The part stays locked meanwhile: if two threads free the same block by mistake, the first gets the entry, and
+    /// the second finds neither block nor entry.
     pub(super) fn free(
         &self,
         address: Address,
@@ -84,7 +84,7 @@ impl<T> Ledger<T> {
         Ok(part.remove(&address))
     }
 
-    /// Takes out the entry of a block.
+    /// Removes the entry of a block.
     pub(super) fn remove(&self, address: Address) -> Option<T> {
         self.part(address).remove(&address)
     }

@@ -65,19 +65,19 @@ impl<A: Allocate> Limited<A> {
         &self.inner
     }
 
-    /// Reserves `size` bytes, released with the value unless it is kept.
+    /// Reserves `size` bytes. Dropping the returned value releases them unless it is kept.
     fn reserve(&self, size: Bytes) -> Result<Room<'_>> {
         let room = |used: u64| {
             Bytes::new(used).checked_add(size).filter(|&sum| sum <= self.limit).map(Bytes::get)
         };
-        // The sum is exact in any order: no other memory is ordered by it.
+        // Relaxed: the sum is exact in any order, and it orders no other memory.
         match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room) {
             Ok(_) => Ok(Room { used: &self.used, size }),
             Err(used) => Err(self.refuse(size, Bytes::new(used))),
         }
     }
 
-    /// Frees the block at `address` by `free`, and releases its bytes.
+    /// Frees the block at `address` with `free`, and releases its bytes.
     fn free_by(&self, address: Address, free: impl FnOnce() -> Result<()>) -> Result<()> {
         let freed = self.ledger.free(address, free)?;
         drop(freed.map(|size| Room { used: &self.used, size }));
@@ -97,7 +97,7 @@ impl<A: Allocate> Limited<A> {
             largest_free: room,
             device_free: info.free,
             held_elsewhere: info.total.saturating_sub(info.free).saturating_sub(used),
-            // Whether the allocator within has the memory is for it to say.
+            // Only the inner allocator knows whether it has the memory.
             enough_limit: enough.filter(|&enough| enough <= info.total || info.total.is_zero()),
             fits: room,
             ..Shortage::default()
@@ -130,7 +130,7 @@ unsafe impl<A: Allocate> Allocate for Limited<A> {
         self.ledger.check_process()?;
         let room = self.reserve(request.size())?;
         let block = self.inner.allocate_request(request)?;
-        // What was at that address went past this adaptor: its room is free again.
+        // The block recorded at that address was freed past this adaptor: release its bytes.
         let past = self.ledger.enter(block.address(), request.size());
         drop(past.map(|size| Room { used: &self.used, size }));
         room.keep();

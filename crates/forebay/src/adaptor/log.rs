@@ -17,14 +17,14 @@ use crate::{Allocate, Block, Request, Result};
 /// The first line of a log.
 const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 
-/// The number of the calling thread: in the order in which they first wrote to any log. The
-/// system's own number takes a call of the system to learn.
+/// The calling thread's number, in the order in which threads first wrote to any log. Avoids the system call for the
+/// system's own thread number.
 fn thread_number() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local! {
         static NUMBER: u64 = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     }
-    // A thread that is ending has no number any more: 0.
+    // The thread is exiting and its number is gone: 0.
     NUMBER.try_with(|&number| number).unwrap_or_default()
 }
 
@@ -33,7 +33,7 @@ struct TimeOfDay;
 
 impl fmt::Display for TimeOfDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A clock that stands before 1970 shows midnight.
+        // A clock set before 1970 shows midnight.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seconds = now.as_secs() % (24 * 60 * 60);
         let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -41,15 +41,15 @@ impl fmt::Display for TimeOfDay {
     }
 }
 
-/// The writer, and what is behind it.
+/// The writer and its state.
 #[derive(Debug)]
 struct Log<W> {
     writer: W,
-    /// What live blocks were asked for with: a free has to name it.
+    /// Requested sizes of live blocks: the line of a free needs them.
     sizes: Ledger<Bytes>,
     lost: u64,
     error: Option<io::Error>,
-    /// Whether the last line may have been written in part.
+    /// Whether the last line may be incomplete.
     torn: bool,
 }
 
@@ -63,7 +63,7 @@ impl<W: Write> Log<W> {
     }
 
     fn write(&mut self, line: &str) {
-        // An end of line first after a failure: then a line that was cut spoils no other.
+        // After a failure, start with a newline so that a truncated line does not spoil the next.
         let start = if self.torn { "\n" } else { "" };
         let written = self.writer.write_all(format!("{start}{line}").as_bytes());
         self.torn = written.is_err();
@@ -141,14 +141,14 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
         &self.inner
     }
 
-    /// Frees the block at `address` by `free`, and writes that down.
+    /// Frees the block at `address` with `free`, and logs the free.
     fn free_by(
         &self,
         address: Address,
         stream: StreamHandle,
         free: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        // Locked across the free: who is given the address next writes it down after this.
+        // Hold the lock across the free, so that the next block at this address is logged after this.
         let mut log = self.lock()?;
         free()?;
         let size = if address.is_null() { Some(Bytes::ZERO) } else { log.sizes.remove(address) };
@@ -158,10 +158,10 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
         Ok(())
     }
 
-    /// Refused in a forked child, of its parent's: it may be locked for ever.
+    /// Fails in a forked child: the parent may have held the lock at the fork, so it might never be released.
     fn lock(&self) -> Result<MutexGuard<'_, Log<W>>> {
         self.inner.device().descriptor().check_process(Call::Allocate)?;
-        // A writer that panicked may have lost a line; the rest is whole.
+        // If the writer panicked, a line may be lost; everything else is consistent.
         Ok(lock(&self.log))
     }
 }
@@ -169,7 +169,7 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
 // SAFETY: blocks are those of the allocator within, which keeps the promises.
 unsafe impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
     fn allocate_request(&self, request: Request) -> Result<Block> {
-        // Before a block is had that could not be written down.
+        // Check before allocating a block that could not be logged.
         self.inner.device().descriptor().check_process(Call::Allocate)?;
         let (size, stream) = (request.size(), request.stream());
         let allocated = self.inner.allocate_request(request);
@@ -179,7 +179,7 @@ unsafe impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
                 let address = block.address();
                 let past = log.sizes.enter(address, size);
                 if let Some(past) = past {
-                    // What was there was freed past this adaptor, at the latest now.
+                    // The block recorded at that address was freed past this adaptor, by now at the latest.
                     log.line("free", address, past, stream);
                 }
                 log.line("allocate", address, size, stream);

@@ -15,22 +15,22 @@ use crate::block::leave_to;
 use crate::report::Stack;
 use crate::{Allocate, Block, Request, Result};
 
-/// How many blocks a report lists unless all are asked for.
+/// Number of blocks a report lists by default.
 const LISTED: usize = 32;
 
 thread_local! {
     static LABEL: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, and labels every block that this thread allocates through a [`Tracked`] meanwhile. Labels nest; the
-/// inner one counts.
+/// Runs `work` and labels every block that this thread allocates through a [`Tracked`] meanwhile. In nested calls, the
+/// innermost label applies.
 pub fn labelled<R>(label: &str, work: impl FnOnce() -> R) -> R {
-    /// Puts the label back that was there, also where the work panics.
+    /// Restores the previous label, even if the work panics.
     struct Before(Option<Arc<str>>);
     impl Drop for Before {
         fn drop(&mut self) {
             let before = self.0.take();
-            // A thread that is ending has no labels any more.
+            // The thread is exiting and its labels are gone.
             let _ = LABEL.try_with(|cell| cell.replace(before));
         }
     }
@@ -39,7 +39,7 @@ pub fn labelled<R>(label: &str, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// A live block, as the tracker knows it.
+/// A live block, as recorded by the tracker.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LiveBlock {
@@ -154,7 +154,7 @@ impl<A: Allocate> Tracked<A> {
         Self { inner, begun, numbers, stacks: false, ledger: Ledger::new() }
     }
 
-    /// Captures the call stack of every request from now on: some microseconds each.
+    /// Captures the call stack of every request from now on, which takes a few microseconds each.
     #[must_use]
     pub fn with_stacks(mut self) -> Self {
         self.stacks = true;
@@ -165,7 +165,7 @@ impl<A: Allocate> Tracked<A> {
     /// adaptor are left out. In a forked child, none for the parent's adaptor.
     pub fn leaks(&self) -> Leaks {
         let mut blocks = self.ledger.entries();
-        // Asked outside the ledger's locks, under which others free.
+        // Query the inner allocator without holding the ledger's locks, so that other threads can free.
         blocks.retain(|live| {
             let there = self.inner.block_at(live.block.address());
             there.is_some_and(|block| block.generation() == live.block.generation())

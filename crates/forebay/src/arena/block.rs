@@ -11,7 +11,7 @@ use forebay_core::{Address, BumpBlock, Bytes};
 pub struct ArenaId(pub u64);
 
 impl ArenaId {
-    /// A number that no arena had.
+    /// A number that no arena has had.
     pub(super) fn fresh() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         // Only the number matters; no other memory is ordered by it.
@@ -80,7 +80,7 @@ impl ArenaBlock<'_> {
 pub struct ArenaSlice<'a, T> {
     block: ArenaBlock<'a>,
     length: u64,
-    // No value is held, so the type decides nothing about threads.
+    // Holds no value, so `T` does not affect `Send` and `Sync`.
     values: PhantomData<fn() -> T>,
 }
 
@@ -115,7 +115,7 @@ impl<'a, T> ArenaSlice<'a, T> {
     }
 }
 
-// By hand: a derive would ask the same of `T`, of which there is none inside.
+// By hand: a derive would require the same of `T`, though no `T` is stored.
 impl<T> Copy for ArenaSlice<'_, T> {}
 
 impl<T> Clone for ArenaSlice<'_, T> {

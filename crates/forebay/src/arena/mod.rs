@@ -219,7 +219,7 @@ impl<A: Allocate> Arena<A> {
             return Ok(place);
         }
         let preferred = self.bump.borrow().next_chunk(size, alignment)?;
-        // Where the allocator has no more, what the request needs may still be there.
+        // The allocator may lack the preferred size but still have what the request needs.
         if let Err(error) = self.add_chunk(preferred, alignment) {
             if preferred == size {
                 return Err(error);
@@ -229,7 +229,7 @@ impl<A: Allocate> Arena<A> {
         Ok(self.bump.borrow_mut().take(size, alignment)?)
     }
 
-    /// Takes a chunk from the allocator. No bytes: none.
+    /// Allocates a chunk; does nothing for zero bytes.
     fn add_chunk(&self, size: Bytes, alignment: Alignment) -> Result<(), ArenaError> {
         if size.is_zero() {
             return Ok(());
@@ -240,7 +240,7 @@ impl<A: Allocate> Arena<A> {
             .allocator
             .allocate_request(request)
             .map_err(|error| ArenaError::Chunk { size, error })?;
-        // What the allocator rounded up to is not used, so that an arena is full when it says.
+        // Leave the allocator's rounding unused, so that the arena is full exactly at its stated capacity.
         let added = Span::new(block.address(), size)
             .and_then(|span| self.bump.borrow_mut().add_chunk(span));
         if let Err(error) = added {
@@ -350,8 +350,8 @@ impl<A: Allocate> Arena<A> {
 
 impl<A: Allocate> Drop for Arena<A> {
     fn drop(&mut self) {
-        // Nobody is there to be told: `close` is for those who want to know. A chunk that is refused
-        // twice stays the allocator's, and goes with it.
+        // A drop cannot report errors; `close` does. A chunk whose free fails twice stays with the allocator until that
+        // is dropped.
         let _ = self.give_back();
     }
 }

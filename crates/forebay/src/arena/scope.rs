@@ -69,8 +69,8 @@ use crate::Allocate;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Scope<'s, A: Allocate> {
-    // Private, and never handed out for all of 's: who had it could allocate here while an inner
-    // scope runs, and lose the block when that ends.
+    // Private, and never handed out for all of 's: its holder could allocate here while an inner scope runs, and lose
+    // the block when that scope ends.
     arena: &'s Arena<A>,
 }
 
@@ -114,7 +114,7 @@ impl<A: Allocate> fmt::Debug for Scope<'_, A> {
     }
 }
 
-/// Goes back when it goes: so a panic leaves the arena as it was too.
+/// Rewinds the arena on drop, so also after a panic.
 struct Return<'a, A: Allocate> {
     arena: &'a Arena<A>,
     mark: BumpMark,
@@ -122,8 +122,7 @@ struct Return<'a, A: Allocate> {
 
 impl<A: Allocate> Drop for Return<'_, A> {
     fn drop(&mut self) {
-        // Scopes end in the order they nest, and whoever runs one has lent out all other ways to go
-        // back: the mark stands.
+        // Scopes end in nesting order, and running one borrows every other way to rewind, so the mark is still valid.
         let returned = self.arena.bump.borrow_mut().rewind(self.mark);
         debug_assert_eq!(returned, Ok(()));
     }
@@ -136,8 +135,8 @@ impl<A: Allocate> Arena<A> {
     }
 }
 
-/// Runs `work` in a scope. The caller has the arena, or the scope this one is in, to itself: for
-/// the lifetime it is given, nothing else allocates from the arena or takes it back.
+/// Runs `work` in a scope. The caller has exclusive use of the arena or of the enclosing scope: until the given
+/// lifetime ends, nothing else allocates from the arena or rewinds it.
 fn run<A: Allocate, R>(arena: &Arena<A>, work: impl FnOnce(&mut Scope<'_, A>) -> R) -> R {
     let _return = Return { arena, mark: arena.bump.borrow().mark() };
     work(&mut Scope { arena })

@@ -1,7 +1,7 @@
-//! Buffers for languages without a borrow checker: bytes whose views are counted.
+//! Byte buffers with counted views, for languages without a borrow checker.
 //!
-//! In Rust a guard that outlives a conflicting operation does not compile. Here every view is entered with its range, and
-//! an operation that conflicts with a live one is refused. Any thread may make any call.
+//! In Rust, a guard that outlives a conflicting operation does not compile. Here every view is recorded with its range,
+//! and an operation that conflicts with a live view fails. Any thread may make any call.
 //!
 //! | while this lives | refused on the same bytes | refused on the whole buffer |
 //! |---|---|---|
@@ -24,11 +24,11 @@ use crate::Error;
 use crate::buffer::{Access, Buffer, BufferFigures, BufferSlice};
 use crate::sync::lock;
 
-/// A buffer of bytes whose views are counted.
+/// A buffer of bytes with counted views.
 #[derive(Debug)]
 pub struct CountedBuffer {
     buffer: TakeTurns<Buffer<u8>>,
-    /// The live views. One is entered during a turn, and removed at any time.
+    /// The live views. Adding one takes a turn; removing one does not.
     views: Mutex<Vec<LiveView>>,
 }
 
@@ -40,28 +40,28 @@ struct LiveView {
     access: Access,
 }
 
-/// A view: its number, and where its bytes are.
+/// A view: its number and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
-    /// To end it by. No other view of the process has the same.
+    /// The number to end it with, unique in the process.
     pub number: u64,
-    /// The first byte. Anything if there is none.
+    /// The address of the first byte; arbitrary for an empty view.
     pub address: Address,
 }
 
-/// What is known of a buffer at one moment.
+/// The state of a buffer at one moment.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CountedFigures {
-    /// The number under which its manager lists it.
+    /// Its id in the manager's list.
     pub id: u64,
     /// Its size.
     pub size: Bytes,
-    /// Which replicas are there, and which is newer.
+    /// Which replicas exist, and which is newer.
     pub state: BufferState,
-    /// Live views.
+    /// Number of live views.
     pub views: usize,
-    /// Memory and copies.
+    /// Memory use and copies.
     pub figures: BufferFigures,
 }
 
@@ -71,9 +71,9 @@ pub struct CountedFigures {
 pub enum CountedError {
     /// An error of the buffer.
     Library(Error),
-    /// A view is in the way, or a call of the same thread.
+    /// A live view conflicts, or another call of the same thread is using the buffer.
     InUse(String),
-    /// The view was ended, or is of another buffer.
+    /// The view was ended, or belongs to another buffer.
     NoView,
     /// The buffer was closed.
     Closed,
@@ -100,7 +100,7 @@ impl<E: Into<Error>> From<E> for CountedError {
     }
 }
 
-/// `size` bytes from `offset` on. Beyond all addresses the buffer refuses the range.
+/// `size` bytes from `offset` on. The end saturates; the buffer then refuses the range.
 fn range(offset: u64, size: u64) -> Range<u64> {
     offset..offset.saturating_add(size)
 }
@@ -137,7 +137,7 @@ impl LiveView {
 }
 
 impl CountedBuffer {
-    /// Counts the views of `buffer` from now on.
+    /// Takes `buffer` and counts its views from now on.
     pub fn new(buffer: Buffer<u8>) -> Self {
         Self { buffer: TakeTurns::new(buffer), views: Mutex::default() }
     }
@@ -153,19 +153,19 @@ impl CountedBuffer {
         })
     }
 
-    /// Calls `work` with the buffer, when no other call has it.
+    /// Calls `work` with the buffer once no other call is using it.
     fn call<R>(&self, work: impl FnOnce(&mut Buffer<u8>) -> Result<R>) -> Result<R> {
         self.turn()?.with(work).unwrap_or(Err(CountedError::Closed))
     }
 
-    /// Fails if a live view is in the way of an access.
+    /// Fails if a live view conflicts with an access.
     fn check(&self, replica: Replica, bytes: &Range<u64>, access: Access) -> Result<()> {
         let views = lock(&self.views);
         let conflict = views.iter().find(|view| view.conflicts(replica, bytes, access));
         conflict.map_or(Ok(()), |view| Err(view.in_the_way()))
     }
 
-    /// Fails if any view lives: for what moves or forgets the memory.
+    /// Fails if any view is live. For operations that move or discard the memory.
     fn check_no_views(&self) -> Result<()> {
         lock(&self.views).first().map_or(Ok(()), |view| Err(view.in_the_way()))
     }
@@ -177,7 +177,7 @@ impl CountedBuffer {
         View { number, address }
     }
 
-    /// What is known of it now.
+    /// The current state of the buffer.
     pub fn figures(&self) -> Result<CountedFigures> {
         self.call(|buffer| {
             let (id, size, state) = (buffer.id(), buffer.size(), buffer.state());
@@ -186,8 +186,8 @@ impl CountedBuffer {
         })
     }
 
-    /// A view of bytes in host memory, until [`end_view`](Self::end_view). With write access they count as newer than the
-    /// device's from now on. The memory stays where it is as long as the view lives.
+    /// Maps bytes in host memory until [`end_view`](Self::end_view). With write access, the host's bytes count as newer
+    /// than the device's from now on. The memory does not move while the view lives.
     pub fn map(&self, offset: u64, size: u64, access: Access) -> Result<View> {
         let bytes = range(offset, size);
         self.call(|buffer| {
@@ -201,7 +201,7 @@ impl CountedBuffer {
         })
     }
 
-    /// The address of bytes in device memory, for work that is enqueued on `stream` before the next call.
+    /// Returns the address of bytes in device memory, for work that is enqueued on `stream` before the next call.
     pub fn on_device(
         &self,
         offset: u64,
@@ -213,7 +213,7 @@ impl CountedBuffer {
         self.call(|buffer| self.acquire_device(buffer, &bytes, access, stream))
     }
 
-    /// The same, as a view that lives until [`end_view`](Self::end_view).
+    /// As `on_device`, but as a view that lives until [`end_view`](Self::end_view).
     pub fn export(
         &self,
         offset: u64,
@@ -245,7 +245,7 @@ impl CountedBuffer {
         Ok(on_device?.address())
     }
 
-    /// Ends a view of [`map`](Self::map) or [`export`](Self::export). Waits for nothing.
+    /// Ends a view made by [`map`](Self::map) or [`export`](Self::export). Does not wait.
     pub fn end_view(&self, number: u64) -> Result<()> {
         let mut views = lock(&self.views);
         let found = views.iter().position(|view| view.number == number);
@@ -253,7 +253,7 @@ impl CountedBuffer {
         Ok(())
     }
 
-    /// Replaces the bytes from `offset` on by `from`.
+    /// Replaces the bytes from `offset` on with `from`.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
         let bytes = range(offset, from.len() as u64);
         self.call(|buffer| {
@@ -262,7 +262,7 @@ impl CountedBuffer {
         })
     }
 
-    /// Gives `size` bytes from `offset` on to `take`, unless the call fails.
+    /// Calls `take` with `size` bytes from `offset` on, unless the read fails.
     pub fn read(&self, offset: u64, size: u64, take: impl FnOnce(&[u8])) -> Result<()> {
         let bytes = range(offset, size);
         self.call(|buffer| {
@@ -272,14 +272,14 @@ impl CountedBuffer {
         })
     }
 
-    /// Fills bytes with the low `width` bytes of `pattern`, again and again: 1, 2, 4 or 8 of them. The range is a whole
-    /// number of patterns, from the beginning of the buffer on.
+    /// Fills bytes by repeating the low `width` bytes of `pattern`; `width` is 1, 2, 4 or 8. Offset and size must be
+    /// multiples of `width`.
     pub fn fill(&self, offset: u64, size: u64, pattern: u64, width: u32) -> Result<()> {
         let bytes = range(offset, size);
         self.call(|buffer| {
             self.check(Replica::Host, &bytes, Access::Overwrite)?;
             let mut slice = slice(buffer, &bytes)?;
-            // What is above the width does not count.
+            // Bits above the width are ignored.
             #[allow(clippy::cast_possible_truncation)]
             match width {
                 1 => slice.fill(pattern as u8)?,
@@ -294,12 +294,12 @@ impl CountedBuffer {
         })
     }
 
-    /// Replaces all bytes by those of `from`, a buffer of the same size, which may be of another device.
+    /// Replaces all bytes with those of `from`, a buffer of the same size, possibly on another device.
     pub fn copy_from(&self, from: &Self, stream: StreamHandle) -> Result<()> {
         if core::ptr::eq(self, from) {
             return Err(invalid(Call::Copy, "from", "the buffer itself", "another buffer").into());
         }
-        // In one order, so that two threads that copy both ways do not wait for each other.
+        // Always lock in the same order, so that two threads copying in opposite directions do not deadlock.
         let self_first = core::ptr::from_ref(self) < core::ptr::from_ref(from);
         let (mut target, mut source);
         if self_first {
@@ -319,7 +319,7 @@ impl CountedBuffer {
         copied.flatten().unwrap_or(Err(CountedError::Closed))
     }
 
-    /// As [`Buffer::resize`]. Calls `resized` before another call sees the new size.
+    /// As [`Buffer::resize`]. Calls `resized` before any other call sees the new size.
     pub fn resize(&self, size: u64, resized: impl FnOnce()) -> Result<()> {
         let length = usize::try_from(size).unwrap_or(usize::MAX);
         self.call(|buffer| {

@@ -1,6 +1,6 @@
-//! What the C and Python bindings and the tools share: the settings of the process's pools, the blocks to which a pool of
-//! graphs is set back, buffers whose views are counted, shared buffers of bytes, call stacks of an interpreter, and files
-//! that appear when they are whole. Not part of the stable interface.
+//! Shared by the C and Python bindings and the tools: the settings of the process's pools, reset blocks for pools of
+//! graphs, buffers with counted views, shared buffers of bytes, interpreter call stacks, and files that appear only
+//! once complete. Not part of the stable interface.
 
 mod counted;
 mod turn;
@@ -19,7 +19,7 @@ use crate::transfer::{TransferEngine, TransferOptions};
 use crate::{Pool, Result, Settings};
 pub use forebay_core::address_space::Growth;
 
-/// Vectors of a length that the program chose: an error if the host has no memory for one.
+/// Vectors whose length the program chose: allocation failures are errors, not aborts.
 pub mod host_vec {
     pub use crate::host_vec::{copied, with_capacity, zeroed};
 }
@@ -31,7 +31,7 @@ pub use crate::stack::{
 };
 pub use crate::whole_file::write_whole;
 
-/// The settings of new pools: what [`Pool::set_process_settings`] set last, else the environment's.
+/// The settings of new pools: those last set by [`Pool::set_process_settings`], else the environment's.
 pub fn effective_settings() -> core::result::Result<Settings, ConfigError> {
     match Pool::process_settings() {
         Some(settings) => Ok(settings),
@@ -39,11 +39,11 @@ pub fn effective_settings() -> core::result::Result<Settings, ConfigError> {
     }
 }
 
-/// How many transfers an engine of C and Python remembers, for recordings: 3 MB at most.
+/// Number of transfers that an engine of C and Python records for recordings: at most 3 MB.
 #[cfg(feature = "host")]
 const TRANSFERS: usize = 1 << 16;
 
-/// The transfer engine that C and Python have for a device.
+/// The transfer engine that C and Python use for a device.
 #[cfg(feature = "host")]
 pub fn transfer_engine(device: &Arc<dyn Device>) -> Result<TransferEngine> {
     TransferOptions::for_device(device)?.history(TRANSFERS).build(device)
@@ -57,15 +57,15 @@ pub struct ChangedSetting {
     previous: String,
 }
 
-/// Changes settings in existing pools to what `wanted` has for them, in all pools or, with an error, in none.
-/// `entries` are keys and values as text; a setting that a pool has already is left alone.
+/// Changes the settings named in `entries` to their values in `wanted`, in all pools or, on error, in none. `entries`
+/// are keys and values as text; settings that a pool already has are left alone.
 pub fn change_settings(
     pools: &[Pool],
     entries: &[(String, String)],
     wanted: &Settings,
 ) -> Result<Vec<ChangedSetting>> {
     for pool in pools {
-        // Tried on a copy first: reverting a change does not bring back a history that it dropped.
+        // Try the change on a copy first: reverting one does not bring back a history that it dropped.
         let mut trial = pool.settings();
         for (key, value) in entries {
             if !is_same(&trial, key, wanted) {
@@ -93,9 +93,9 @@ pub fn change_settings(
 
 /// Undoes [`change_settings`].
 pub fn revert_settings(changed: &[ChangedSetting]) {
-    // The latest change first: a setting may occur twice.
+    // In reverse order: a setting may occur twice.
     for ChangedSetting { pool, key, previous } in changed.iter().rev() {
-        // The pool had this value before, so it accepts it. A pool that captures may refuse, and keeps the new.
+        // The pool accepts its previous value. A pool that is capturing may refuse, and then keeps the new one.
         let _ = pool.change(key, previous);
     }
 }

@@ -1,15 +1,15 @@
-//! Turns: one call at a time uses a value, and no lock is held while it does.
+//! Turns: gives one call at a time exclusive use of a value, without holding a lock during the call.
 //!
-//! A call of a buffer may wait for the device, or call the program's own shortage callback. So the value is taken out of
-//! its place for the time of the call, and other threads sleep until it is back. The thread that has it already is
-//! refused: a callback that uses the buffer it is called for would wait for itself.
+//! A call on a buffer may wait for the device, or invoke the program's shortage callback. So the call takes the value
+//! out of its place, and other threads sleep until it is back. If the thread that has the value asks again, it gets an
+//! error: a callback that uses its own buffer would otherwise deadlock.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
 use crate::sync::lock;
 
-/// A value that one call at a time uses.
+/// A value used by one call at a time.
 #[derive(Debug)]
 pub(super) struct TakeTurns<T> {
     place: Mutex<Place<T>>,
@@ -18,18 +18,18 @@ pub(super) struct TakeTurns<T> {
 
 #[derive(Debug)]
 enum Place<T> {
-    /// Nobody uses it.
+    /// Not in use.
     Here(T),
-    /// A call of that thread has it.
+    /// In use by a call of that thread.
     TakenBy(ThreadId),
-    /// It was removed for good.
+    /// Removed for good.
     Gone,
 }
 
-/// Why there is no turn.
+/// Why a turn was refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoTurn {
-    /// This thread has the value already.
+    /// This thread already has the value.
     SameThread,
     /// The value was removed.
     Gone,
@@ -40,7 +40,7 @@ impl<T> TakeTurns<T> {
         Self { place: Mutex::new(Place::Here(value)), returned: Condvar::new() }
     }
 
-    /// Waits until no other call has the value, and takes it.
+    /// Waits until no other call has the value, then takes it.
     pub(super) fn take(&self) -> Result<Turn<'_, T>, NoTurn> {
         let me = thread::current().id();
         let mut place = lock(&self.place);
@@ -64,10 +64,10 @@ impl<T> TakeTurns<T> {
     }
 }
 
-/// The value for the time of a call. It goes back when this is dropped, also by a panic.
+/// The value for the duration of a call. Dropping this puts it back, also during a panic.
 pub(super) struct Turn<'a, T> {
     owner: &'a TakeTurns<T>,
-    /// Always there, until the turn ends.
+    /// `Some` until the turn ends.
     value: Option<T>,
 }
 
@@ -77,7 +77,7 @@ impl<T> Turn<'_, T> {
         self.value.as_mut().map(work)
     }
 
-    /// Takes the value out for good. Later calls find it gone.
+    /// Removes the value for good. Later calls get [`NoTurn::Gone`].
     pub(super) fn remove(mut self) -> Option<T> {
         self.value.take()
     }

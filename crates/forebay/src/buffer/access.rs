@@ -1,6 +1,6 @@
 //! Kinds of access.
 
-/// What an access does with the contents.
+/// How an access uses the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Access {
@@ -8,7 +8,7 @@ pub enum Access {
     Read,
     /// Reads and writes them.
     Update,
-    /// Writes them without reading: what was there need not be copied.
+    /// Writes them without reading, so the old contents need not be copied.
     Overwrite,
 }
 

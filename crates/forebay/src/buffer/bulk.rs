@@ -1,16 +1,16 @@
-//! Filling large host memory faster than the standard library does.
+//! Fills large host memory faster than the standard library does.
 //!
-//! Stores that bypass the caches need not read memory first: from 64 MiB on a fill is more than twice as fast with them.
-//! Copies and comparisons are left to the standard library. docs/performance.md has the figures.
+//! Stores that bypass the caches need not read memory first, which makes fills of 64 MiB and more over twice as fast.
+//! Copies and comparisons use the standard library. See docs/performance.md for figures.
 
 use bytemuck::Pod;
 
-/// From how many bytes on stores bypass the caches: in smaller memory they are no faster with AVX2, and what was written
-/// would not be in the caches afterwards.
+/// Smallest fill, in bytes, that bypasses the caches. Below this, bypassing is no faster with AVX2 and would leave the
+/// written data out of the caches.
 #[cfg(target_arch = "x86_64")]
 const LARGE: usize = 64 << 20;
 
-/// Gives all of `to` one value.
+/// Sets all of `to` to one value.
 pub(super) fn fill<T: Pod>(to: &mut [T], value: T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if size_of_val(to) >= LARGE
@@ -35,7 +35,7 @@ fn fill_past_caches(to: &mut [u8], mut pattern: [u8; 32]) {
     // SAFETY: a vector is any 32 bytes.
     let (head, body, tail) = unsafe { to.align_to_mut::<__m256i>() };
     head.iter_mut().zip(pattern.iter().cycle()).for_each(|(to, &byte)| *to = byte);
-    // The pattern goes on where the head ends.
+    // Continue the pattern where the head ended.
     pattern.rotate_left(head.len() % 32);
     // SAFETY: 32 bytes are there.
     let vector = unsafe { _mm256_loadu_si256(pattern.as_ptr().cast()) };
@@ -43,7 +43,7 @@ fn fill_past_caches(to: &mut [u8], mut pattern: [u8; 32]) {
         // SAFETY: it is a vector, aligned, and borrowed mutably.
         unsafe { _mm256_stream_si256(to, vector) };
     }
-    // Such stores are not ordered with others: code that reads the memory later, on any thread, sees them.
+    // Fence: such stores are not ordered with others, and any thread that reads the memory later must see them.
     _mm_sfence();
     tail.iter_mut().zip(pattern).for_each(|(to, byte)| *to = byte);
 }

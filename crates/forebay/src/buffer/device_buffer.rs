@@ -1,4 +1,4 @@
-//! One trait for everything that has elements on a device, so that code can be written once for all of them.
+//! A trait for everything that has elements on a device, so that code can be generic over them.
 
 #[cfg(feature = "host")]
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,11 +14,11 @@ use super::raw::out_of_range;
 use super::typed::Buffer;
 use crate::{Allocate, DeviceArray, Result};
 
-/// How many bytes the provided methods copy at once.
+/// Number of bytes the provided methods copy at once.
 const CHUNK: usize = 1 << 20;
 
-/// Elements on a device that the host can read and write: [`Buffer`] (managed memory too), [`DeviceArray`], `PinnedArray`,
-/// [`SharedBuffer`](crate::SharedBuffer), and types of your own.
+/// Elements on a device that the host can read and write. Implemented by [`Buffer`] (managed memory too),
+/// [`DeviceArray`], `PinnedArray`, [`SharedBuffer`](crate::SharedBuffer), and types of your own.
 ///
 /// ```
 /// use forebay::buffer::{Access, Buffer, DeviceBuffer, Memory, OnDevice};
@@ -74,21 +74,21 @@ pub trait DeviceBuffer {
     /// The type of the elements.
     type Element: Pod;
 
-    /// How many elements it has.
+    /// The number of elements.
     fn len(&self) -> usize;
 
-    /// Copies the elements from index `first` on to `to`, after earlier work that writes them. Fails if they reach past the
-    /// last.
+    /// Copies the elements from index `first` on to `to`, after earlier work that writes them. Fails if the range is
+    /// out of bounds.
     fn read(&mut self, first: usize, to: &mut [Self::Element]) -> Result<()>;
 
-    /// Copies `from` to the elements from index `first` on, after earlier work that uses them. Fails if they reach past the
-    /// last; nothing is written then.
+    /// Copies `from` to the elements from index `first` on, after earlier work that uses them. Fails, without writing
+    /// anything, if the range is out of bounds.
     fn write(&mut self, first: usize, from: &[Self::Element]) -> Result<()>;
 
-    /// Calls `work` with the elements in device memory. It enqueues work on `stream` that uses them as `access` says: after
-    /// what was done to them before, and before what is done to them next. Returns what `work` returned.
+    /// Calls `work` with the elements in device memory. `work` enqueues work on `stream` that uses them according to
+    /// `access`, ordered after earlier and before later uses of the elements. Returns the result of `work`.
     ///
-    /// Fails, without calling `work`, where the device cannot reach the elements.
+    /// Fails without calling `work` if the device cannot reach the elements.
     fn with_device<R>(
         &mut self,
         access: Access,
@@ -101,12 +101,12 @@ pub trait DeviceBuffer {
         self.len() == 0
     }
 
-    /// How many bytes the elements have.
+    /// The size of the elements in bytes.
     fn size(&self) -> Bytes {
         Bytes::new((self.len() as u64).saturating_mul(size_of::<Self::Element>() as u64))
     }
 
-    /// Gives all elements one value, through [`write`](Self::write). If it fails in the middle, a part is written.
+    /// Sets all elements to one value, using [`write`](Self::write). An error midway leaves some elements written.
     fn fill_all(&mut self, value: Self::Element) -> Result<()> {
         let chunk = vec![value; chunk_length::<Self::Element>().min(self.len())];
         for (first, count) in chunks::<Self::Element>(self.len()) {
@@ -115,8 +115,8 @@ pub trait DeviceBuffer {
         Ok(())
     }
 
-    /// Replaces all elements by those of `from`, through the host. Fails if it has another length. If it fails in the middle,
-    /// a part is written.
+    /// Replaces all elements with those of `from`, through the host. Fails if the lengths differ. An error midway
+    /// leaves some elements written.
     fn copy_all_from(
         &mut self,
         from: &mut impl DeviceBuffer<Element = Self::Element>,
@@ -141,13 +141,13 @@ fn chunk_length<T>() -> usize {
     (CHUNK / size_of::<T>().max(1)).max(1)
 }
 
-/// The chunks of so many elements: the first element of each, and how many it has.
+/// Splits `length` elements into chunks: the index of the first element and the count of each.
 fn chunks<T>(length: usize) -> impl Iterator<Item = (usize, usize)> {
     let step = chunk_length::<T>();
     (0..length).step_by(step).map(move |first| (first, step.min(length - first)))
 }
 
-/// What does not fit in any buffer becomes a range that it refuses.
+/// Saturates, so that an impossible range is out of bounds in every buffer.
 fn end(first: usize, count: usize) -> usize {
     first.saturating_add(count)
 }
@@ -196,7 +196,7 @@ impl<T: Pod, A: Allocate> DeviceBuffer for DeviceArray<T, A> {
         DeviceArray::write(self, first, from)
     }
 
-    /// The array belongs to `stream` afterwards.
+    /// The array belongs to `stream` from then on.
     fn with_device<R>(
         &mut self,
         _: Access,
@@ -230,7 +230,7 @@ impl<T: Pod> DeviceBuffer for crate::PinnedArray<T> {
         Ok(())
     }
 
-    /// For memory that is [mapped](crate::pinned::PinnedOptions::mapped). Waits on the host for earlier work, since pinned
+    /// For [mapped](crate::pinned::PinnedOptions::mapped) memory. Waits on the host for earlier work, since pinned
     /// memory is not ordered between streams.
     fn with_device<R>(
         &mut self,
@@ -242,7 +242,7 @@ impl<T: Pod> DeviceBuffer for crate::PinnedArray<T> {
         self.wait()?;
         let on_device = OnDevice::new(address, DeviceBuffer::size(self), stream);
         let done = catch_unwind(AssertUnwindSafe(|| work(on_device)));
-        // Work that failed, or panicked, may have enqueued a part.
+        // Even if the work failed or panicked, it may have enqueued a part.
         let recorded = match access {
             Access::Read => self.read_on(stream),
             Access::Update | Access::Overwrite => self.written_on(stream),

@@ -1,7 +1,7 @@
 //! The device's replica: a block, and the streams whose work uses it.
 //!
-//! A stream is known by its handle and its id. A handle may be given to another stream after its own was destroyed, and the
-//! default stream of a thread cannot be named by another thread; then the whole device is waited for instead.
+//! Streams are known by handle and id, as handles are reused. If a stream is gone, or is another thread's default
+//! stream, which this thread cannot name, we wait for the whole device instead.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{OwnedBlock, Pool, Request, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KnownStream {
     handle: StreamHandle,
-    /// `None` if the device could not tell: then it is taken for gone.
+    /// `None` if the device could not tell: the stream is then treated as gone.
     id: Option<StreamId>,
 }
 
@@ -24,25 +24,25 @@ impl KnownStream {
         Ok(Self { handle, id: Some(device.stream_id(handle)?) })
     }
 
-    /// Whether the handle still names the stream, for this thread.
+    /// Whether the handle still names the stream on this thread.
     fn is_there(self, device: &dyn Device) -> bool {
         self.id.is_some() && device.stream_id(self.handle).ok() == self.id
     }
 }
 
-/// The block of a buffer, and who uses it.
+/// The block of a buffer, and the streams that use it.
 #[derive(Debug)]
 pub(super) struct DeviceSide {
     block: OwnedBlock,
-    /// The stream of the last use that wrote; `None` after all work was waited for.
+    /// The stream of the last use that wrote; `None` once all work has been waited for.
     writer: Option<KnownStream>,
-    /// Streams of uses that read since.
+    /// Streams that have read since.
     readers: Vec<KnownStream>,
-    /// Advice on the block, to be taken back before it is another's.
+    /// Advice to undo before the block is passed on.
     advised: Vec<Advice>,
 }
 
-/// What takes advice back; `None` for what takes some back itself.
+/// The advice that undoes `advice`; `None` for advice that itself undoes another.
 fn undone(advice: Advice) -> Option<Advice> {
     match advice {
         Advice::ReadMostly => Some(Advice::NotReadMostly),
@@ -68,7 +68,7 @@ impl Drop for DeviceSide {
 }
 
 impl DeviceSide {
-    /// A block of `size` bytes, for `stream`.
+    /// Allocates a block of `size` bytes for `stream`.
     pub(super) fn allocate(
         pool: &Pool,
         size: u64,
@@ -85,7 +85,7 @@ impl DeviceSide {
         self.block.address()
     }
 
-    /// Says how the block, which is managed memory, will be used.
+    /// Advises the device how the block, which is managed memory, will be used.
     pub(super) fn advise(&mut self, advice: Advice) -> Result<()> {
         let device = self.block.allocator().device();
         let span = Span::new(self.block.address(), self.block.size())
@@ -108,8 +108,8 @@ impl DeviceSide {
         self.writer.into_iter().chain(self.readers.iter().copied())
     }
 
-    /// Orders an access on `stream` after earlier ones: a read after the last write, a write after everything. The host
-    /// waits only if one of the earlier streams is gone.
+    /// Orders an access on `stream` after earlier ones: a read after the last write, a write after all uses. Waits on
+    /// the host only if an earlier stream is gone.
     pub(super) fn order(
         &mut self,
         device: &Arc<dyn Device>,
@@ -136,7 +136,7 @@ impl DeviceSide {
         Ok(())
     }
 
-    /// A stream on which the last write is done before what is enqueued now.
+    /// Returns a stream whose newly enqueued work runs after the last write.
     pub(super) fn stream_after_write(&mut self, device: &dyn Device) -> Result<StreamHandle> {
         match self.writer {
             Some(writer) if writer.is_there(device) => Ok(writer.handle),
@@ -180,7 +180,7 @@ impl DeviceSide {
         Ok(())
     }
 
-    /// After all work that uses the block is done.
+    /// Resets the recorded uses, once all work that uses the block is done.
     fn forget_uses(&mut self, stream: StreamHandle) {
         self.block.reset_to(stream);
         self.writer = None;

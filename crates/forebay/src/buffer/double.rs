@@ -1,4 +1,4 @@
-//! Two buffers that take turns: the device works on one while the host fills the other.
+//! Double buffering: the device works on one buffer while the host fills the other.
 
 use bytemuck::Pod;
 
@@ -6,7 +6,7 @@ use super::memory::Memory;
 use super::typed::Buffer;
 use crate::Result;
 
-/// Two buffers of one length, the front one and the back one.
+/// Two buffers of equal length: front and back.
 ///
 /// ```
 /// use forebay::buffer::{Access, DoubleBuffer, Memory};
@@ -31,23 +31,23 @@ pub struct DoubleBuffer<T: Pod> {
 }
 
 impl<T: Pod> DoubleBuffer<T> {
-    /// Two buffers of `length` elements each.
+    /// Allocates two buffers of `length` elements each.
     #[track_caller]
     pub fn new(memory: &Memory, length: usize) -> Result<Self> {
         Ok(Self { front: memory.buffer(length)?, back: memory.buffer(length)? })
     }
 
-    /// The buffer that is used.
+    /// The buffer in use.
     pub fn front(&mut self) -> &mut Buffer<T> {
         &mut self.front
     }
 
-    /// The buffer that is prepared.
+    /// The buffer being prepared.
     pub fn back(&mut self) -> &mut Buffer<T> {
         &mut self.back
     }
 
-    /// Makes the back buffer the front one. Copies and waits for nothing.
+    /// Swaps front and back. Neither copies nor waits.
     pub fn swap(&mut self) {
         core::mem::swap(&mut self.front, &mut self.back);
     }

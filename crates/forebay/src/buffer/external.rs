@@ -1,7 +1,7 @@
-//! Buffers over memory that the program brings: vectors, boxes, raw memory with a release callback, mapped files.
+//! Buffers over memory that the program supplies: vectors, boxes, raw memory with a release callback, mapped files.
 //!
-//! The memory is the host's replica. It stays where it is while the buffer lives, and is released when the buffer is
-//! dropped and the copies that use it are done: at once, at the manager's next call, or when the manager is dropped.
+//! The memory is the host's replica. It does not move while the buffer lives. It is released once the buffer is dropped
+//! and the copies that use it are done: at once, at the manager's next call, or when the manager is dropped.
 
 use core::panic::Location;
 use core::ptr::NonNull;
@@ -16,14 +16,14 @@ use crate::Result;
 
 /// # Memory of the program
 ///
-/// These buffers have their memory from the beginning, and begin as [`HostOnly`](super::BufferState::HostOnly). They
-/// cannot be [resized](Buffer::resize); compacting the host's side and, of memory that may only be read, every call that
-/// writes, is refused or does nothing, as its documentation says. What the device wrote is in the memory after
-/// [`host`](Buffer::host) or [`synchronize`](Buffer::synchronize), and not before.
+/// These buffers have host memory from the start, so they begin as [`HostOnly`](super::BufferState::HostOnly). They
+/// cannot be [resized](Buffer::resize), and their host memory cannot be compacted. On read-only memory, calls that
+/// write fail or do nothing, as documented there. What the device wrote reaches the memory with [`host`](Buffer::host)
+/// or [`synchronize`](Buffer::synchronize), not before.
 impl Memory {
-    /// A buffer whose host memory is that of `owner`: a vector, a box, a [`HostAllocation`](crate::host::HostAllocation).
-    /// Nothing is copied. The owner is dropped with the buffer, after copies that still use its memory, and at once if
-    /// this fails.
+    /// Makes a buffer whose host memory is that of `owner`: a vector, a box, a
+    /// [`HostAllocation`](crate::host::HostAllocation). Copies nothing. The owner is dropped with the buffer, once no
+    /// copy uses its memory, or at once if this fails.
     ///
     /// ```
     /// use forebay::buffer::Memory;
@@ -47,7 +47,7 @@ impl Memory {
         self.over_external(host, elements.len(), Location::caller())
     }
 
-    /// The same with memory that is only read: a shared slice, a constant. Calls that would write it, on either side, fail
+    /// As `wrap`, for read-only memory: a shared slice, a constant. Calls that would write it, on either side, fail
     /// with [`Error::ReadOnly`](crate::Error::ReadOnly); [`host`](Buffer::host), [`fetch`](Buffer::fetch) and
     /// [`map`](Buffer::map) with [`Access::Read`](super::Access::Read) read it.
     ///
@@ -77,17 +77,17 @@ impl Memory {
         self.over_external(host, elements.len(), Location::caller())
     }
 
-    /// A buffer whose host memory is `length` elements at `start`. `release` is called exactly once, on any thread: after
-    /// the buffer is dropped and copies that still use the memory are done, or before this returns an error. For memory
-    /// that is only lent, let it do nothing, or tell the lender.
+    /// Makes a buffer whose host memory is `length` elements at `start`. Calls `release` exactly once, on any thread:
+    /// once the buffer is dropped and no copy uses the memory, or before this returns an error. If the memory is only
+    /// lent, `release` may do nothing, or notify the lender.
     ///
-    /// A forked child does not call it for buffers of its parent, and nobody does after a device was lost that may still
-    /// use the memory.
+    /// A forked child does not call it for its parent's buffers, and it is never called after the loss of a device that
+    /// may still use the memory.
     ///
     /// # Safety
     ///
-    /// * Until `release` is called, `length` initialised elements are at `start`, which forebay may read and write, and
-    ///   nobody else does.
+    /// * Until `release` is called, `start` points to `length` initialised elements, which only forebay reads and
+    ///   writes.
     #[track_caller]
     pub unsafe fn wrap_raw_parts<T: Pod>(
         &self,
@@ -105,8 +105,8 @@ impl Memory {
         self.over_external(host, length, created_at)
     }
 
-    /// A buffer whose host memory is a file, mapped. Nothing is read before it is used. Fails if the file is not a whole
-    /// number of elements.
+    /// Makes a buffer whose host memory is a mapped file. Reads nothing until it is used. Fails if the file is not a
+    /// whole number of elements.
     ///
     /// ```
     /// # use forebay::buffer::Memory;
@@ -127,11 +127,10 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// * While the buffer lives nobody makes the file shorter: a use of what is gone ends the program with a signal
+    /// * Nothing truncates the file while the buffer lives: using the missing part ends the program with a signal
     ///   (`SIGBUS`), and no check beforehand can rule that out.
-    /// * Nobody else writes the file meanwhile: elements would change behind a shared reference. With
-    ///   [`FileMode::CopyOnWrite`](crate::host::FileMode::CopyOnWrite), too: pages that were not written here still show
-    ///   the file.
+    /// * Nothing else writes the file meanwhile: elements would change behind a shared reference. This includes
+    ///   [`FileMode::CopyOnWrite`](crate::host::FileMode::CopyOnWrite): pages not yet written here still show the file.
     #[cfg(feature = "host")]
     #[track_caller]
     pub unsafe fn map_file<T: Pod>(
@@ -163,7 +162,7 @@ impl Memory {
         self.over_external(host, size / element, created_at)
     }
 
-    /// A buffer over `host`, which is released if this fails.
+    /// Makes a buffer over `host`, which is released if this fails.
     fn over_external<T: Pod>(
         &self,
         host: HostMemory,

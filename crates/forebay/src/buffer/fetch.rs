@@ -1,4 +1,4 @@
-//! Waiting for the host's replica without blocking: plain futures, for any executor.
+//! Futures that wait for the host's replica without blocking, for any executor.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -22,24 +22,24 @@ struct Signal {
     waker: Mutex<Option<Waker>>,
 }
 
-/// A future of elements in host memory, made by [`Buffer::fetch`]. Copies begin when it is first polled; the device wakes
-/// it when they are done.
+/// A future of elements in host memory, made by [`Buffer::fetch`]. The first poll starts the copies; the device wakes
+/// the task when they are done.
 ///
-/// A poll waits in three cases: the device runs no host functions, its memory is the host's own, or copies to the device
-/// still read host memory.
+/// A poll blocks in three cases: the device cannot run host functions, its memory is the host's own, or copies to the
+/// device still read host memory.
 ///
-/// Dropping it early is safe: copies under way end in memory that stays, and what they bring is copied again when it is
+/// Dropping it early is safe: copies in flight finish in memory that stays valid, and their data is copied again when
 /// needed.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Fetch<'a, T: Pod> {
-    /// `None` once it was ready.
+    /// `None` after completion.
     slice: Option<BufferSlice<'a, T>>,
     signal: Option<Arc<Signal>>,
 }
 
 impl<T: Pod> Buffer<T> {
-    /// The elements in host memory, when the copies that they need are done: a future, for any executor.
+    /// Returns the elements in host memory once their copies are done, as a future for any executor.
     ///
     /// ```
     /// # use forebay::buffer::Memory;
@@ -65,14 +65,14 @@ impl<T: Pod> Buffer<T> {
 }
 
 impl<'a, T: Pod> Fetch<'a, T> {
-    /// Enqueues the copies and asks for a signal after them. `None` if a wait is what is left.
+    /// Enqueues the copies and requests a signal after them. `None` if a blocking wait is needed.
     fn start(slice: &mut BufferSlice<'a, T>) -> Result<Option<Arc<Signal>>> {
         slice.raw.start_host(bytes_of::<T>(&slice.elements), slice.raw.access_of_guard())?;
         let signal = Arc::<Signal>::default();
         let sent = Arc::clone(&signal);
         let task = move || {
             sent.done.store(true, Ordering::Release);
-            // Woken without the lock: an executor may poll at once.
+            // Wake without holding the lock: an executor may poll at once.
             let waker = lock(&sent.waker).take();
             if let Some(waker) = waker {
                 waker.wake();
@@ -113,7 +113,7 @@ impl<'a, T: Pod> Fetch<'a, T> {
     }
 }
 
-// Nothing in it is pinned.
+// Nothing in it is structurally pinned.
 impl<T: Pod> Unpin for Fetch<'_, T> {}
 
 impl<'a, T: Pod> Future for Fetch<'a, T> {

@@ -1,4 +1,4 @@
-//! Structure of arrays: the elements of one field of a buffer of structures, as a buffer of their own, and back.
+//! Structure of arrays: copies one field of a buffer of structures to a buffer of its own, and back.
 //!
 //! ```text
 //!   array of structures     |x y z m|x y z m|x y z m|...      Buffer<Particle>
@@ -57,7 +57,7 @@ impl<S, T> fmt::Debug for Field<S, T> {
 }
 
 impl<S: Pod, T: Pod> Field<S, T> {
-    /// The field at `offset` bytes (`core::mem::offset_of!`). Fails if it does not end within the structure.
+    /// The field at `offset` bytes (`core::mem::offset_of!`). Fails if it does not fit within the structure.
     pub fn at(offset: usize) -> Result<Self> {
         if size_of::<T>() == 0
             || offset.checked_add(size_of::<T>()).is_none_or(|end| end > size_of::<S>())
@@ -70,7 +70,7 @@ impl<S: Pod, T: Pod> Field<S, T> {
         Ok(Self { offset, types: PhantomData })
     }
 
-    /// Copies the field of every structure to `to`. Fails if it has another length.
+    /// Copies the field of every structure to `to`. Fails if the lengths differ.
     pub fn gather(&self, from: &[S], to: &mut [T]) -> Result<()> {
         check_length(from.len(), to.len())?;
         let rows = bytemuck::cast_slice::<S, u8>(from).chunks_exact(size_of::<S>());
@@ -81,7 +81,7 @@ impl<S: Pod, T: Pod> Field<S, T> {
         Ok(())
     }
 
-    /// Copies `from` to the field of every structure; the other fields stay. Fails if it has another length.
+    /// Copies `from` to the field of every structure and leaves other fields alone. Fails if the lengths differ.
     pub fn scatter(&self, from: &[T], to: &mut [S]) -> Result<()> {
         check_length(to.len(), from.len())?;
         let rows = bytemuck::cast_slice_mut::<S, u8>(to).chunks_exact_mut(size_of::<S>());
@@ -110,7 +110,7 @@ fn check_length(structures: usize, elements: usize) -> Result<()> {
 
 /// # Structure of arrays
 impl<S: Pod> Buffer<S> {
-    /// Copies one field of every structure to `to`: on the device, on `stream`, where both are of one device and the
+    /// Copies one field of every structure to `to`: on the device, on `stream`, if both buffers share a device and the
     /// structures are current there; else on the host. Fails if `to` has another length.
     ///
     /// ```
@@ -134,13 +134,13 @@ impl<S: Pod> Buffer<S> {
         if to.raw.gather_on_device(&mut self.raw, strides, stream)? {
             return Ok(());
         }
-        // The host's side of the structures first: if it fails, nothing was changed.
+        // Get the host's structures first: if that fails, nothing has changed.
         let from = self.host()?;
         field.gather(from, &mut to.map(Access::Overwrite)?)
     }
 
-    /// Copies `from` to one field of every structure; the other fields stay. On the device, on `stream`, where both are of
-    /// one device and `from` is current there; else on the host. Fails if `from` has another length.
+    /// Copies `from` to one field of every structure and leaves other fields alone: on the device, on `stream`, if both
+    /// buffers share a device and `from` is current there; else on the host. Fails if `from` has another length.
     pub fn copy_field_from<T: Pod>(
         &mut self,
         field: Field<S, T>,

@@ -1,7 +1,6 @@
-//! What is counted of one buffer: its memory, and what was copied, how fast and when last.
+//! Statistics of one buffer: its memory, and its copies with their speed and last use.
 //!
-//! The clock is read where a copy is issued, and nowhere else. How long a copy took is measured by the device: see
-//! `host_use.rs`.
+//! Reads the clock only when a copy is issued. The device measures how long copies take: see `host_use.rs`.
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +8,10 @@ use std::time::Instant;
 
 use forebay_core::Replica;
 
-/// The counters of a buffer, which its manager reads too.
+/// The counters of a buffer, shared with its manager.
 #[derive(Debug)]
 pub(super) struct Figures {
-    /// What times are counted from.
+    /// The origin of all times here.
     since: Instant,
     host: AtomicU64,
     device: AtomicU64,
@@ -28,7 +27,7 @@ struct Direction {
     /// In nanoseconds.
     time: AtomicU64,
     fastest: AtomicU64,
-    /// When the last copy was issued, in nanoseconds and never 0; 0 if there was none.
+    /// When the last copy was issued, in nanoseconds and at least 1; 0 if there was none.
     last: AtomicU64,
 }
 
@@ -63,7 +62,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// In bytes a second; `None` for no time at all.
+/// Bytes per second; `None` if `time` is zero.
 fn bandwidth(bytes: u64, time: Duration) -> Option<u64> {
     let per_second = u128::from(bytes).saturating_mul(1_000_000_000);
     Some(u64::try_from(per_second.checked_div(time.as_nanos())?).unwrap_or(u64::MAX))
@@ -94,9 +93,9 @@ impl Figures {
         direction.last.store(now, Ordering::Relaxed);
     }
 
-    /// Counts how long a copy took, after its end was seen.
+    /// Adds the duration of a copy that is known to have ended.
     pub(super) fn count_time(&self, to: Replica, bytes: u64, time: Duration) {
-        // A device that cannot tell the two events apart has not timed the copy.
+        // The device's clock could not resolve the copy, so it is not timed.
         let Some(bandwidth) = bandwidth(bytes, time) else { return };
         let direction = self.direction(to);
         direction.timed_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -116,10 +115,10 @@ impl Figures {
 
 /// Copies in one direction.
 ///
-/// Copies of 64 KiB and more are timed, by events on the device before and after the copy: what the stream did earlier is
-/// not in the time, and neither is how late anybody looked. The time of a copy is counted once its end was seen: by the
-/// next copy or host access that waits, or when the buffer is dropped. Smaller copies are counted and not timed, because
-/// two events would cost a noticeable part of them.
+/// Copies of 64 KiB and more are timed with device events before and after the copy. So the time includes neither
+/// earlier work of the stream nor any delay in noticing the end. It is counted once the end is noticed: by the next
+/// copy or host access that waits, or when the buffer is dropped. Smaller copies are counted but not timed: two events
+/// would add noticeably to their cost.
 ///
 /// ```
 /// use forebay::StreamHandle;
@@ -138,29 +137,29 @@ impl Figures {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CopyFigures {
-    /// How many copies.
+    /// Number of copies.
     pub copies: u64,
-    /// How many bytes in all.
+    /// Total bytes copied.
     pub bytes: u64,
-    /// How many bytes of these were in copies that were timed.
+    /// Bytes in timed copies.
     pub timed_bytes: u64,
-    /// How long the timed copies took on the device, added up.
+    /// Total device time of the timed copies.
     pub time: Duration,
-    /// The bandwidth of the fastest timed copy, in bytes a second; 0 if none was timed. In the
-    /// [totals](super::MemoryTotals) of a manager this is the measured limit of the direction: the most that was seen,
-    /// not what the hardware could do.
+    /// The bandwidth of the fastest timed copy, in bytes per second; 0 if none was timed. In the
+    /// [totals](super::MemoryTotals) of a manager this is the measured limit of the direction: the best observed, not
+    /// the hardware's peak.
     pub fastest: u64,
-    /// When the last copy was issued: `last.map(|last| last.elapsed())` is how long the direction was not used.
+    /// When the last copy was issued: `last.map(|last| last.elapsed())` is how long the direction has been idle.
     pub last: Option<Instant>,
 }
 
-/// The memory and the copies of a buffer, or of all buffers of a manager.
+/// Memory and copies of a buffer, or of all buffers of a manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BufferFigures {
-    /// Bytes of host memory now.
+    /// Current bytes of host memory.
     pub host_bytes: u64,
-    /// Bytes of device memory now.
+    /// Current bytes of device memory.
     pub device_bytes: u64,
     /// Copies from the device to the host.
     pub to_host: CopyFigures,
@@ -169,8 +168,8 @@ pub struct BufferFigures {
 }
 
 impl BufferFigures {
-    /// When the last copy was issued, in either direction. A use that copies nothing leaves no trace, since it would cost
-    /// more than the use.
+    /// When the last copy was issued, in either direction. A use without a copy is not recorded: recording it would
+    /// cost more than the use.
     pub fn last_copy(&self) -> Option<Instant> {
         self.to_host.last.max(self.to_device.last)
     }
@@ -184,13 +183,13 @@ impl BufferFigures {
 }
 
 impl CopyFigures {
-    /// The bandwidth of the timed copies together, in bytes a second; `None` if none was timed.
+    /// The average bandwidth of the timed copies, in bytes per second; `None` if none was timed.
     pub fn bandwidth(&self) -> Option<u64> {
         bandwidth(self.timed_bytes, self.time)
     }
 
-    /// The bandwidth as a part of a limit in bytes a second, such as the [`fastest`](Self::fastest) copy of the manager;
-    /// `None` if no copy was timed or the limit is 0.
+    /// The bandwidth as a fraction of a limit in bytes per second, such as the manager's [`fastest`](Self::fastest)
+    /// copy; `None` if no copy was timed or the limit is 0.
     pub fn utilization(&self, limit: u64) -> Option<f64> {
         let bandwidth = self.bandwidth().filter(|_| limit != 0)?;
         Some(bandwidth as f64 / limit as f64)

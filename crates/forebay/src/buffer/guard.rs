@@ -1,4 +1,4 @@
-//! What a buffer hands out: a view of the host's replica, and a place on the device.
+//! What a buffer lends out: a view of the host's replica, and an address on the device.
 
 use core::ops::{Deref, DerefMut, Range};
 
@@ -10,14 +10,14 @@ use super::raw::RawBuffer;
 use crate::Result;
 
 /// Elements of a buffer in host memory, to read and write. The first mutable use marks them as newer than the device's;
-/// a guard that is only read through marks nothing.
+/// reading marks nothing.
 ///
-/// Memory that may only be read ([`Memory::wrap_read_only`](super::Memory::wrap_read_only)) has such guards too, by
+/// Read-only memory ([`Memory::wrap_read_only`](super::Memory::wrap_read_only)) has such guards too, made by
 /// [`Buffer::map`](super::Buffer::map) with [`Access::Read`](super::Access::Read) and by
-/// [`Buffer::fetch`](super::Buffer::fetch). They show all elements to read, and none to write: a mutable use gets an empty
-/// slice, and [`try_mut`](Self::try_mut) the error.
+/// [`Buffer::fetch`](super::Buffer::fetch). They read all elements and write none: a mutable use gets an empty slice,
+/// and [`try_mut`](Self::try_mut) an error.
 ///
-/// The buffer is borrowed while the guard lives, so that nothing copies the elements meanwhile:
+/// The guard borrows the buffer, so that nothing copies the elements meanwhile:
 ///
 /// ```compile_fail,E0499
 /// # use forebay::buffer::Memory;
@@ -39,14 +39,14 @@ pub struct HostMut<'a, T: Pod> {
 }
 
 impl<'a, T: Pod> HostMut<'a, T> {
-    /// The caller has acquired `elements` on the host, for writing unless they may only be read.
+    /// The caller has acquired `elements` on the host, for writing unless they are read-only.
     pub(super) fn new(raw: &'a mut RawBuffer, elements: Range<usize>) -> Self {
         Self { raw, elements, marked: false, element: core::marker::PhantomData }
     }
 }
 
 impl<T: Pod> HostMut<'_, T> {
-    /// The elements, to write. Fails with [`Error::ReadOnly`](crate::Error::ReadOnly) where they may only be read.
+    /// The elements, to write. Fails with [`Error::ReadOnly`](crate::Error::ReadOnly) if they are read-only.
     ///
     /// ```
     /// use forebay::Error;
@@ -92,20 +92,20 @@ impl<T: Pod> DerefMut for HostMut<'_, T> {
     }
 }
 
-/// The bytes of elements.
+/// The byte range of elements.
 pub(super) fn bytes_of<T>(elements: &Range<usize>) -> Range<u64> {
     let size = size_of::<T>() as u64;
     let byte = |index: usize| (index as u64).saturating_mul(size);
     byte(elements.start)..byte(elements.end)
 }
 
-/// Elements of a replica. The memory is aligned for the type, so that the cast succeeds.
+/// Elements of a replica. The memory is aligned for the type, so the cast succeeds.
 pub(super) fn elements_of<'a, T: Pod>(bytes: &'a [u8], elements: &Range<usize>) -> &'a [T] {
     let part = bytes.get(within::<T>(elements)).unwrap_or_default();
     bytemuck::try_cast_slice(part).unwrap_or_default()
 }
 
-/// The same, to write.
+/// The same, mutable.
 pub(super) fn elements_of_mut<'a, T: Pod>(
     bytes: &'a mut [u8],
     elements: &Range<usize>,
@@ -121,8 +121,8 @@ fn within<T>(elements: &Range<usize>) -> Range<usize> {
 
 /// Elements of a buffer in device memory, current and ordered for work on one stream.
 ///
-/// Work that is enqueued on that stream from now on may use them. The buffer is borrowed as long as this lives; work that
-/// is enqueued later, through an address that was kept, is not ordered with what the buffer does then.
+/// Work enqueued on that stream from now on may use them. This borrows the buffer: work enqueued after it is dropped,
+/// through a saved address, is not ordered with later uses of the buffer.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "the address is for a kernel"]
 pub struct OnDevice<'a> {
@@ -133,17 +133,17 @@ pub struct OnDevice<'a> {
 }
 
 impl OnDevice<'_> {
-    /// So many bytes at `address`, for types that implement [`DeviceBuffer`](super::DeviceBuffer) over memory of their own.
+    /// `size` bytes at `address`, for types that implement [`DeviceBuffer`](super::DeviceBuffer) over their own memory.
     pub fn new(address: Address, size: Bytes, stream: StreamHandle) -> Self {
         Self { address, size, stream, buffer: core::marker::PhantomData }
     }
 
-    /// Where the first element is.
+    /// The address of the first element.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// How many bytes the elements have.
+    /// The size of the elements in bytes.
     pub fn size(&self) -> Bytes {
         self.size
     }

@@ -1,5 +1,5 @@
-//! Host memory of a buffer, at one address until it is dropped: zeroed memory of the heap, or memory that the program
-//! brought.
+//! Host memory of a buffer, at a fixed address until it is dropped: zeroed heap memory, or memory that the program
+//! supplied.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -11,15 +11,15 @@ use forebay_hal::{Call, invalid};
 use crate::callback::Callbacks;
 use crate::{Error, Result};
 
-/// Enough for every vector instruction, and a cache line.
+/// A cache line, and enough for every vector instruction.
 pub(super) const SMALLEST_ALIGNMENT: usize = 64;
 
-/// Whose the memory is.
+/// Who owns the memory.
 enum Owner {
-    /// Forebay's, from the host's heap, which gave this. Large memory comes from the system page by page, when it is
-    /// first touched.
+    /// Forebay owns it; this pointer is from the host's heap. The system provides large memory page by page, on first
+    /// touch.
     Heap(NonNull<u8>, Layout),
-    /// The program's. Calling it releases the memory; `None` once it was called.
+    /// The program owns it. Calling this releases it; `None` afterwards.
     Program(Option<Release>),
 }
 
@@ -46,14 +46,14 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// `size` zeroed bytes. Fails where the host has not so much.
+    /// Allocates `size` zeroed bytes. Fails if the host is out of memory.
     pub(super) fn zeroed(size: usize, alignment: Alignment) -> Result<Self> {
         let align = usize::try_from(alignment.get()).unwrap_or(usize::MAX).max(SMALLEST_ALIGNMENT);
         let refused = || {
             let (given, allowed) = (format!("{size} B"), "less than the host's free memory");
             Error::Device(invalid(Call::Allocate, "size", given, allowed))
         };
-        // Aligned here: asked for an alignment of its own, the heap writes the zeros itself, which touches every page.
+        // Align here: given an alignment, the heap would write the zeros itself, which touches every page.
         let room = size.checked_add(align - 1).ok_or_else(refused)?;
         let layout = Layout::from_size_align(room, 1).map_err(|_| refused())?;
         // SAFETY: the size is not zero, because the alignment is 64 at least.
@@ -64,12 +64,12 @@ impl HostMemory {
         Ok(Self { start, size, owner, permission })
     }
 
-    /// Memory of the program, which `release` releases. It is called once, when this is dropped; a panic ends there.
+    /// Wraps memory of the program. Dropping this calls `release` once and catches a panic of it.
     ///
     /// # Safety
     ///
-    /// * Until `release` is called, `size` initialised bytes are at `start`, and nobody else writes them; with
-    ///   [`Permission::ReadWrite`] nobody else reads them either, and they may be written.
+    /// * Until `release` is called, `size` initialised bytes are at `start`, and nothing else writes them; with
+    ///   [`Permission::ReadWrite`] nothing else reads them either, and they may be written.
     pub(super) unsafe fn external(
         start: NonNull<u8>,
         size: usize,
@@ -87,7 +87,7 @@ impl HostMemory {
         self.size
     }
 
-    /// Whether it is the program's, so that it stays where it is and is not replaced.
+    /// Whether the program owns it, so that it must not be moved or replaced.
     pub(super) fn is_external(&self) -> bool {
         matches!(self.owner, Owner::Program(_))
     }
@@ -107,7 +107,7 @@ impl HostMemory {
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.size) }
     }
 
-    /// The bytes, to write. None of memory that may only be read.
+    /// The bytes, to write. Empty for read-only memory.
     ///
     /// # Safety
     ///
@@ -137,7 +137,7 @@ impl Drop for HostMemory {
             // SAFETY: allocated by `zeroed` with this layout.
             Owner::Heap(heap, layout) => unsafe { dealloc(heap.as_ptr(), *layout) },
             Owner::Program(release) => {
-                // A panic has reached the panic hook; nobody else is left to report it to.
+                // The panic hook has reported the panic; a drop cannot report it further.
                 let _ = release.take().and_then(|release| Callbacks::default().call(release));
             }
         }

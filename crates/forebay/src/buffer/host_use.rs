@@ -1,4 +1,4 @@
-//! Copies under way that touch host memory, and how long they took.
+//! Copies in flight that touch host memory, and their durations.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use forebay_hal::{self as hal, Call, Device, Event, EventKind, StreamHandle};
 use super::figures::Figures;
 use crate::retry::retry_once;
 
-/// Copies of fewer bytes are not timed. At this size a copy takes some 10 us, and the one event more that timing needs
-/// about 1 us. Tests time nearly all copies, so that injected faults strike there too.
+/// Smallest copy, in bytes, that is timed. A copy of this size takes some 10 us, the extra event about 1 us. Tests time
+/// nearly all copies, so that injected faults strike there too.
 const TIMED_FROM: u64 = if cfg!(test) { 512 } else { 64 << 10 };
 
-/// Work under way that reads or writes host memory.
+/// Work in flight that reads or writes host memory.
 #[derive(Debug)]
 pub(super) struct HostUse {
-    /// After that work; `None` if the device had none to give, so that the whole device is waited for.
+    /// Recorded after that work; `None` if the device had no event to give, in which case we wait for the whole device.
     event: Option<Event>,
     timed: Option<TimedCopy>,
 }
@@ -23,15 +23,15 @@ pub(super) struct HostUse {
 /// A copy that is timed.
 #[derive(Debug)]
 pub(super) struct TimedCopy {
-    /// Before it.
+    /// Recorded before it.
     start: Event,
     to: Replica,
     bytes: u64,
 }
 
 impl TimedCopy {
-    /// Before a copy of so many bytes is enqueued on `stream`. `None` if it is not worth timing, or the device does not:
-    /// then it goes untimed.
+    /// Starts timing a copy of `bytes` about to be enqueued on `stream`. `None` if it is too small to time or the
+    /// device cannot time it.
     pub(super) fn start(
         device: &Arc<dyn Device>,
         stream: StreamHandle,
@@ -48,7 +48,7 @@ impl TimedCopy {
 }
 
 impl HostUse {
-    /// What was enqueued on `stream` so far: a copy, timed or not.
+    /// Tracks everything enqueued on `stream` so far: a copy, timed or not.
     pub(super) fn on(
         device: &Arc<dyn Device>,
         stream: StreamHandle,
@@ -64,7 +64,7 @@ impl HostUse {
         Self { event, timed }
     }
 
-    /// Counts how long the copy took, which is done.
+    /// Counts the duration of the copy, which is done.
     pub(super) fn count_time(&self, figures: &Figures) {
         if let (Some(end), Some(TimedCopy { start, to, bytes })) = (&self.event, &self.timed)
             && let Ok(time) = end.since(start)
@@ -90,7 +90,7 @@ impl HostUse {
         })
     }
 
-    /// Whether the work is done, as far as that can be known without waiting.
+    /// Whether the work is known to be done, without waiting.
     pub(super) fn is_done(&self) -> bool {
         let done = |event: &Event| matches!(event.query(), Ok(hal::Progress::Done));
         self.event.as_ref().is_some_and(done)

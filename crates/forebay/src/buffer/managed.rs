@@ -1,4 +1,4 @@
-//! Buffers in managed memory, which the driver moves to where it is used.
+//! Buffers in managed memory, which the driver migrates to where it is used.
 
 #[cfg(feature = "host")]
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::{Pool, PoolOptions, Settings};
 
 /// # Managed memory
 impl Memory {
-    /// A manager of buffers in managed memory: one replica that the driver moves to where it is used. Fails with
-    /// [`Unsupported`](hal::Error::Unsupported) if `device` has none.
+    /// Makes a manager of buffers in managed memory: one replica, which the driver migrates to where it is used. Fails
+    /// with [`Unsupported`](hal::Error::Unsupported) if `device` has none.
     ///
-    /// Worth it for data of which host and device each touch a part that is not known beforehand. Where it is known,
-    /// ordinary buffers copy just that, at the full speed of the bus.
+    /// Use it if host and device each touch an unpredictable part of the data. If that part is known, ordinary
+    /// buffers copy just that, at full bus speed.
     ///
     /// ```
     /// use forebay::buffer::{Advice, Memory, Replica};
@@ -44,14 +44,14 @@ impl Memory {
     pub fn managed(device: &impl ToDevice) -> Result<Self> {
         let device = device.to_device();
         let source = Arc::new(ManagedSource::new(Arc::clone(&device))?);
-        // Other settings of the environment, such as guard pages, are for memory that the pool maps itself.
+        // Other settings of the environment, such as guard pages, apply to memory that the pool maps itself.
         Settings::from_environment()?.switch_on_leak_aids();
         let pool = PoolOptions::new().build_from(&device, source)?;
         Ok(Self::with(&pool, Migration::Driver))
     }
 
-    /// As [`managed`](Self::managed); on a device without managed memory a manager of ordinary buffers, which copy whole
-    /// ranges instead, and to which advice means nothing.
+    /// As [`managed`](Self::managed). On a device without managed memory, makes a manager of ordinary buffers instead,
+    /// which copy whole ranges and ignore advice.
     #[cfg(feature = "host")]
     pub fn managed_or_emulated(device: &impl ToDevice) -> Result<Self> {
         let device = device.to_device();
@@ -61,7 +61,7 @@ impl Memory {
         Ok(Self::with(&Pool::new(&device)?, Migration::Emulated))
     }
 
-    /// Whether the driver moves the buffers' data. False for ordinary buffers, also if they
+    /// Whether the driver migrates the buffers' data. False for ordinary buffers, even if they
     /// [emulate](Self::managed_or_emulated) managed memory.
     pub fn is_managed(&self) -> bool {
         self.migration() == Migration::Driver
@@ -70,17 +70,17 @@ impl Memory {
 
 /// # Managed memory
 impl<T: Pod> Buffer<T> {
-    /// Says how the buffer will be used, until it is dropped or resized. It changes where data is, never what it is. Fails
-    /// with [`Unsupported`](hal::Error::Unsupported) for a buffer that is not of [`Memory::managed`]; does nothing for one
-    /// that emulates it.
+    /// Advises the driver how the buffer will be used, until it is dropped or resized. This affects where data lives,
+    /// never its value. Fails with [`Unsupported`](hal::Error::Unsupported) unless the buffer is from
+    /// [`Memory::managed`]; does nothing for one that emulates it.
     pub fn advise(&mut self, advice: Advice) -> Result<()> {
         self.raw.advise(advice)
     }
 
-    /// Moves the data to where it will be used next, in the order of `stream`. Does not wait.
+    /// Migrates the data to where it will be used next, in the order of `stream`. Does not wait.
     ///
-    /// An ordinary buffer copies what the device lacks; towards the host it does nothing, since the host's copy begins by
-    /// [`fetch`](Self::fetch).
+    /// An ordinary buffer copies what the device lacks. Towards the host it does nothing: use [`fetch`](Self::fetch) to
+    /// start that copy.
     pub fn prefetch(&mut self, to: Replica, stream: StreamHandle) -> Result<()> {
         self.raw.prefetch(to, stream.resolved())
     }

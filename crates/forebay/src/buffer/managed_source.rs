@@ -8,7 +8,7 @@ use forebay_hal::{
     VirtualMemory,
 };
 
-/// The managed memory of a device. The host reads and writes it at the device's addresses.
+/// The managed memory of a device. The host accesses it at the device's addresses.
 #[derive(Debug)]
 pub(super) struct ManagedSource {
     device: Arc<dyn Device>,
@@ -16,7 +16,7 @@ pub(super) struct ManagedSource {
 }
 
 impl ManagedSource {
-    /// Refuses devices without managed memory.
+    /// Fails for devices without managed memory.
     pub(super) fn new(device: Arc<dyn Device>) -> Result<Self> {
         let mut descriptor = device.descriptor().clone();
         descriptor.check_process(Call::Open)?;
@@ -61,7 +61,7 @@ unsafe impl MemorySource for ManagedSource {
         if address.is_aligned_to(self.segment_granule().alignment()) {
             return Ok(address);
         }
-        // No driver was seen to do this.
+        // No known driver does this.
         // SAFETY: it was just allocated, and nothing else knows of it.
         unsafe { managed.free_managed(address) }?;
         let missing = format!("managed memory at whole pages: the driver gave {address}");

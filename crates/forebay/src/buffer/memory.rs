@@ -1,4 +1,4 @@
-//! The manager: it makes buffers and knows which are live.
+//! The manager, which makes buffers and lists the live ones.
 
 use core::any::type_name;
 use core::panic::Location;
@@ -22,7 +22,7 @@ use crate::monitor::{BufferCopies, BufferManager, Part, ProcessSnapshot, provide
 use crate::sync::fork::ForkSafeMutex;
 use crate::{Pool, Result};
 
-/// Makes buffers on one device, with memory from a pool. Clones are the same manager.
+/// Makes buffers on one device, with memory from a pool. Clones share the same manager.
 ///
 /// ```
 /// use forebay::buffer::Memory;
@@ -43,7 +43,7 @@ pub struct Memory {
 
 #[derive(Debug)]
 struct Manager {
-    /// Made when it is first asked for.
+    /// Created on first use.
     #[cfg(feature = "host")]
     transfers: std::sync::OnceLock<crate::TransferEngine>,
     store: Arc<Store>,
@@ -53,7 +53,7 @@ struct Manager {
 /// The buffers of all managers of the process.
 static REGISTRIES: ForkSafeMutex<Vec<Weak<Registry>>> = ForkSafeMutex::new(Vec::new());
 
-/// The live buffers of the whole process, those of each manager from the oldest on: at the end of a program, its leaks.
+/// The live buffers of the process, grouped by manager, oldest first. At the end of a program, its leaks.
 ///
 /// ```standalone_crate
 /// use forebay::HostDevice;
@@ -73,17 +73,17 @@ pub fn leaks() -> Vec<LiveBuffer> {
     registries().iter().flat_map(|registry| registry.live()).collect()
 }
 
-/// The shared buffers that the whole process has.
+/// The shared buffers of the whole process.
 pub(crate) fn leaked_shared() -> Vec<LiveShared> {
     registries().iter().flat_map(|registry| registry.live_shared()).collect()
 }
 
-/// What became of the buffers of each line of the program, by manager.
+/// Statistics of the buffers made by each line of the program, by manager.
 pub(crate) fn lines() -> Vec<LineFigures> {
     registries().iter().flat_map(|registry| registry.lines()).collect()
 }
 
-/// Those of managers that this process made: a forked child has none of its parent's.
+/// Registries of managers made by this process; a forked child has none of its parent's.
 fn registries() -> Vec<Arc<Registry>> {
     let registries = REGISTRIES.lock();
     registries.iter().filter_map(Weak::upgrade).filter(|registry| registry.is_ours()).collect()
@@ -111,17 +111,17 @@ fn show(snapshot: &mut ProcessSnapshot) {
 }
 
 impl Memory {
-    /// A manager on `device`, with a pool of its own.
+    /// Makes a manager on `device`, with its own pool.
     pub fn new(device: &impl ToDevice) -> Result<Self> {
         Ok(Self::over(&Pool::new(device)?))
     }
 
-    /// A manager whose device memory is from `pool`.
+    /// Makes a manager that takes device memory from `pool`.
     pub fn over(pool: &Pool) -> Self {
         Self::with(pool, Migration::Copies)
     }
 
-    /// A manager whose buffers' data is moved by `migration`.
+    /// Makes a manager whose buffers' data `migration` moves.
     pub(super) fn with(pool: &Pool, migration: Migration) -> Self {
         pool.settings().switch_on_leak_aids();
         provide(Part::Buffers, show);
@@ -138,13 +138,13 @@ impl Memory {
         Self { shared: Arc::new(manager) }
     }
 
-    /// A manager on the host alone: buffers have one replica, and nothing is ever copied.
+    /// Makes a manager on the host alone: buffers have one replica and are never copied.
     #[cfg(feature = "host")]
     pub fn host() -> Result<Self> {
         Self::new(&crate::HostDevice::open()?)
     }
 
-    /// The pool that device memory is from.
+    /// The pool that provides device memory.
     pub fn pool(&self) -> &Pool {
         &self.shared.store.pool
     }
@@ -158,8 +158,8 @@ impl Memory {
         self.shared.store.device()
     }
 
-    /// The engine that copies between host memory and arrays of the device, made with the default options when it is
-    /// first asked for.
+    /// The engine that copies between host memory and arrays of the device, created on first use with the default
+    /// options.
     #[cfg(feature = "host")]
     pub fn transfers(&self) -> Result<&crate::TransferEngine> {
         if let Some(engine) = self.shared.transfers.get() {
@@ -169,13 +169,13 @@ impl Memory {
         Ok(self.shared.transfers.get_or_init(|| engine))
     }
 
-    /// A buffer of `length` elements, all zero. It has no memory until it is used, on either side.
+    /// Makes a buffer of `length` zeros. It takes no memory, on either side, until it is used.
     #[track_caller]
     pub fn buffer<T: Pod>(&self, length: usize) -> Result<Buffer<T>> {
         self.enter(length, None, Location::caller())
     }
 
-    /// Makes a buffer, over `host` if it has memory already, and enters it in the registry.
+    /// Makes a buffer, over `host` if given, and registers it.
     pub(super) fn enter<T: Pod>(
         &self,
         length: usize,
@@ -186,7 +186,7 @@ impl Memory {
         let size = size_of_elements::<T>(length)?;
         self.shared.store.sweep();
         let least = match self.migration() {
-            // The driver moves and advises whole pages, which no two buffers share.
+            // The driver migrates and advises whole pages, so no two buffers may share one.
             Migration::Driver => Alignment::HOST_PAGE,
             Migration::Copies | Migration::Emulated => Alignment::ONE,
         };
@@ -203,7 +203,7 @@ impl Memory {
         Ok(Buffer::new(raw, length, self.shared.registry.enter(record)))
     }
 
-    /// A buffer with the elements of `from`, on the host.
+    /// Makes a buffer with the elements of `from`, on the host.
     #[track_caller]
     pub fn buffer_from<T: Pod>(&self, from: &[T]) -> Result<Buffer<T>> {
         let mut buffer = self.buffer(from.len())?;
@@ -211,14 +211,14 @@ impl Memory {
         Ok(buffer)
     }
 
-    /// The live buffers, the oldest first: what a program that has ended its work still holds. None in a forked child, of
-    /// the parent's.
+    /// The live buffers, oldest first: at the end of a program, its leaks. In a forked child, empty for the parent's
+    /// manager.
     pub fn live_buffers(&self) -> Vec<LiveBuffer> {
         self.shared.registry.live()
     }
 
-    /// The [shared buffers](crate::named) that this process has by this manager, the oldest first. None in a forked child, of
-    /// the parent's.
+    /// The [shared buffers](crate::named) that this process holds through this manager, oldest first. In a forked
+    /// child, empty for the parent's manager.
     ///
     /// ```
     /// # use forebay::buffer::Memory;
@@ -236,7 +236,7 @@ impl Memory {
         self.shared.registry.live_shared()
     }
 
-    /// Enters a shared buffer, by its name and the type of its elements, and how many and how many bytes they are.
+    /// Registers a shared buffer with its name, element type, length and size in bytes.
     pub(crate) fn enter_shared(
         &self,
         names: (&str, &str),
@@ -246,7 +246,7 @@ impl Memory {
         self.shared.registry.enter_shared(names, sizes, created_at)
     }
 
-    /// What the buffers add up to. All zero in a forked child.
+    /// The totals of all buffers. All zero in a forked child.
     pub fn totals(&self) -> MemoryTotals {
         if self.device().descriptor().is_inherited() {
             return MemoryTotals::default();

@@ -1,12 +1,12 @@
-//! Who moves the data of buffers.
+//! How the data of buffers moves.
 
-/// Who moves data to where it is used.
+/// What moves data to where it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "host"), expect(dead_code))]
 pub(super) enum Migration {
-    /// The buffers, by copies.
+    /// The buffers, by copying.
     Copies,
-    /// The buffers, by copies, for a program that asked for managed memory.
+    /// The buffers, by copying, for a program that requested managed memory.
     Emulated,
     /// The driver, page by page.
     Driver,

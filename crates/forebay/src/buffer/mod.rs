@@ -8,9 +8,9 @@
 //!           └── slice, cast                 parts and other types of the same memory
 //! ```
 //!
-//! A buffer copies when a use needs it, and no byte that need not be copied: a buffer that is only used on the device has
-//! no host memory at all, and after writing ten elements of a million on the host, the next use on the device copies ten.
-//! What nobody has written is zero on both sides, and is never copied.
+//! A buffer copies only when a use needs it, and only the bytes it needs: a buffer used only on the device takes no
+//! host memory, and after writing ten elements of a million on the host, the next use on the device copies ten. Memory
+//! that was never written is zero on both sides, and is never copied.
 //!
 //! ```
 //! use forebay::buffer::Memory;
@@ -26,18 +26,18 @@
 //! # Ok::<(), forebay::Error>(())
 //! ```
 //!
-//! A buffer may be made over memory that the program has, without a copy: [`Memory::wrap`], [`Memory::wrap_raw_parts`],
-//! and a mapped file with `Memory::map_file`.
+//! A buffer can also wrap memory that the program already has, without a copy: see [`Memory::wrap`],
+//! [`Memory::wrap_raw_parts`], and `Memory::map_file` for a mapped file.
 //!
-//! What each operation does in each [state](Buffer::state) is a table in the guide, docs/buffers.md. The policy is
+//! The guide, docs/buffers.md, tabulates what each operation does in each [state](Buffer::state). The policy is
 //! [`forebay_core::Coherence`].
 //!
 //! # Order
 //!
-//! Uses on a device are ordered: a use that reads waits, on the device, for the last use that wrote; one that writes
-//! waits for all. The host waits for copies to and from host memory alone. Dropping a buffer waits for nothing, unless it is
-//! the last of a manager that is gone: device memory goes back to the pool in stream order, and host memory that a copy
-//! still reads is freed after it. Where device memory is the host's own, a host access waits for the streams that use it.
+//! Uses on a device are ordered there: a read waits for the last write, a write for all earlier uses. The host waits
+//! only for copies to and from host memory. Dropping a buffer never waits, unless it is the last of a dropped manager:
+//! device memory returns to the pool in stream order, and host memory that a copy reads is freed after it. If device
+//! memory is the host's own, a host access waits for the streams that use it.
 //!
 //! After a stream is destroyed, the next use of a buffer that was used on it waits for the whole device, once.
 

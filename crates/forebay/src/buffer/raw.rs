@@ -1,12 +1,12 @@
-//! A buffer without its type: the memory of its replicas, and what each access does to them.
+//! An untyped buffer: the memory of its replicas, and what each access does to them.
 //!
 //! ```text
 //!   acquire on the host      wait for copies that touch host memory ── copy what the host lacks, and wait ── &[u8]
 //!   acquire on a stream      make the stream wait for earlier use ── copy what the device lacks, on the stream ── address
 //! ```
 //!
-//! Where the device's memory is the host's own ([`Capabilities::HOST_VISIBLE`]) there is one replica, which counts as the
-//! host's: nothing is ever copied, and a host access waits for the streams that use it.
+//! If the device's memory is the host's own ([`Capabilities::HOST_VISIBLE`]), there is one replica, which counts as the
+//! host's: nothing is copied, and a host access waits for the streams that use it.
 
 pub(super) mod transfer;
 
@@ -29,14 +29,14 @@ use super::migration::Migration;
 use super::store::{Parked, Store};
 use crate::{Error, Result};
 
-/// What a lost device may still do to host memory.
+/// How a lost device may still access host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Lent {
     /// Nothing.
     No,
-    /// Read it: it is never freed.
+    /// It may read it, so it is never freed.
     Read,
-    /// Write it: it is never freed, and no longer the program's.
+    /// It may write it, so it is never freed, and the program can no longer use it.
     Written(hal::Error),
 }
 
@@ -49,16 +49,16 @@ pub(super) struct RawBuffer {
     unified: bool,
     host: Option<HostMemory>,
     host_uses: Vec<HostUse>,
-    /// Whether one of them may write it.
+    /// Whether one of `host_uses` may write it.
     host_written: bool,
     lent: Lent,
-    /// What copies under way bring to the host, and what is to be zeroed there after them.
+    /// Ranges being copied to the host, and ranges to zero there afterwards.
     arrivals: Vec<Update>,
     device: Option<DeviceSide>,
     pub(super) figures: Arc<Figures>,
 }
 
-/// The error for a range that is not in the buffer.
+/// The error for a range outside the buffer.
 pub(super) fn out_of_range(range: &Range<usize>, length: usize) -> Error {
     let given = format!("elements {} to {}", range.start, range.end);
     let allowed = format!("elements 0 to {length}, the first not after the last");
@@ -96,7 +96,7 @@ impl RawBuffer {
         }
     }
 
-    /// A buffer over memory of the program. It has two replicas, also where the device's memory is the host's own.
+    /// A buffer over memory of the program. It has two replicas, even if the device's memory is the host's own.
     pub(super) fn over(
         store: &Arc<Store>,
         host: HostMemory,
@@ -121,7 +121,7 @@ impl RawBuffer {
         self.host.as_ref().is_some_and(HostMemory::is_external)
     }
 
-    /// What the host's replica is aligned to at least.
+    /// A lower bound of the alignment of the host's replica.
     pub(super) fn host_alignment(&self) -> u64 {
         match &self.host {
             Some(host) if host.is_external() => 1 << host.address().get().trailing_zeros().min(63),
@@ -129,13 +129,13 @@ impl RawBuffer {
         }
     }
 
-    /// Whether the host's replica may only be read.
+    /// Whether the host's replica is read-only.
     pub(super) fn is_read_only(&self) -> bool {
         self.host.as_ref().is_some_and(HostMemory::is_read_only)
     }
 
-    /// Fails, if the access writes, where the host's replica may only be read: also on the device, since what is written
-    /// there could not be copied back.
+    /// Fails if the access writes and the host's replica is read-only. This includes writes on the device: they could
+    /// not be copied back.
     fn check_writable(&self, access: Access) -> Result<()> {
         if access.writes() && self.is_read_only() {
             return Err(self.read_only());
@@ -143,12 +143,12 @@ impl RawBuffer {
         Ok(())
     }
 
-    /// The error of a write to memory that may only be read.
+    /// The error of a write to read-only memory.
     pub(super) fn read_only(&self) -> Error {
         Error::ReadOnly { size: Bytes::new(self.size()) }
     }
 
-    /// What a guard that is to be read needs: it can be written through too, unless the memory may only be read.
+    /// The access that a guard needs. Guards can also be written through, unless the memory is read-only.
     pub(super) fn access_of_guard(&self) -> Access {
         if self.is_read_only() { Access::Read } else { Access::Update }
     }
@@ -165,7 +165,7 @@ impl RawBuffer {
         Arc::clone(self.store.device())
     }
 
-    /// Fails in a forked child, before anything is touched.
+    /// Fails in a forked child. Call it before touching anything.
     pub(super) fn check_process(&self) -> Result<()> {
         Ok(self.store.device().descriptor().check_process(Call::Copy)?)
     }
@@ -177,7 +177,7 @@ impl RawBuffer {
         if self.unified {
             return self.acquire_unified(range);
         }
-        // Most reads find everything there.
+        // Fast path: most reads find all data current.
         let settled = !self.host_written && !matches!(self.lent, Lent::Written(_));
         if access == Access::Read
             && settled
@@ -186,12 +186,12 @@ impl RawBuffer {
             return Ok(());
         }
         let started = self.start_host(range, access);
-        // Copies that were enqueued are finished, also if a later one was not.
+        // Finish the copies that were enqueued, even if a later one failed.
         self.finish_host(access)?;
         started
     }
 
-    /// Enqueues the copies that make the host's replica current in `range`, and waits for none.
+    /// Enqueues the copies that make the host's replica current in `range`. Does not wait.
     pub(super) fn start_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
         self.check_process()?;
         self.check_writable(access)?;
@@ -216,7 +216,7 @@ impl RawBuffer {
         Ok(())
     }
 
-    /// What is left of [`acquire_host`](Self::acquire_host) after [`start_host`](Self::start_host): waits.
+    /// The second half of [`acquire_host`](Self::acquire_host), after [`start_host`](Self::start_host): waits.
     pub(super) fn finish_host(&mut self, access: Access) -> Result<()> {
         let zeroes = self.arrivals.iter().any(|update| update.kind == UpdateKind::Zero);
         if access.writes() || self.host_written || zeroes {
@@ -238,8 +238,8 @@ impl RawBuffer {
         self.unified
     }
 
-    /// Calls `task` after the copies that were enqueued to the host, on a thread of the device. Returns `false` if there
-    /// are none, or the device cannot: then a wait is what is left.
+    /// Calls `task` on a thread of the device, after the copies enqueued to the host. Returns `false` if there are none
+    /// or the device cannot do so; the caller must then wait.
     pub(super) fn after_arrivals(&mut self, task: hal::HostTask) -> bool {
         let device = self.device_handle();
         let can = device.descriptor().capabilities.contains(Capabilities::HOST_TASKS);
@@ -259,7 +259,7 @@ impl RawBuffer {
             return Err(out_of_range(&usize_range(range), 0));
         };
         let stream = side.stream_after_write(&*device)?;
-        // Copies of an earlier replica may still read what this one writes.
+        // Copies from an earlier replica may still read what this one overwrites.
         forget_done(&mut self.host_uses, &self.figures);
         for earlier in &self.host_uses {
             earlier.precede(&*device, stream)?;
@@ -271,7 +271,7 @@ impl RawBuffer {
         self.copy(to, from, range, stream)
     }
 
-    /// Enqueues a copy between the replicas, counts it and notes the use of host memory.
+    /// Enqueues a copy between the replicas, counts it, and records that it uses host memory.
     fn copy(
         &mut self,
         to: Place,
@@ -317,7 +317,7 @@ impl RawBuffer {
         Ok(())
     }
 
-    /// Makes the device's replica current in `range`, in the order of `stream`, and returns the address of the whole.
+    /// Makes the device's replica current in `range`, in the order of `stream`. Returns the replica's address.
     pub(super) fn acquire_device(
         &mut self,
         range: Range<u64>,
@@ -336,7 +336,7 @@ impl RawBuffer {
             Access::Overwrite => Vec::new(),
             Access::Read | Access::Update => self.coherence.needs(replica, range.clone()),
         };
-        // Copying to the device is a write there.
+        // Copying to the device also writes there.
         let ordered = if needs.is_empty() { access } else { Access::Update };
         let side = self.device_side(stream)?;
         side.order(&device, stream, ordered)?;
@@ -351,7 +351,7 @@ impl RawBuffer {
         Ok(address)
     }
 
-    /// The device's replica, allocated for `stream` if there is none.
+    /// The device's replica, allocated for `stream` if it does not exist yet.
     pub(super) fn device_side(&mut self, stream: StreamHandle) -> Result<&mut DeviceSide> {
         if self.device.is_none() {
             let (pool, size) = (&self.store.pool, self.size());
@@ -388,8 +388,8 @@ impl RawBuffer {
         Ok(())
     }
 
-    /// Makes the one replica ready for the host: waits for the streams that use it, and zeroes what nobody has written,
-    /// so that the host sees no memory of others.
+    /// Makes the single replica ready for the host: waits for the streams that use it, and zeroes what was never
+    /// written, so that the host cannot see stale memory.
     fn acquire_unified(&mut self, range: Range<u64>) -> Result<()> {
         if self.size() == 0 {
             return Ok(());
@@ -416,8 +416,8 @@ impl RawBuffer {
     ///
     /// # Safety
     ///
-    /// * It was acquired, and no copy or stream writes it meanwhile: the buffer is borrowed until the bytes are not used
-    ///   any more.
+    /// * It was acquired, and no copy or stream writes it while the returned bytes are in use. The buffer is borrowed
+    ///   that long.
     pub(super) unsafe fn host_bytes(&self) -> &[u8] {
         match (&self.host, &self.device) {
             // SAFETY: as the caller promises.
@@ -457,21 +457,21 @@ impl RawBuffer {
         self.coherence.written(Replica::Host, range);
     }
 
-    /// Zeroes `range`, in whichever memory and whenever it is needed.
+    /// Zeroes `range` lazily: on each replica, when it is next needed.
     pub(super) fn clear(&mut self, range: Range<u64>) {
         self.coherence.cleared(range);
     }
 
-    /// Forgets the contents of `range` on a replica.
+    /// Discards the contents of `range` on a replica.
     pub(super) fn invalidate(&mut self, replica: Replica, range: Range<u64>) {
-        // One replica is both: what one forgets the other has. And memory that may only be read has what it has.
+        // A single replica serves both sides, so nothing may be discarded. Read-only memory keeps its contents.
         let stays = self.unified || (replica == Replica::Host && self.is_read_only());
         if !stays {
             self.coherence.invalidated(replica, range);
         }
     }
 
-    /// Copies what a replica alone has to the other, and frees its memory. Returns how many bytes were freed.
+    /// Copies data that only this replica has to the other one, and frees its memory. Returns the bytes freed.
     pub(super) fn drop_replica(&mut self, replica: Replica, stream: StreamHandle) -> Result<u64> {
         self.check_process()?;
         let stays = replica == Replica::Host && self.is_external();
@@ -506,7 +506,7 @@ impl RawBuffer {
         Ok(freed)
     }
 
-    /// Moves the contents to memory of another size: what fits stays, what is new is zero.
+    /// Moves the contents to memory of another size: keeps what fits, and zeroes the rest.
     pub(super) fn resize(&mut self, size: u64) -> Result<()> {
         if self.is_external() {
             let given = format!("{size} B");
@@ -541,7 +541,7 @@ impl RawBuffer {
     }
 }
 
-/// Forgets copies that are done, and counts how long they took.
+/// Removes copies that are done, and counts their durations.
 fn forget_done(uses: &mut Vec<HostUse>, figures: &Figures) {
     uses.retain(|one| {
         let done = one.is_done();
@@ -552,17 +552,17 @@ fn forget_done(uses: &mut Vec<HostUse>, figures: &Figures) {
     });
 }
 
-/// The address so many bytes after `start`.
+/// The address `offset` bytes after `start`.
 pub(super) fn offset(start: Address, offset: u64) -> Result<Address> {
     let beyond = || invalid(Call::Copy, "offset", offset, "within the address space");
     Ok(start.checked_add(Bytes::new(offset)).ok_or_else(beyond)?)
 }
 
 impl Drop for RawBuffer {
-    /// Does not wait: host memory that a copy still uses is parked with the manager.
+    /// Does not wait: host memory still used by a copy is parked with the manager.
     fn drop(&mut self) {
         if self.lent != Lent::No || self.store.device().descriptor().is_inherited() {
-            // A lost device may still use it. And a forked child takes no lock: a thread that is not there may hold it.
+            // A lost device may still use it. A forked child takes no locks: a thread of the parent may have held them.
             core::mem::forget(self.host.take());
         }
         forget_done(&mut self.host_uses, &self.figures);

@@ -1,4 +1,4 @@
-//! Which buffers are live, since when, and from where; and which shared buffers this process has.
+//! Tracks live buffers, with their age and origin, and the shared buffers of this process.
 
 use core::panic::Location;
 use core::time::Duration;
@@ -15,17 +15,17 @@ use crate::sync::lock;
 /// The live buffers of a manager.
 #[derive(Debug)]
 pub(super) struct Registry {
-    /// No other manager of the process ever has it.
+    /// Unique among the managers of the process.
     pub(super) number: u64,
     birth: Birth,
     records: Mutex<Records>,
 }
 
-/// Whether the stacks of calls that make buffers are captured.
+/// Whether to capture the stacks of calls that make buffers.
 static STACKS: AtomicBool = AtomicBool::new(false);
 
-/// Whether buffers made from now on remember the stack of the call that made them. Takes some microseconds a buffer; off unless
-/// set, for the whole process.
+/// Sets whether new buffers record the call stack that made them, for the whole process. Off by default; takes some
+/// microseconds per buffer.
 pub fn capture_stacks(captured: bool) {
     STACKS.store(captured, Ordering::Relaxed);
 }
@@ -35,15 +35,15 @@ pub(super) fn stack() -> Stack {
     if STACKS.load(Ordering::Relaxed) { Stack::capture() } else { Stack::NONE }
 }
 
-/// What became of the buffers that one line of the program made.
+/// Statistics of the buffers made by one line of the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LineFigures {
     pub(crate) created_at: &'static Location<'static>,
     pub(crate) made: u64,
     pub(crate) live: u64,
-    /// The most that were live at once.
+    /// The most live buffers at once.
     pub(crate) most: u64,
-    /// The longest that one lived which was dropped.
+    /// The longest lifetime of a dropped one.
     pub(crate) longest: Duration,
 }
 
@@ -52,14 +52,14 @@ struct Records {
     live: BTreeMap<u64, Record>,
     lines: BTreeMap<&'static Location<'static>, LineFigures>,
     created: u64,
-    /// The copies of buffers that are gone.
+    /// The copies of dropped buffers.
     gone: BufferFigures,
     shared: BTreeMap<u64, SharedRecord>,
     /// The number of the last shared buffer.
     last_shared: u64,
 }
 
-/// What is known of a live buffer.
+/// The record of a live buffer.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) element: &'static str,
@@ -71,7 +71,7 @@ pub(super) struct Record {
     pub(super) figures: Arc<Figures>,
 }
 
-/// What is known of a shared buffer that this process has.
+/// The record of a shared buffer that this process holds.
 #[derive(Debug)]
 struct SharedRecord {
     name: String,
@@ -83,14 +83,14 @@ struct SharedRecord {
     stack: Stack,
 }
 
-/// A buffer's entry, which is removed with it.
+/// A buffer's entry. Dropping it removes the entry.
 #[derive(Debug)]
 pub(super) struct Registration {
     registry: Arc<Registry>,
     pub(super) id: u64,
 }
 
-/// A shared buffer's entry, which is removed with it.
+/// A shared buffer's entry. Dropping it removes the entry.
 #[derive(Debug)]
 pub(crate) struct SharedRegistration {
     registry: Arc<Registry>,
@@ -101,17 +101,17 @@ pub(crate) struct SharedRegistration {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveBuffer {
-    /// Its number. No other buffer of the manager ever has it.
+    /// Its number, never reused by the manager.
     pub id: u64,
     /// The type of its elements.
     pub element: &'static str,
-    /// How many elements it had when it was made.
+    /// The number of elements it was made with.
     pub length: usize,
-    /// How many bytes that is.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// How long ago it was made.
+    /// The time since it was made.
     pub age: Duration,
-    /// Where in the program it was made: file, line and column.
+    /// The source location that made it: file, line and column.
     pub created_at: String,
     /// The stack of the call that made it, if [`capture_stacks`](crate::leak::capture_stacks) was on.
     pub stack: Stack,
@@ -119,7 +119,7 @@ pub struct LiveBuffer {
     pub figures: BufferFigures,
 }
 
-/// A [shared buffer](crate::named) that this process has, as [`Memory::live_shared`](super::Memory::live_shared) lists it.
+/// A [shared buffer](crate::named) of this process, as listed by [`Memory::live_shared`](super::Memory::live_shared).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveShared {
@@ -127,19 +127,19 @@ pub struct LiveShared {
     pub name: String,
     /// The type of its elements.
     pub element: String,
-    /// How many elements it has.
+    /// The number of elements.
     pub length: u64,
-    /// How many bytes that is. The memory is there once, however many processes have it.
+    /// Their size in bytes. The memory exists once, however many processes share it.
     pub bytes: u64,
-    /// How long ago this process created or opened it.
+    /// The time since this process created or opened it.
     pub age: Duration,
-    /// Where in the program that was: file, line and column.
+    /// The source location of that call: file, line and column.
     pub created_at: String,
     /// The stack of that call, if [`capture_stacks`](crate::leak::capture_stacks) was on.
     pub stack: Stack,
 }
 
-/// What the buffers of a manager add up to.
+/// The totals of a manager's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryTotals {
@@ -151,9 +151,9 @@ pub struct MemoryTotals {
     pub figures: BufferFigures,
     /// Bytes of host memory of dropped buffers that copies still use.
     pub parked_bytes: u64,
-    /// Live [shared buffers](crate::named), which are not among the others. One that was opened twice counts twice.
+    /// Live [shared buffers](crate::named), not included in `buffers`. One that was opened twice counts twice.
     pub shared: usize,
-    /// Bytes in these.
+    /// Their total size in bytes.
     pub shared_bytes: u64,
 }
 
@@ -164,7 +164,7 @@ impl Registry {
         Self { number, birth: Birth::here(), records: Mutex::default() }
     }
 
-    /// Enters a buffer.
+    /// Registers a buffer.
     pub(super) fn enter(self: &Arc<Self>, record: Record) -> Registration {
         let mut records = lock(&self.records);
         records.created += 1;
@@ -183,7 +183,7 @@ impl Registry {
         !self.birth.is_elsewhere()
     }
 
-    /// The live buffers, the oldest first. None in a forked child: a thread that is not there may hold the lock.
+    /// The live buffers, oldest first. Empty in a forked child: a thread of the parent may have held the lock.
     pub(super) fn live(&self) -> Vec<LiveBuffer> {
         if self.birth.is_elsewhere() {
             return Vec::new();
@@ -202,7 +202,7 @@ impl Registry {
         live.collect()
     }
 
-    /// Enters a shared buffer that was created or opened just now.
+    /// Registers a shared buffer that was just created or opened.
     pub(super) fn enter_shared(
         self: &Arc<Self>,
         (name, element): (&str, &str),
@@ -219,7 +219,7 @@ impl Registry {
         SharedRegistration { registry: Arc::clone(self), id }
     }
 
-    /// The shared buffers of this process, the oldest first. None in a forked child, as above.
+    /// The shared buffers of this process, oldest first. Empty in a forked child, as above.
     pub(super) fn live_shared(&self) -> Vec<LiveShared> {
         if self.birth.is_elsewhere() {
             return Vec::new();
@@ -237,7 +237,7 @@ impl Registry {
         live.collect()
     }
 
-    /// The figures of each line that made buffers. None in a forked child, as above.
+    /// Statistics per line of the program. Empty in a forked child, as above.
     pub(super) fn lines(&self) -> Vec<LineFigures> {
         if self.birth.is_elsewhere() {
             return Vec::new();
@@ -245,7 +245,7 @@ impl Registry {
         lock(&self.records).lines.values().copied().collect()
     }
 
-    /// The sums, with so many bytes parked.
+    /// The totals. The caller supplies the parked bytes.
     pub(super) fn totals(&self, parked_bytes: u64) -> MemoryTotals {
         if self.birth.is_elsewhere() {
             return MemoryTotals::default();

@@ -1,4 +1,4 @@
-//! Where the memory of buffers comes from, and where host memory stays that copies still use.
+//! The source of buffer memory, and a parking place for host memory that copies still use.
 
 use std::sync::{Arc, Mutex};
 
@@ -39,7 +39,7 @@ impl Store {
         lock(&self.parked).push(parked);
     }
 
-    /// Frees parked memory whose copies are done. Returns how many bytes stay.
+    /// Frees parked memory whose copies are done. Returns the bytes that remain parked.
     pub(super) fn sweep(&self) -> u64 {
         let mut parked = lock(&self.parked);
         let is_done = |one: &mut Parked| one.uses.iter().all(HostUse::is_done);

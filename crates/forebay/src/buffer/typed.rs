@@ -15,8 +15,8 @@ use super::raw::{RawBuffer, offset, out_of_range};
 use super::registry::Registration;
 use crate::{Result, host_vec};
 
-/// Elements with a replica on the host and one on a device, which are copied when and as far as a use needs it. Made by
-/// [`Memory::buffer`](super::Memory::buffer).
+/// Elements with a replica on the host and one on a device. They are copied only when, and as far as, a use needs them.
+/// Made by [`Memory::buffer`](super::Memory::buffer).
 #[derive(Debug)]
 pub struct Buffer<T: Pod> {
     pub(super) raw: RawBuffer,
@@ -25,8 +25,7 @@ pub struct Buffer<T: Pod> {
     element: PhantomData<T>,
 }
 
-/// Consecutive elements of a buffer. They are the buffer's own, and the buffer is borrowed: nothing is copied to make a
-/// slice.
+/// Consecutive elements of a buffer. A slice borrows the buffer and shares its elements; making one copies nothing.
 #[derive(Debug)]
 #[must_use = "a slice does nothing by itself"]
 pub struct BufferSlice<'a, T: Pod> {
@@ -36,7 +35,7 @@ pub struct BufferSlice<'a, T: Pod> {
     element: PhantomData<T>,
 }
 
-/// The range that bounds mean, of so many elements.
+/// Resolves range bounds against `length` elements.
 fn resolve(bounds: impl RangeBounds<usize>, length: usize) -> Result<Range<usize>> {
     let start = match bounds.start_bound() {
         Bound::Included(&start) => start,
@@ -54,7 +53,7 @@ fn resolve(bounds: impl RangeBounds<usize>, length: usize) -> Result<Range<usize
     Ok(start..end)
 }
 
-/// The bytes of so many elements. Fails if they are more than a process can address, or elements have no bytes.
+/// The size of `length` elements. Fails if a process cannot address that many, or if elements have no bytes.
 pub(super) fn size_of_elements<T>(length: usize) -> Result<u64> {
     let size = length.checked_mul(size_of::<T>()).and_then(|size| isize::try_from(size).ok());
     let refused = || {
@@ -77,32 +76,32 @@ impl<T: Pod> Buffer<T> {
         Self { raw, length, registration, element: PhantomData }
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it has none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// How many bytes the elements have.
+    /// The size of the elements in bytes.
     pub fn size(&self) -> Bytes {
         Bytes::new(self.raw.size())
     }
 
-    /// The number under which its manager lists it.
+    /// Its id in the manager's list.
     pub fn id(&self) -> u64 {
         self.registration.id
     }
 
-    /// Which replicas are there, and which is newer.
+    /// Which replicas exist, and which is newer.
     pub fn state(&self) -> BufferState {
         self.raw.state()
     }
 
-    /// Its memory and copies so far.
+    /// Its memory use, and its copies so far.
     pub fn figures(&self) -> BufferFigures {
         self.raw.figures.read()
     }
@@ -112,7 +111,7 @@ impl<T: Pod> Buffer<T> {
         BufferSlice { elements: 0..self.length, raw: &mut self.raw, element: PhantomData }
     }
 
-    /// The elements in `range`, without copying anything.
+    /// The elements in `range`. Copies nothing.
     ///
     /// ```
     /// # use forebay::buffer::Memory;
@@ -129,26 +128,26 @@ impl<T: Pod> Buffer<T> {
         Ok(BufferSlice { elements, raw: &mut self.raw, element: PhantomData })
     }
 
-    /// The elements in host memory, to read. Copies what the host lacks, and waits for that.
+    /// Returns the elements in host memory, to read. Copies what the host lacks, and waits.
     pub fn host(&mut self) -> Result<&[T]> {
         self.as_slice().into_host()
     }
 
-    /// The elements in host memory, to read and write. Copies what the host lacks, and waits for that and for copies that
-    /// still read host memory.
+    /// Returns the elements in host memory, to read and write. Copies what the host lacks; waits for that and for
+    /// copies that still read host memory.
     pub fn host_mut(&mut self) -> Result<HostMut<'_, T>> {
         self.as_slice().into_host_mut(Access::Update)
     }
 
-    /// The elements in host memory for an access of that kind. With [`Access::Overwrite`] nothing is copied, and all
-    /// elements must be written: those that are not have undefined, but initialised values. With [`Access::Read`] it can be
-    /// written through too, unless the memory may only be read.
+    /// Maps the elements in host memory for that kind of access. [`Access::Overwrite`] copies nothing, and the caller
+    /// must write all elements: others have unspecified but initialised values. With [`Access::Read`] the guard can be
+    /// written through too, unless the memory is read-only.
     pub fn map(&mut self, access: Access) -> Result<HostMut<'_, T>> {
         self.as_slice().into_host_mut(access)
     }
 
-    /// Replaces all elements by those of `from`, which may be on another device. On the same device they are copied there,
-    /// on `stream`, where that is where they are; else through the host. Fails if it has another length.
+    /// Replaces all elements with those of `from`, which may be on another device. Copies on `stream` if both share a
+    /// device where the data is current, else through the host. Fails if the lengths differ.
     pub fn copy_from_buffer(&mut self, from: &mut Self, stream: StreamHandle) -> Result<()> {
         self.as_slice().check_length("from", from.len())?;
         if !self.raw.copy_on_device(&mut from.raw, stream)? {
@@ -157,7 +156,7 @@ impl<T: Pod> Buffer<T> {
         Ok(())
     }
 
-    /// The elements in device memory, to be read by work on `stream`. Copies what the device lacks, on that stream.
+    /// The elements in device memory, for work on `stream` to read. Copies what the device lacks, on that stream.
     ///
     /// ```
     /// # use forebay::buffer::Memory;
@@ -172,32 +171,32 @@ impl<T: Pod> Buffer<T> {
         self.as_slice().into_device(Access::Read, stream)
     }
 
-    /// The elements in device memory, to be read and written by work on `stream`. They count as newer than the host's.
+    /// As `on_device`, to read and write. The device's elements then count as newer than the host's.
     pub fn on_device_mut(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
         self.as_slice().into_device(Access::Update, stream)
     }
 
-    /// The elements in device memory, for work on `stream` that writes all of them and reads none: nothing is copied.
+    /// As `on_device`, for work on `stream` that writes all elements and reads none: copies nothing.
     pub fn on_device_overwrite(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
         self.as_slice().into_device(Access::Overwrite, stream)
     }
 
-    /// Replaces all elements. Fails if `from` has another length.
+    /// Replaces all elements. Fails if the lengths differ.
     pub fn copy_from(&mut self, from: &[T]) -> Result<()> {
         self.as_slice().copy_from(from)
     }
 
-    /// Copies all elements to `to`. Fails if it has another length.
+    /// Copies all elements to `to`. Fails if the lengths differ.
     pub fn copy_to(&mut self, to: &mut [T]) -> Result<()> {
         self.as_slice().copy_to(to)
     }
 
-    /// All elements, copied.
+    /// Copies all elements to a vector.
     pub fn to_vec(&mut self) -> Result<Vec<T>> {
         host_vec::copied(self.host()?, Call::Copy)
     }
 
-    /// Gives all elements one value.
+    /// Sets all elements to one value.
     pub fn fill(&mut self, value: T) -> Result<()> {
         self.as_slice().fill(value)
     }
@@ -210,29 +209,29 @@ impl<T: Pod> Buffer<T> {
         Ok(())
     }
 
-    /// Frees the memory of a replica, after copying to the other what it alone had. Returns how many bytes were freed.
-    /// Copies to the device are enqueued on `stream`, and waited for. Host memory that the program brought
-    /// ([`Memory::wrap`](super::Memory::wrap)) stays.
+    /// Frees the memory of a replica, after copying data that only it has to the other. Returns the bytes freed. Copies
+    /// to the device are enqueued on `stream`, and waited for. Host memory that the program supplied
+    /// ([`Memory::wrap`](super::Memory::wrap)) is kept.
     pub fn compact(&mut self, replica: Replica, stream: StreamHandle) -> Result<Bytes> {
         Ok(Bytes::new(self.raw.drop_replica(replica, stream)?))
     }
 
-    /// Forgets what a replica has: it is copied from the other when it is needed next. Elements that the other has not
-    /// are zero from now on. Does nothing where there is one replica, and to host memory that may only be read.
+    /// Discards the contents of a replica; the next use copies them from the other one. Elements that the other lacks
+    /// become zero. Has no effect if there is one replica, or on read-only host memory.
     pub fn invalidate(&mut self, replica: Replica) {
         let all = 0..self.raw.size();
         self.raw.invalidate(replica, all);
     }
 
-    /// Changes the number of elements. The first ones stay, new ones are zero. The contents move to new host memory.
-    /// Fails where the host memory is the program's own.
+    /// Changes the number of elements: keeps the first ones, zeroes new ones. Moves the contents to new host memory.
+    /// Fails if the program owns the host memory.
     pub fn resize(&mut self, length: usize) -> Result<()> {
         self.raw.resize(size_of_elements::<T>(length)?)?;
         self.length = length;
         Ok(())
     }
 
-    /// Whether the elements are those of `other`, byte for byte. Copies what the host lacks of both.
+    /// Whether both buffers have the same elements, byte for byte. Copies what the host lacks of either.
     pub fn equals(&mut self, other: &mut Self) -> Result<bool> {
         if self.length != other.length {
             return Ok(false);
@@ -243,17 +242,17 @@ impl<T: Pod> Buffer<T> {
 }
 
 impl<'a, T: Pod> BufferSlice<'a, T> {
-    /// How many elements it has.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.elements.len()
     }
 
-    /// Whether it has none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.elements.is_empty()
     }
 
-    /// A part of it. Borrows the slice.
+    /// A part of this slice, which it borrows.
     pub fn slice(&mut self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'_, T>> {
         let within = resolve(range, self.len())?;
         let start = self.elements.start;
@@ -261,8 +260,8 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
         Ok(BufferSlice { raw: self.raw, elements, element: PhantomData })
     }
 
-    /// The same bytes as elements of another type. Fails unless they begin at a multiple of its size, from the beginning
-    /// of the buffer on, and are a whole number of its elements.
+    /// Reinterprets the bytes as elements of another type. Fails unless their start, counted from the beginning of the
+    /// buffer, and their size are multiples of its size.
     ///
     /// ```
     /// # use forebay::buffer::Memory;
@@ -334,10 +333,10 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
         Ok(())
     }
 
-    /// As [`Buffer::fill`]. Zeros cost nothing until they are needed, on either side.
+    /// As [`Buffer::fill`]. Zeroing costs nothing until the elements are needed, on either side.
     pub fn fill(&mut self, value: T) -> Result<()> {
         let is_zero = bytemuck::bytes_of(&value).iter().all(|&byte| byte == 0);
-        // Memory of the program is written at once: it may be looked at after the buffer is gone.
+        // Write memory of the program at once: the program may read it after the buffer is gone.
         if is_zero && !self.raw.is_external() {
             self.raw.clear(bytes_of::<T>(&self.elements));
             return Ok(());
@@ -363,7 +362,7 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
         Ok(HostMut::new(self.raw, self.elements))
     }
 
-    /// After copies that were [started](RawBuffer::start_host) are done.
+    /// Makes a guard once the copies that were [started](RawBuffer::start_host) are done.
     pub(super) fn into_arrived(self) -> Result<HostMut<'a, T>> {
         self.raw.finish_host(self.raw.access_of_guard())?;
         Ok(HostMut::new(self.raw, self.elements))

@@ -1,4 +1,4 @@
-//! Settings from the program itself.
+//! Settings that the program sets itself.
 
 use core::time::Duration;
 
@@ -14,7 +14,7 @@ use super::settings::Settings;
 use super::source::{Held, Source};
 use super::table::for_each_key;
 
-/// Settings that the program puts above others, key by key.
+/// Overrides settings from the program, key by key.
 ///
 /// ```
 /// use forebay::config::{Preset, Settings};
@@ -39,7 +39,7 @@ macro_rules! setters {
         #[doc = $help:literal]
         $key:ident $field:ident: $kind:ty = $default:expr, $changes:ident, $bounds:expr;
     )*) => {
-        /// One call a key. What its type does not hold is checked by [`build`](Self::build).
+        /// One setter per key. [`build`](Self::build) checks what the types do not.
         impl SettingsBuilder {
             $(
                 #[doc = $help]
@@ -56,12 +56,12 @@ macro_rules! setters {
 for_each_key!(setters);
 
 impl SettingsBuilder {
-    /// Above `settings`.
+    /// Starts from `settings`.
     pub(super) const fn over(settings: Settings) -> Self {
         Self { settings }
     }
 
-    /// The key of that name, its value as it would be written in a file.
+    /// Sets the key called `name`, with its value written as in a file.
     pub fn set(mut self, name: &str, value: &str) -> Result<Self, ConfigError> {
         let Some(key) = Key::named(name) else {
             return Err(ConfigError::unknown_key(name, Source::Code));
@@ -70,13 +70,13 @@ impl SettingsBuilder {
         Ok(self)
     }
 
-    /// Everything that `upper` sets.
+    /// Applies everything that `upper` sets.
     pub fn overlay(mut self, upper: Settings) -> Self {
         self.settings = self.settings.overlay(upper);
         self
     }
 
-    /// The settings, once all values are allowed, alone and together.
+    /// Returns the settings. Fails if a value is not allowed or values conflict.
     pub fn build(self) -> Result<Settings, ConfigError> {
         self.settings.check()?;
         Ok(self.settings)

@@ -1,11 +1,11 @@
-//! Settings that are one of a few words.
+//! Settings whose value is one of a few words.
 
 use forebay_core::SizeClasses;
 
 use super::kind::Kind;
 
-/// An enumeration that is read and written by the names beside its variants; the first of each is
-/// the one that is written.
+/// Defines an enumeration that is read and written by name. Several names may be read as a variant; the first is the
+/// one written.
 macro_rules! choice {
     (
         $(#[$about:meta])*
@@ -21,10 +21,10 @@ macro_rules! choice {
         }
 
         impl $name {
-            /// All of them.
+            /// All variants.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The word for it in files and variables.
+            /// Its name in files and variables.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*
@@ -63,7 +63,7 @@ choice! {
     Rounding, "exact, geometric or powers_of_two" {
         /// To multiples of 512 B.
         Exact = "exact",
-        /// To eight classes a doubling up to 1 MiB: more requests share a cached block, for at most
+        /// To eight size classes per doubling, up to 1 MiB: more requests share a cached block, at the cost of at most
         /// an eighth of waste.
         Geometric = "geometric",
         /// To powers of two up to 2 GiB.
@@ -72,7 +72,7 @@ choice! {
 }
 
 impl Rounding {
-    /// The rule itself.
+    /// The rounding rule.
     pub fn classes(self) -> SizeClasses {
         match self {
             Self::Exact => SizeClasses::exact(),
@@ -85,23 +85,22 @@ impl Rounding {
 choice! {
     /// What a pool counts.
     Counting, "on or exact" {
-        /// Every operation, each thread for itself: sums are exact, and of peaks only that of bytes out
-        /// of the heap is known. There is no switching this off: it takes two additions an operation,
-        /// and to ask whether it is on would take as much.
+        /// Counts every operation, per thread: sums are exact, but the only peak is that of bytes taken from the heap.
+        /// Cannot be turned off: it costs two additions per operation, and checking a flag would cost as much.
         On = "on" | "true" | "1",
-        /// The most bytes in live blocks too, exact at every moment. Every call takes the long way.
+        /// Also tracks the peak of bytes in live blocks, exact at every moment. Every call takes the slow path.
         Exact = "exact",
     }
 }
 
 choice! {
-    /// What is zeroed before a program gets it.
+    /// What is zeroed before the program gets it.
     Zeroing, "never, pages or blocks" {
-        /// Nothing: what a block holds is not defined.
+        /// Nothing: the contents of blocks are undefined.
         Never = "never",
-        /// Pages when they come from the device, so that nothing of other programs is seen.
+        /// Pages when they come from the device, so that no data of other programs is visible.
         Pages = "pages",
-        /// Every block when it is given out.
+        /// Every block when it is allocated.
         Blocks = "blocks",
     }
 }

@@ -6,19 +6,17 @@ use super::settings::Settings;
 use super::source::Source;
 
 impl Settings {
-    /// Reads `key:value,key:value`. Spaces around keys and values do not count, nor do entries with
-    /// nothing in them; of a key that comes twice the last counts, so that an entry can be appended
-    /// to what is there already.
+    /// Parses `key:value,key:value`. Ignores spaces around keys and values, and empty entries. If a key is repeated,
+    /// the last entry applies, so that appending an entry overrides earlier ones.
     ///
-    /// Rules between keys are not checked: one more layer may come. See [`check`](Self::check).
+    /// Does not check rules between keys, since another layer may follow. See [`check`](Self::check).
     pub fn parse_conf(text: &str) -> Result<Self, ConfigError> {
         let (settings, refused) = read(text, |entry| Source::Text { entry });
         refused.into_iter().next().map_or(Ok(settings), Err)
     }
 }
 
-/// What of the text can be read, and what is refused. `source` makes the source of an entry from its
-/// number.
+/// Returns the valid entries and the errors of the others. `source` makes the source of an entry from its number.
 pub(super) fn read(text: &str, source: impl Fn(usize) -> Source) -> (Settings, Vec<ConfigError>) {
     let mut settings = Settings::default();
     let mut refused = Vec::new();

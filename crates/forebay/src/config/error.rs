@@ -16,7 +16,7 @@ pub enum ConfigError {
     UnknownKey {
         /// The name given.
         name: String,
-        /// Where.
+        /// Where it was given.
         source: Source,
         /// The key that was probably meant.
         suggestion: Option<Key>,
@@ -25,46 +25,46 @@ pub enum ConfigError {
     BadValue {
         /// The key.
         key: Key,
-        /// What was given.
+        /// The value given.
         value: String,
-        /// Where.
+        /// Where it was given.
         source: Source,
     },
     /// Two keys have values that conflict.
     Disagreement {
-        /// The one.
+        /// The first entry.
         one: Box<Entry>,
         /// How the two must relate, such as "must be less than".
         rule: &'static str,
-        /// The other.
+        /// The second entry.
         other: Box<Entry>,
     },
     /// The key cannot change once a pool is built.
     Fixed {
-        /// What it is.
+        /// The current entry.
         in_force: Box<Entry>,
-        /// What it was to become.
+        /// The requested value.
         wanted: String,
     },
     /// An entry of `FOREBAY_CONF`, or of a text like it, has no colon.
     NoColon {
         /// The entry.
         entry: String,
-        /// Where.
+        /// Where it was given.
         source: Source,
     },
     /// A variable holds bytes that are not UTF-8.
     NotText {
-        /// What can be read of it.
+        /// The value, as far as it can be decoded.
         value: String,
-        /// Where.
+        /// Where it was given.
         source: Source,
     },
     /// A file cannot be read, or is malformed.
     File {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// The line, counted from 1, where it is known.
+        /// The line, counted from 1, if known.
         line: Option<usize>,
         /// What is wrong.
         reason: String,
@@ -80,7 +80,7 @@ impl ConfigError {
         Self::UnknownKey { name: name.to_owned(), source, suggestion }
     }
 
-    /// Where the invalid value was set; of two keys that conflict, one that is not a default. `None` for a
+    /// Where the invalid value was set. If two keys conflict, the origin of one that is not a default. `None` for a
     /// file as a whole.
     pub fn origin(&self) -> Option<&Source> {
         match self {
@@ -180,23 +180,23 @@ impl fmt::Display for ConfigError {
 
 impl core::error::Error for ConfigError {}
 
-/// The key and the value of an entry written as in a shell or a file, `key=value`, or with nothing but
-/// a space in between. `None` if it does not start with a key or nearly one.
+/// Splits an entry written as in a shell or a file, `key=value`, or separated by a space. `None` if it does not start
+/// with a key, exactly or approximately.
 fn meant(entry: &str) -> Option<(Key, &str)> {
     let (name, value) = entry.split_once('=').or_else(|| entry.split_once(char::is_whitespace))?;
     let name = name.trim();
     let key = Key::named(name).or_else(|| nearest(name, slips(name)))?;
-    // Several entries run together are not a value.
+    // Several entries run together are not one value.
     let one = !value.trim().is_empty() && !value.contains(['=', ';']);
     Some((key, if one { value.trim() } else { "VALUE" }))
 }
 
-/// How many letters of a name may be wrong: two in five. More would be another word.
+/// How many letters of a misspelt name may differ: two in five. Beyond that it is another word.
 fn slips(name: &str) -> usize {
     (name.chars().count() * 2 / 5).max(1)
 }
 
-/// Outside input in quotes: control characters are escaped, and long text is cut.
+/// Untrusted input in quotes: escapes control characters, and truncates long text.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -209,7 +209,7 @@ impl fmt::Display for Quoted<'_> {
 struct Plain<'a>(&'a str);
 
 impl Plain<'_> {
-    /// Enough to recognise what one wrote.
+    /// Long enough for users to recognise their input.
     const MOST: usize = 80;
 }
 

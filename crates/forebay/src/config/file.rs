@@ -11,13 +11,13 @@ use super::key::Key;
 use super::settings::Settings;
 use super::source::Source;
 
-/// A file of settings has a few dozen lines; one of more than this is something else.
+/// Upper limit for a file of settings, which has a few dozen lines; anything larger is something else.
 const LONGEST: u64 = 1 << 20;
 
 impl Settings {
-    /// Reads a file of settings, as the variable `FOREBAY_CONFIG` names one.
+    /// Reads a file of settings, in the format used for `FOREBAY_CONFIG`.
     ///
-    /// Rules between keys are not checked: one more layer may come. See [`check`](Self::check).
+    /// Does not check rules between keys, since another layer may follow. See [`check`](Self::check).
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let (settings, refused) = parse(path, content(path).as_deref(), false);
@@ -25,19 +25,19 @@ impl Settings {
     }
 }
 
-/// What the file holds, or why that cannot be told.
+/// Reads the file, or says why that failed.
 pub(super) fn content(path: &Path) -> Result<Vec<u8>, String> {
     read(path).map_err(|error| error.to_string())
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    // One byte more than is allowed: a device that never ends is noticed, and not read.
+    // Read one byte past the limit: this detects an endless device without reading on.
     fs::File::open(path)?.take(LONGEST + 1).read_to_end(&mut content)?;
     Ok(content)
 }
 
-/// What of the file can be read, and what is refused. A file that is not TOML is refused whole.
+/// Returns the valid entries and the errors of the others. A file that is not TOML is rejected as a whole.
 pub(super) fn parse(
     path: &Path,
     content: Result<&[u8], &String>,
@@ -61,7 +61,7 @@ pub(super) fn parse(
             return (settings, vec![whole(line, format!("not TOML: {}", error.message()))]);
         }
     };
-    // By line, so that the first thing refused is the first that the reader comes to.
+    // In order of lines, so that the first error reported is the first in the file.
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(name, _)| name.span().start);
     let mut refused = Vec::new();
@@ -86,12 +86,12 @@ fn as_text(content: &[u8]) -> Result<&str, String> {
     Ok(text)
 }
 
-/// The value as it would be written in `FOREBAY_CONF`, so that there is one reader for all.
+/// The value as written in `FOREBAY_CONF`, so that one parser serves all sources.
 fn as_written(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => text.clone().into_owned(),
-        // Numbers may be written in hexadecimal and the like; what has no sign and fits is one of
-        // ours, and the rest is refused as it stands.
+        // Integers may be hexadecimal and the like. Convert those that are unsigned and fit; the others stay as written
+        // and are rejected later.
         DeValue::Integer(number) => match u64::from_str_radix(number.as_str(), number.radix()) {
             Ok(value) => value.to_string(),
             Err(_) => number.to_string(),

@@ -1,14 +1,13 @@
-//! Parts of a whole, exact to a millionth.
+//! Fractions of a whole, exact to a millionth.
 
 use core::fmt;
 
 use forebay_core::Bytes;
 
-/// What a whole is made of.
+/// The number of parts in a whole.
 const WHOLE: u32 = 1_000_000;
 
-/// A part of a whole, from nothing to all of it, in millionths: equal where it reads equal, which a
-/// float would not be.
+/// A fraction from 0 to 1, in millionths. Unlike floats, values that print the same are equal.
 ///
 /// ```
 /// use forebay::config::Fraction;
@@ -26,33 +25,33 @@ pub struct Fraction {
 }
 
 impl Fraction {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self { millionths: 0 };
-    /// All of it.
+    /// One.
     pub const ONE: Self = Self { millionths: WHOLE };
 
-    /// That many hundredths; saturates at all of it.
+    /// From hundredths; saturates at one.
     pub const fn percent(percent: u32) -> Self {
         Self::millionths(percent.saturating_mul(WHOLE / 100))
     }
 
-    /// That many millionths; saturates at all of it.
+    /// From millionths; saturates at one.
     pub const fn millionths(millionths: u32) -> Self {
         Self { millionths: if millionths > WHOLE { WHOLE } else { millionths } }
     }
 
-    /// The nearest to `value`, which must be from 0 to 1.
+    /// The fraction nearest to `value`, which must be from 0 to 1.
     pub fn nearest(value: f64) -> Option<Self> {
         if !(0.0..=1.0).contains(&value) {
             return None;
         }
-        // From 0 to a million, as was just seen: the cast keeps the number and its sign.
+        // From 0 to a million, as checked above, so the cast is exact.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let millionths = (value * f64::from(WHOLE)).round() as u32;
         Some(Self::millionths(millionths))
     }
 
-    /// Reads "0.8", "1", "80%" or "12.5 %". What is smaller than a millionth is cut off.
+    /// Parses "0.8", "1", "80%" or "12.5 %". Truncates to millionths.
     pub fn read(text: &str) -> Option<Self> {
         let text = text.trim();
         let (number, unit) = match text.strip_suffix('%') {
@@ -74,7 +73,7 @@ impl Fraction {
         (millionths <= WHOLE).then_some(Self { millionths })
     }
 
-    /// How many millionths.
+    /// The number of millionths.
     pub const fn as_millionths(self) -> u32 {
         self.millionths
     }
@@ -84,16 +83,16 @@ impl Fraction {
         f64::from(self.millionths) / f64::from(WHOLE)
     }
 
-    /// That part of `whole`, in whole bytes, rounded down.
+    /// This fraction of `whole`, rounded down to whole bytes.
     pub fn of(self, whole: Bytes) -> Bytes {
         let part = u128::from(whole.get()) * u128::from(self.millionths) / u128::from(WHOLE);
-        // No part is greater than its whole, which has 64 bits.
+        // No fraction exceeds its whole, so the result fits in 64 bits.
         Bytes::new(u64::try_from(part).unwrap_or(whole.get()))
     }
 }
 
 impl fmt::Display for Fraction {
-    /// As few decimals as tell it exactly.
+    /// Prints the fewest decimals that are exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, part) = (self.millionths / WHOLE, self.millionths % WHOLE);
         if part == 0 {

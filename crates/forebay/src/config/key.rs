@@ -1,4 +1,4 @@
-//! What is known of a key: its name, default, what is allowed, when it can change.
+//! Keys: name, default, allowed values, and when each can change.
 
 use core::fmt;
 use core::time::Duration;
@@ -12,24 +12,24 @@ use super::preset::Preset;
 use super::report_path::ReportPath;
 use super::table::for_each_key;
 
-/// Sixteen million events are a gigabyte or so of memory: beyond that a number is a slip of the pen.
+/// Sixteen million events take about a gigabyte of memory; a larger number is a typo.
 const MOST_EVENTS: u64 = 1 << 24;
 
-/// More threads than any host needs to fill a wire.
+/// More threads than any host needs to saturate the bus.
 const MOST_THREADS: u64 = 256;
 
-/// A piece is pinned twice for each thread and direction.
+/// Each thread pins two chunks per direction.
 const LARGEST_CHUNK: Bytes = Bytes::gib(1);
-/// A thread that looks more often does nothing else.
+/// A thread that polls more often does nothing else.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
-/// A day: longer than that is the same as off.
+/// A day: a longer interval amounts to off.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// When a key can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Changes {
-    /// Before a pool is built: its blocks are laid out by it, or its fast path goes by it.
+    /// Before a pool is built: it determines the layout of blocks or the fast path.
     AtStart,
-    /// At any time, for what is done from then on.
+    /// At any time; affects later operations.
     AnyTime,
 }
 
@@ -38,7 +38,7 @@ macro_rules! keys {
         #[doc = $help:literal]
         $key:ident $field:ident: $kind:ty = $default:expr, $changes:ident, $bounds:expr;
     )*) => {
-        /// Something that can be set.
+        /// A setting.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Key {
@@ -46,46 +46,45 @@ macro_rules! keys {
         }
 
         impl Key {
-            /// Every key, in the order people read them.
+            /// Every key, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$key),*];
 
-            /// Its name, as files and `FOREBAY_CONF` have it.
+            /// Its name in files and `FOREBAY_CONF`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$key => stringify!($field),)*
                 }
             }
 
-            /// What it does, in a sentence.
+            /// What it does, in one sentence.
             pub fn help(self) -> &'static str {
                 match self {
                     $(Self::$key => $help.trim_ascii(),)*
                 }
             }
 
-            /// What kind of value it takes, in a word or two.
+            /// The kind of value, in a word or two.
             pub fn kind(self) -> &'static str {
                 match self {
                     $(Self::$key => <$kind as Kind>::NAME,)*
                 }
             }
 
-            /// Which values it takes, in words.
+            /// The allowed values, in words.
             pub fn allowed(self) -> String {
                 match self {
                     $(Self::$key => bounds::$field().allowed(),)*
                 }
             }
 
-            /// Its default, as it can be written.
+            /// Its default, in the form that is parsed.
             pub fn default_text(self) -> String {
                 match self {
                     $(Self::$key => default::$field().write(),)*
                 }
             }
 
-            /// Whether it can change while a pool lives. What changes holds for what is done from
-            /// then on.
+            /// Whether it can change while a pool lives. A change affects later operations.
             pub const fn is_changeable(self) -> bool {
                 let changes = match self {
                     $(Self::$key => Changes::$changes,)*
@@ -94,7 +93,7 @@ macro_rules! keys {
             }
         }
 
-        /// The defaults, by name.
+        /// The defaults by key name.
         pub(super) mod default {
             use super::*;
             $(pub(in crate::config) fn $field() -> $kind {
@@ -102,7 +101,7 @@ macro_rules! keys {
             })*
         }
 
-        /// What is allowed, by name.
+        /// The allowed values by key name.
         pub(super) mod bounds {
             use super::*;
             use super::Bounds::{Any, AtLeast, AtMost, Between};
@@ -116,15 +115,15 @@ macro_rules! keys {
 for_each_key!(keys);
 
 impl Key {
-    /// What every variable of forebay begins with.
+    /// The prefix of all variables of forebay.
     pub(super) const PREFIX: &'static str = "FOREBAY_";
 
-    /// The key of that name.
+    /// The key called `name`.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|key| key.name() == name)
     }
 
-    /// The environment variable that sets it alone.
+    /// The environment variable that sets this key.
     pub fn variable(self) -> String {
         format!("{}{}", Self::PREFIX, self.name().to_ascii_uppercase())
     }

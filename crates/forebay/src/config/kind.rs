@@ -1,7 +1,7 @@
-//! The kinds of values: how each is read, written and bounded.
+//! The kinds of values: how each is parsed, written and bounded.
 //!
-//! What is written reads back as the same value, so that what `forebay doctor` shows can be pasted
-//! into a file or a variable.
+//! Every written value parses back to itself, so that output of `forebay doctor` can be pasted into a file or a
+//! variable.
 
 use core::time::Duration;
 
@@ -9,35 +9,35 @@ use forebay_core::{Bytes, GIB, KIB, MIB, PageSize, TIB};
 
 use super::fraction::Fraction;
 
-/// A type of value that a key can have.
+/// A type of value for keys.
 pub(super) trait Kind: Copy + PartialOrd {
     /// Its name, in a word or two.
     const NAME: &'static str;
-    /// What may be written, with examples.
+    /// The accepted form, with examples.
     const FORM: &'static str;
 
-    /// The value, where `text` is one. Spaces around it do not count, nor do capitals.
+    /// Parses `text`. Ignores surrounding spaces and case.
     fn read(text: &str) -> Option<Self>;
 
-    /// A text that reads as this value.
+    /// Writes the value so that it parses back.
     fn write(&self) -> String;
 
-    /// Whether it is a word for there being no bound at all, which no range can exclude.
+    /// Whether it stands for "no bound", which every range allows.
     fn is_unbounded(&self) -> bool {
         false
     }
 }
 
-/// Which values of a kind a key takes.
+/// The values of a kind that a key allows.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Bounds<T> {
-    /// All.
+    /// All values.
     Any,
-    /// This and greater ones.
+    /// This value and greater ones.
     AtLeast(T),
-    /// This and smaller ones.
+    /// This value and smaller ones.
     AtMost(T),
-    /// These two and what is between them.
+    /// Both values and those in between.
     Between(T, T),
 }
 
@@ -53,7 +53,7 @@ impl<T: Kind> Bounds<T> {
             }
     }
 
-    /// What is allowed, in words.
+    /// The allowed values, in words.
     pub(super) fn allowed(&self) -> String {
         let form = T::FORM;
         match self {
@@ -75,8 +75,7 @@ impl Kind for Bytes {
         text.parse().ok()
     }
 
-    /// The largest unit of which it is a whole number: nothing is rounded. No unit where the number
-    /// would be no shorter for it.
+    /// Uses the largest unit that needs no rounding, or no unit if that is as short.
     fn write(&self) -> String {
         let bytes = self.get();
         let units = [(TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")];
@@ -87,7 +86,7 @@ impl Kind for Bytes {
     }
 }
 
-/// No limit where there is none.
+/// `None` means no limit.
 impl Kind for Option<Bytes> {
     const NAME: &'static str = "size or none";
     const FORM: &'static str = "a size, such as 8GiB, 512 MiB or 4096, or none for no limit";
@@ -118,7 +117,7 @@ impl Kind for PageSize {
     }
 }
 
-/// A page of `size`, for sizes in the code, which are powers of two.
+/// A page size from `size`, for constants in the code, which are powers of two.
 pub(super) fn page_of(size: Bytes) -> PageSize {
     PageSize::new(size.get()).unwrap_or(PageSize::DEVICE)
 }
@@ -159,7 +158,7 @@ impl Kind for u64 {
 
     fn read(text: &str) -> Option<Self> {
         let text = text.trim();
-        // The standard reader takes a sign, which people do not write before a count.
+        // The standard parser accepts a sign, which makes no sense for a count.
         text.bytes().all(|digit| digit.is_ascii_digit()).then(|| text.parse().ok()).flatten()
     }
 
@@ -168,7 +167,7 @@ impl Kind for u64 {
     }
 }
 
-/// The units of time that are read; those that are written come first, the longest in front.
+/// The units of time that are parsed. Those that are also written come first, longest first.
 const UNITS: [(&str, u64); 7] = [
     ("s", 1_000_000_000),
     ("ms", 1_000_000),
@@ -178,14 +177,14 @@ const UNITS: [(&str, u64); 7] = [
     ("h", 3_600_000_000_000),
     ("d", 86_400_000_000_000),
 ];
-/// How many of them are written.
+/// How many of the units are written.
 const WRITTEN: usize = 4;
 
 impl Kind for Duration {
     const NAME: &'static str = "duration";
     const FORM: &'static str = "a duration with its unit, such as 10s, 250ms, 5min or 1h";
 
-    /// Reads "10s", "1.5 h", "250ms". A number alone is refused: nobody could tell of what.
+    /// Parses "10s", "1.5 h", "250ms". Rejects a number without a unit as ambiguous.
     fn read(text: &str) -> Option<Self> {
         let text = text.trim();
         let split = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
@@ -193,7 +192,7 @@ impl Kind for Duration {
         let unit = unit.trim().to_ascii_lowercase();
         let (_, unit) = UNITS.iter().find(|(name, _)| *name == unit)?;
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        // Nine decimals are more than any unit needs, and keep the sum in 128 bits.
+        // Nine decimals suffice for any unit, and keep the sum within 128 bits.
         if fraction.len() > 9 || (number.contains('.') && fraction.is_empty()) {
             return None;
         }
@@ -205,7 +204,7 @@ impl Kind for Duration {
         u64::try_from(total).ok().map(Self::from_nanos)
     }
 
-    /// The largest unit up to seconds of which it is a whole number.
+    /// Uses the largest unit, up to seconds, that needs no rounding.
     fn write(&self) -> String {
         let nanos = self.as_nanos();
         let units = UNITS.iter().take(WRITTEN);
@@ -217,7 +216,7 @@ impl Kind for Duration {
     }
 }
 
-/// Never where there is none.
+/// `None` means never.
 impl Kind for Option<Duration> {
     const NAME: &'static str = "duration or never";
     const FORM: &'static str = "a duration with its unit, such as 60s, 250ms or 5min, or never";
@@ -235,7 +234,7 @@ impl Kind for Option<Duration> {
     }
 }
 
-/// `word`, which stands for no value, or else what `read` makes of the text.
+/// Parses `word` as `None`, and anything else with `read`.
 fn read_or<T>(word: &str, text: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<Option<T>> {
     if text.trim().eq_ignore_ascii_case(word) { Some(None) } else { read(text).map(Some) }
 }

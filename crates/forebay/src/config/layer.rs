@@ -1,4 +1,4 @@
-//! What one place set: some keys, or none.
+//! A layer: the keys that one source sets.
 
 use core::time::Duration;
 
@@ -20,14 +20,14 @@ macro_rules! layer {
         #[doc = $help:literal]
         $key:ident $field:ident: $kind:ty = $default:expr, $changes:ident, $bounds:expr;
     )*) => {
-        /// Some of the keys, each with its value and where that came from.
+        /// A subset of the keys, each with its value and source.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub(super) struct Layer {
             $(pub(super) $field: Option<Held<$kind>>,)*
         }
 
         impl Layer {
-            /// Reads `text` as the value of `key`. A value that is refused changes nothing.
+            /// Parses `text` as the value of `key`. An invalid value changes nothing.
             pub(super) fn read(
                 &mut self,
                 key: Key,
@@ -43,12 +43,12 @@ macro_rules! layer {
                 Ok(())
             }
 
-            /// Each key as `upper` has it, or else as this one has it.
+            /// Merges two layers: each key as `upper` has it, else as this one has it.
             pub(super) fn beneath(self, upper: Self) -> Self {
                 Self { $($field: upper.$field.or(self.$field),)* }
             }
 
-            /// What holds for a key where this layer lies on `lower`, and both on the defaults.
+            /// The effective entry for a key, with this layer over `lower` and both over the defaults.
             pub(super) fn entry(&self, lower: &Self, key: Key) -> Entry {
                 match key {
                     $(Key::$key => match self.$field.as_ref().or(lower.$field.as_ref()) {
@@ -63,7 +63,7 @@ macro_rules! layer {
                 }
             }
 
-            /// Holds what the program set without reading it against what is allowed.
+            /// Checks values that the program set without parsing.
             pub(super) fn check(&self) -> Result<(), ConfigError> {
                 $(if let Some(held) = &self.$field
                     && !bounds::$field().allow(&held.value)
@@ -78,7 +78,7 @@ macro_rules! layer {
 
 for_each_key!(layer);
 
-/// The value that `text` is, where `bounds` allow it.
+/// Parses `text` and checks it against `bounds`.
 fn read<T: Kind>(
     key: Key,
     text: &str,

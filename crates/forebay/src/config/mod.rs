@@ -1,4 +1,4 @@
-//! Settings: what can be set, from where, and what is in force.
+//! Settings: the keys, the sources they come from, and the effective values.
 //!
 //! ```text
 //!   lowest                                                                      highest
@@ -7,10 +7,9 @@
 //!              └ named by any of them, and below every key that someone set
 //! ```
 //!
-//! There is one table of keys, in `table.rs`. Reading, checking, the documentation and
-//! `forebay doctor` all go by it. A [`Settings`] holds only what someone set, each value with its
-//! [`Source`]; what nobody set is looked up in the preset and then in the table. So setting one
-//! option leaves all others as they were.
+//! All keys are in one table, in `table.rs`, which drives parsing, checking, the documentation and `forebay doctor`. A
+//! [`Settings`] holds only values that were set explicitly, each with its [`Source`]; other values come from the preset
+//! and then from the table. So setting one option does not affect the others.
 //!
 //! ```
 //! use forebay::config::{Settings, Source};
@@ -28,9 +27,8 @@
 //! # Ok::<(), forebay::config::ConfigError>(())
 //! ```
 //!
-//! Nothing here reads the process's environment or a file but [`Settings::from_environment`],
-//! [`Settings::from_file`] and [`Sources::here`]. No file is looked for that nobody named: a
-//! library has no business with what happens to lie in the working directory.
+//! Only [`Settings::from_environment`], [`Settings::from_file`] and [`Sources::here`] read the process's environment or
+//! a file. No file is read unless named: a library has no business with whatever lies in the working directory.
 
 mod builder;
 mod choice;

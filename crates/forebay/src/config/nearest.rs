@@ -1,11 +1,11 @@
-//! What someone meant who mistyped.
+//! Suggestions for misspelt keys.
 
 use super::key::Key;
 
-/// The key whose name is nearest to `name`, where at most `most` letters are wrong.
+/// The key whose name is nearest to `name`, with at most `most` wrong letters.
 pub(super) fn nearest(name: &str, most: usize) -> Option<Key> {
     let wanted: Vec<char> = name.to_lowercase().replace('-', "_").chars().collect();
-    // A name much longer than any key is none of them, and need not be measured.
+    // Skip names much longer than any key.
     let longest = Key::ALL.iter().map(|key| key.name().len()).max().unwrap_or(0);
     if wanted.len() > longest.saturating_add(most) {
         return None;
@@ -14,12 +14,11 @@ pub(super) fn nearest(name: &str, most: usize) -> Option<Key> {
     distances.filter(|&(distance, _)| distance <= most).min().map(|(_, key)| key)
 }
 
-/// How many letters must be put in, left out, replaced, or swapped with their neighbour to make
-/// `known` of `wanted`.
+/// The edit distance: the least number of insertions, deletions, replacements and swaps of neighbours that turn
+/// `wanted` into `known`.
 fn distance(wanted: &[char], known: &str) -> usize {
     let known: Vec<char> = known.chars().collect();
-    // The rows of the table of distances between beginnings of both: this, the last, and the one
-    // before that.
+    // Rows of the table of distances between prefixes: the current one, the last, and the one before that.
     let mut row: Vec<usize> = (0..=known.len()).collect();
     let mut last = row.clone();
     let mut before = row.clone();

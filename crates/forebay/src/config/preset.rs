@@ -1,4 +1,4 @@
-//! Presets: values for a purpose, with the reason for each.
+//! Presets: values for a purpose, each with its reason.
 
 use core::time::Duration;
 
@@ -10,22 +10,22 @@ use super::layer::Layer;
 use super::source::{Held, Source};
 
 choice! {
-    /// Values for a purpose. A preset may be named anywhere; it lies beneath every key that someone
-    /// set, wherever that was.
+    /// Values for a purpose. A preset may be named in any source; keys that are set explicitly, in any source, override
+    /// it.
     Preset, "default, high_frequency, memory_constrained or debug" {
-        /// The defaults of the table and nothing else.
+        /// Only the defaults of the table.
         Default = "default",
-        /// For programs that allocate and free all the time, on a device they have to themselves.
+        /// For programs that allocate and free constantly, on a device of their own.
         HighFrequency = "high_frequency",
-        /// For programs that share a device, or hardly fit on it.
+        /// For programs that share a device, or barely fit on it.
         MemoryConstrained = "memory_constrained",
-        /// For finding who uses memory wrongly. Slow, and takes more memory.
+        /// For finding memory errors. Slow, and uses more memory.
         Debug = "debug",
     }
 }
 
 impl Preset {
-    /// Why it sets what it sets, in a sentence.
+    /// Why it sets these values, in one sentence.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Default => "Nothing is set: every key has its default.",
@@ -44,7 +44,7 @@ impl Preset {
         }
     }
 
-    /// What it sets.
+    /// The values that it sets.
     pub(super) fn layer(self) -> Layer {
         let none = Layer::default();
         match self {

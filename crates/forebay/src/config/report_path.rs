@@ -6,13 +6,13 @@ use std::path::Path;
 use super::kind::Kind;
 use crate::sync::fork::ForkSafeMutex;
 
-/// The most bytes of a path: what systems allow.
+/// Longest path in bytes: the usual limit of systems.
 const LONGEST: usize = 4096;
 
-/// All paths that were ever set. They stay, so that a setting is a plain value: a program sets few.
+/// All paths ever set. Kept forever, so that a setting is a plain value; a program sets few.
 static PATHS: ForkSafeMutex<BTreeSet<&'static str>> = ForkSafeMutex::new(BTreeSet::new());
 
-/// The path of a file to write a report to, or none.
+/// The path of a report file, or none.
 ///
 /// ```
 /// use forebay::config::{ReportPath, Settings};
@@ -29,7 +29,7 @@ impl ReportPath {
     /// No report.
     pub const NONE: Self = Self(None);
 
-    /// The file, if there is to be one.
+    /// The path, if a report is to be written.
     pub fn path(self) -> Option<&'static Path> {
         self.0.map(Path::new)
     }

@@ -1,4 +1,4 @@
-//! What is in force.
+//! Effective settings.
 
 use core::time::Duration;
 
@@ -15,24 +15,24 @@ use super::report_path::ReportPath;
 use super::source::Source;
 use super::table::for_each_key;
 
-/// A key, its value in force, and where that came from.
+/// A key, its effective value, and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
     /// The key.
     pub key: Key,
-    /// Its value, as it can be written.
+    /// Its value, in the form that is parsed.
     pub value: String,
-    /// Where it came from.
+    /// Where it was set.
     pub source: Source,
 }
 
-/// The settings of a pool: what someone set, and beneath it the preset and the defaults.
+/// The settings of a pool: explicit values over the preset and the defaults.
 ///
-/// The [module](super) says where they come from and which wins.
+/// The [module](super) describes the sources and their precedence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// What someone set, the preset among it. Everything else is looked up.
+    /// Explicit values, including the preset. Everything else is looked up.
     pub(super) explicit: Layer,
 }
 
@@ -41,7 +41,7 @@ macro_rules! accessors {
         #[doc = $help:literal]
         $key:ident $field:ident: $kind:ty = $default:expr, $changes:ident, $bounds:expr;
     )*) => {
-        /// The values in force, by name.
+        /// The effective values by key name.
         impl Settings {
             $(
                 #[doc = $help]
@@ -60,45 +60,44 @@ macro_rules! accessors {
 for_each_key!(accessors);
 
 impl Settings {
-    /// The defaults, to be changed by the program.
+    /// Starts a builder from the defaults.
     pub fn builder() -> SettingsBuilder {
         Self::default().into_builder()
     }
 
-    /// These, to be changed by the program.
+    /// Starts a builder from these settings.
     pub fn into_builder(self) -> SettingsBuilder {
         SettingsBuilder::over(self)
     }
 
-    /// These, with what `upper` sets above them. A preset that `upper` names takes the place of the
-    /// one named here; keys that were set by themselves stay as they are.
+    /// Returns these settings overridden by what `upper` sets. A preset in `upper` replaces the one named here; keys
+    /// that were set explicitly are kept.
     ///
-    /// Rules between keys are not checked here, as one more layer may come: see
-    /// [`check`](Self::check).
+    /// Does not check rules between keys, since another layer may follow. See [`check`](Self::check).
     #[must_use]
     pub fn overlay(self, upper: Self) -> Self {
         Self { explicit: self.explicit.beneath(upper.explicit) }
     }
 
-    /// The key of that name, its value in force, and where that came from.
+    /// Returns the key called `name` with its effective value and source.
     pub fn get(&self, name: &str) -> Result<Entry, ConfigError> {
         let key = Key::named(name).ok_or_else(|| ConfigError::unknown_key(name, Source::Code))?;
         Ok(self.entry(key))
     }
 
-    /// A key's value in force, and where that came from.
+    /// The effective value of a key, and its source.
     pub fn entry(&self, key: Key) -> Entry {
         self.explicit.entry(&self.preset_layer(), key)
     }
 
-    /// Every key, its value in force, and where that came from.
+    /// Every key with its effective value and source.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
         let preset = self.preset_layer();
         Key::ALL.iter().map(move |&key| self.explicit.entry(&preset, key))
     }
 
-    /// The most a pool takes from a device of `total` bytes: the lesser of [`max_bytes`] and
-    /// [`max_fraction`]. A pool rounds it up to a whole page of the device.
+    /// The most a pool takes from a device of `total` bytes: the smaller of [`max_bytes`] and [`max_fraction`]. A pool
+    /// rounds it up to a whole page of the device.
     ///
     /// [`max_bytes`]: Self::max_bytes
     /// [`max_fraction`]: Self::max_fraction
@@ -107,8 +106,8 @@ impl Settings {
         self.max_bytes().map_or(part, |most| most.min(part))
     }
 
-    /// Changes a key of a pool that lives. Refused, with nothing changed, where the key is fixed
-    /// once a pool is built, where the value is not allowed, or where it breaks a rule between keys.
+    /// Changes a key of a live pool. Fails, without effect, if the key is fixed once a pool is built, if the value is
+    /// not allowed, or if it breaks a rule between keys.
     pub fn change(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
         let source = Source::RunTime;
         let Some(key) = Key::named(name) else {
@@ -125,11 +124,10 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether all values are allowed, alone and together: each threshold of pressure above the one
-    /// before, and no more kept than a pool may take.
+    /// Checks that all values are allowed and consistent: pressure thresholds must increase, and a pool must not keep
+    /// more than it may take.
     ///
-    /// Whoever builds a pool calls this. What was put together by [`overlay`](Self::overlay) has not
-    /// been checked.
+    /// Building a pool calls this. [`overlay`](Self::overlay) does not check its result.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.explicit.check()?;
         let steps = [
@@ -156,7 +154,7 @@ impl Settings {
         ConfigError::Disagreement { one, rule, other }
     }
 
-    /// What the preset sets.
+    /// The values set by the preset.
     fn preset_layer(&self) -> Layer {
         self.explicit.preset.as_ref().map_or(Preset::Default, |held| held.value).layer()
     }

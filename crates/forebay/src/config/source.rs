@@ -9,35 +9,35 @@ use super::preset::Preset;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
-    /// Nobody set it.
+    /// Not set.
     Default,
     /// The preset in force.
     Preset(Preset),
     /// A file.
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
     },
     /// The variable `FOREBAY_CONF`.
     Conf {
-        /// Which of its entries, counted from 1.
+        /// The number of the entry, counted from 1.
         entry: usize,
     },
-    /// A variable of its own.
+    /// The key's own variable.
     Environment {
         /// Its name.
         variable: String,
     },
-    /// A text of the form of `FOREBAY_CONF` that the program gave.
+    /// A text in the format of `FOREBAY_CONF`, passed by the program.
     Text {
-        /// Which of its entries, counted from 1.
+        /// The number of the entry, counted from 1.
         entry: usize,
     },
     /// A call of the program.
     Code,
-    /// A change while a pool was alive.
+    /// A change to a live pool.
     RunTime,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// A value and where it came from.
+/// A value and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Held<T> {
     pub(super) value: T,

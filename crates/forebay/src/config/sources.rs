@@ -1,4 +1,4 @@
-//! The places outside the program that settings come from, as data.
+//! The external sources of settings, as data.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -11,12 +11,12 @@ use super::settings::Settings;
 use super::source::Source;
 use super::{conf, file};
 
-/// Keys and values in one line.
+/// The variable with keys and values in one line.
 const CONF: &str = "FOREBAY_CONF";
-/// The path of a file.
+/// The variable with the path of a file.
 const CONFIG: &str = "FOREBAY_CONFIG";
 
-/// Variables and a file, from this process or made up.
+/// Variables and a file, from this process or synthetic.
 ///
 /// ```
 /// use forebay::config::Sources;
@@ -34,46 +34,45 @@ pub struct Sources {
     file: Option<(PathBuf, Result<Vec<u8>, String>)>,
 }
 
-/// What was found in all sources, the good and the bad.
+/// Everything found in the sources, valid and invalid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Examined {
-    /// What would be in force without what is refused.
+    /// Effective settings, ignoring invalid entries.
     pub settings: Settings,
-    /// What is refused, in the order of the sources.
+    /// Errors of invalid entries, in the order of the sources.
     pub refused: Vec<ConfigError>,
-    /// Variables that begin as forebay's do and are none of its settings.
+    /// Variables with forebay's prefix that are not settings.
     pub ignored: Vec<String>,
 }
 
 impl Settings {
-    /// The settings of this process's environment and of the file it names, once all values are
-    /// allowed, alone and together.
+    /// The settings of this process's environment and of the file it names. Fails if a value is not allowed or values
+    /// conflict.
     pub fn from_environment() -> Result<Self, ConfigError> {
         Sources::here().resolve()
     }
 }
 
 impl Sources {
-    /// This process's environment, and the file it names.
+    /// This process's environment and the file it names.
     pub fn here() -> Self {
         Self::of(std::env::vars_os()).read_file()
     }
 
-    /// These variables. A file that they name is still to be [read](Self::read_file) or
-    /// [given](Self::file).
+    /// Uses these variables. If they name a file, it must still be [read](Self::read_file) or [given](Self::file).
     pub fn of(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         Self { variables: variables.into_iter().collect(), file: None }
     }
 
-    /// The same with a file that holds `content`, or that could not be read for the reason given.
+    /// Adds a file with `content`, or one that could not be read for the given reason.
     #[must_use]
     pub fn file(mut self, path: impl Into<PathBuf>, content: Result<Vec<u8>, String>) -> Self {
         self.file = Some((path.into(), content));
         self
     }
 
-    /// The same with the file that the variables name, read now.
+    /// Reads the file that the variables name, if any.
     #[must_use]
     pub fn read_file(self) -> Self {
         let Some(path) = self.named_file().map(Path::to_owned) else { return self };
@@ -81,18 +80,18 @@ impl Sources {
         self.file(path, content)
     }
 
-    /// The file that the variables name.
+    /// The path of the file that the variables name.
     pub fn named_file(&self) -> Option<&Path> {
         self.variable(CONFIG).map(Path::new)
     }
 
-    /// The settings, once all values are allowed, alone and together; else the first that is not.
+    /// Returns the settings, or the first error.
     pub fn resolve(&self) -> Result<Settings, ConfigError> {
         let Examined { settings, refused, .. } = self.examine();
         refused.into_iter().next().map_or(Ok(settings), Err)
     }
 
-    /// Everything there is to say of the sources.
+    /// Examines all sources.
     pub fn examine(&self) -> Examined {
         let mut examined = Examined::default();
         for (settings, refused) in [self.in_file(), self.in_conf()] {
@@ -100,7 +99,7 @@ impl Sources {
             examined.refused.extend(refused);
         }
         self.add_variables(&mut examined);
-        // A rule between keys says little where one of them was refused.
+        // A rule between keys means little if one of them is invalid.
         if examined.refused.is_empty() {
             examined.refused.extend(examined.settings.check().err());
         }
@@ -113,7 +112,7 @@ impl Sources {
             (Some((path, content)), _) => {
                 file::parse(path, content.as_deref(), named == Some(path))
             }
-            // Settings without a file that was asked for would be others than those asked for.
+            // Without the requested file, the settings would not be those requested.
             (None, Some(path)) => file::parse(path, Err(&"was not read".to_owned()), true),
             (None, None) => Default::default(),
         }
@@ -127,8 +126,7 @@ impl Sources {
         }
     }
 
-    /// The variables of single keys, above what is there; and what to say of the others that begin
-    /// as forebay's.
+    /// Applies the variables of single keys on top, and classifies other variables with forebay's prefix.
     fn add_variables(&self, examined: &mut Examined) {
         for (variable, value) in &self.variables {
             let variable = variable.to_string_lossy();
@@ -156,17 +154,17 @@ impl Sources {
         }
     }
 
-    /// A variable that is set to something: to set one to nothing is how a shell takes it back.
+    /// The value of a variable, ignoring empty ones: shells unset a variable by setting it to nothing.
     fn variable(&self, name: &str) -> Option<&OsStr> {
         let value = self.variables.get(OsStr::new(name));
         value.map(OsString::as_os_str).filter(|value| !value.is_empty())
     }
 }
 
-/// The key that was meant by a variable that is none.
+/// The key that a misspelt variable probably meant.
 ///
-/// Names that begin as forebay's are not forebay's alone: programs and tests that use it have their
-/// own. So only what is a letter or two away from a key is taken for a slip; the rest is let be.
+/// Programs and tests that use forebay have variables with this prefix too. So only names within a letter or two of a
+/// key count as misspelt; others are ignored.
 fn slip(name: &str) -> Option<Key> {
     nearest(name, (name.chars().count() / 4).max(1))
 }

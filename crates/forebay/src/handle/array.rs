@@ -1,4 +1,4 @@
-//! A block as elements of a type.
+//! A block as typed elements.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -10,14 +10,14 @@ use super::failure::does_not_fit;
 use super::{OwnedBlock, Pod, Refused};
 use crate::{Allocate, Error, Pool, Request, Result, bulk, host_vec};
 
-/// How much is copied at once, through memory of this module's own. Large enough that what a copy
-/// costs to start is lost in it; small enough to lose when a device fails in the middle.
+/// Bytes copied at once through a staging buffer. Large enough to hide the start-up cost of a copy; small enough to
+/// leak when a device fails midway.
 const STAGE: usize = 4 << 20;
 
 /// An array of plain elements on a device, freed when it is dropped.
 ///
-/// Elements are any [`Pod`] type: numbers, `half::f16`, arrays of such, and types with a derived `Pod`. `bool` and
-/// `char` are not, because not all bytes are values of theirs.
+/// Elements are any [`Pod`] type: numbers, `half::f16`, arrays of these, and types that derive `Pod`. `bool` and `char`
+/// are excluded, because some bytes are not valid values of them.
 ///
 /// ```
 /// use forebay::{DeviceArray, HostDevice, Pool, StreamHandle};
@@ -39,20 +39,20 @@ pub struct DeviceArray<T: Pod, A: Allocate = Pool> {
 }
 
 impl<T: Pod, A: Allocate> DeviceArray<T, A> {
-    /// Allocates `length` elements for `stream`. The contents are undefined. [`Pool::array`] is the short way.
+    /// Allocates `length` elements for `stream`. The contents are undefined. [`Pool::array`] is a shorthand.
     pub fn new(allocator: &A, length: usize, stream: StreamHandle) -> Result<Self>
     where
         A: Clone,
     {
         let size = Self::size_of(length)?;
-        // Blocks begin at multiples of 512 B in any case: few types need more.
+        // Blocks are aligned to 512 B in any case; few types need more.
         let alignment = Self::alignment().max(Alignment::BLOCK);
         let block = OwnedBlock::new(allocator, Request::new(size, stream).aligned_to(alignment))?;
-        // An allocator of the caller's own may give less than was asked; copies rely on it.
+        // A custom allocator may return less than requested; copies rely on the size.
         Ok(Self::from_block(block, length)?)
     }
 
-    /// Makes an array of an owned block. Fails if `length` elements do not fit or the block is not aligned for the
+    /// Makes an array from an owned block. Fails if `length` elements do not fit or the block is not aligned for the
     /// type.
     pub fn from_block(
         block: OwnedBlock<A>,
@@ -81,7 +81,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     }
 
     fn alignment() -> Alignment {
-        // Every type's alignment is a power of two, so the default is never taken.
+        // Alignments of types are powers of two, so the default is never used.
         Alignment::new(align_of::<T>() as u64).unwrap_or_default()
     }
 
@@ -90,8 +90,8 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         self.block
     }
 
-    /// The block, for its figures and to record [further streams](OwnedBlock::used_on).
-    // Not to be changed: copies rely on its being as large as the elements.
+    /// The block, for its properties and to record [further streams](OwnedBlock::used_on).
+    // Not mutable: copies rely on the block being as large as the elements.
     pub fn block(&self) -> &OwnedBlock<A> {
         &self.block
     }
@@ -101,7 +101,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         self.block.hand_over_to(stream)
     }
 
-    /// As [`OwnedBlock::set_stream`], which keeps what was enqueued before in order.
+    /// As [`OwnedBlock::set_stream`], which keeps earlier work in order.
     pub fn set_stream(&mut self, stream: StreamHandle) {
         self.block.set_stream(stream);
     }
@@ -116,7 +116,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -129,30 +129,30 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         self.address().checked_add(Bytes::of::<T>(index as u64).ok()?)
     }
 
-    /// Frees the array in the order of its stream, and returns the error that a drop could not.
+    /// Frees the array in the order of its stream. Unlike a drop, returns any error.
     pub fn free(self) -> core::result::Result<(), Refused<OwnedBlock<A>>> {
         self.block.free()
     }
 
     /// Copies `from` to the array, in the order of its stream, and waits for the copy. Fails if the lengths differ.
     ///
-    /// A megabyte and more goes through a [transfer engine](crate::transfer), if the program has one for the device. Else
-    /// it is simple, not fast: the copy goes through a staging buffer, because a device that fails in the middle may go
-    /// on reading and must not be left with the caller's memory.
+    /// Copies of a megabyte and more use the device's [transfer engine](crate::transfer), if the program made one.
+    /// Others are simple, not fast: they go through a staging buffer, because a device that fails midway may keep
+    /// reading, and must not read the caller's memory then.
     pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
         self.check_length("from", from.len())?;
         self.write(0, from)
     }
 
-    /// Copies the array to `to`, in the order of its stream, and waits for the copy. Fails if the lengths differ.
-    /// As fast as [`copy_from_slice`](Self::copy_from_slice). If it fails in the middle, a part of `to` is written.
+    /// Copies the array to `to`, in the order of its stream, and waits for the copy. Fails if the lengths differ. As
+    /// fast as [`copy_from_slice`](Self::copy_from_slice). An error midway leaves a part of `to` written.
     pub fn copy_to_slice(&self, to: &mut [T]) -> Result<()> {
         self.check_length("to", to.len())?;
         self.read(0, to)
     }
 
-    /// Copies `from` to the elements from index `first` on, as [`copy_from_slice`](Self::copy_from_slice) does. Fails if
-    /// they reach past the last.
+    /// Copies `from` to the elements from index `first` on, as [`copy_from_slice`](Self::copy_from_slice) does. Fails
+    /// if the range is out of bounds.
     ///
     /// ```
     /// use forebay::{HostDevice, Pool, StreamHandle};
@@ -166,7 +166,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     /// ```
     pub fn write(&mut self, first: usize, from: &[T]) -> Result<()> {
         let mut to = self.check_range(first, from.len())?;
-        // Elements without bytes may be as many as there are numbers.
+        // There may be up to `usize::MAX` elements without bytes.
         if size_of_val(from) == 0 {
             return Ok(());
         }
@@ -184,8 +184,8 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         Ok(())
     }
 
-    /// Copies the elements from index `first` on to `to`, as [`copy_to_slice`](Self::copy_to_slice) does. Fails if they
-    /// reach past the last.
+    /// Copies the elements from index `first` on to `to`, as [`copy_to_slice`](Self::copy_to_slice) does. Fails if the
+    /// range is out of bounds.
     pub fn read(&self, first: usize, to: &mut [T]) -> Result<()> {
         let mut from = self.check_range(first, to.len())?;
         if size_of_val(to) == 0 {
@@ -198,8 +198,8 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         let mut stage = Vec::with_capacity(Self::stage_length().min(to.len()));
         for chunk in to.chunks_mut(Self::stage_length()) {
             stage.clear();
-            // Filled with something, so that it is memory with values in it whatever the device
-            // does: a phantom one writes nothing.
+            // Initialise the stage, so that it holds valid values whatever the device does: a phantom device writes
+            // nothing.
             stage.extend_from_slice(chunk);
             stage = self.pass(stage, |host| (host, Place::Device(from)))?;
             chunk.copy_from_slice(&stage);
@@ -208,15 +208,15 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         Ok(())
     }
 
-    /// All elements, copied as [`copy_to_slice`](Self::copy_to_slice) does.
+    /// Copies all elements to a vector, as [`copy_to_slice`](Self::copy_to_slice) does.
     pub fn to_vec(&self) -> Result<Vec<T>> {
         let mut elements = host_vec::zeroed(self.length, Call::Copy)?;
         self.copy_to_slice(&mut elements)?;
         Ok(elements)
     }
 
-    /// Gives all elements one value, in the order of the array's stream. Where the value is one, two or four bytes
-    /// repeated, as all zeros are, the device does it and the call does not wait; else it is copied.
+    /// Sets all elements to one value, in the order of the array's stream. If the value repeats one, two or four bytes,
+    /// as zeros do, the device fills without a wait; else the values are copied.
     pub fn fill(&mut self, value: T) -> Result<()> {
         let size = Self::size_of(self.length)?;
         if size.is_zero() {
@@ -241,7 +241,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         Ok(())
     }
 
-    /// The address of the element at `first`, if so many from there on are in the array.
+    /// The address of the element at `first`, if `count` elements from there on are in the array.
     pub(crate) fn check_range(&self, first: usize, count: usize) -> Result<Address> {
         let fits = first.checked_add(count).is_some_and(|end| end <= self.length);
         let start = Self::size_of(first).ok().and_then(|size| self.address().checked_add(size));
@@ -265,13 +265,13 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         Err(invalid(Call::Copy, argument, format!("{given} elements"), allowed).into())
     }
 
-    /// How many elements go through the stage at once; one at least.
+    /// Number of elements that fit in the stage, at least one.
     fn stage_length() -> usize {
         STAGE.checked_div(size_of::<T>()).unwrap_or(STAGE).max(1)
     }
 
-    /// Copies much memory of the caller through a transfer engine of the device, if there is one, in the order of the
-    /// array's stream. Whether it did: if not, nothing is under way.
+    /// Copies large memory of the caller with a transfer engine of the device, if there is one, in the order of the
+    /// array's stream. Returns whether it did; if not, nothing is in flight.
     fn copy_in_bulk(&self, to: Place, from: Place, size: usize) -> bool {
         if size < bulk::LEAST {
             return false;
@@ -284,8 +284,8 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         unsafe { engine.copy(&copy, stream) }.is_ok()
     }
 
-    /// Copies between the stage and the device, whichever way `ends` (to, from) says, and waits. The
-    /// stage comes back; where it is not known that the device has let go of it, it never does.
+    /// Copies between the stage and the device, in the direction that `ends` (to, from) gives, and waits. Returns the
+    /// stage, or leaks it if the device may still be using it.
     fn pass(
         &self,
         mut stage: Vec<T>,
@@ -296,7 +296,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         let copy = hal::Copy::linear(to, from, size)?;
         let (device, stream) = (self.block.allocator().device(), self.block.stream_to_use()?);
         device.descriptor().check_process(Call::Copy)?;
-        // That nobody else frees the block is kept by those who hold its address.
+        // Holders of its address are responsible for not freeing the block.
         // SAFETY: the host's side is the stage, given to nobody until the stream was synchronised and
         // leaked where that failed; a copy that fails has let go of it. The device's side is within the
         // block, which `new` or `from_block` has measured, and which this handle gives back after what it
@@ -322,7 +322,7 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     }
 }
 
-/// The pattern of one, two or four bytes that `bytes` repeat, if they do.
+/// The pattern of one, two or four bytes that `bytes` repeats, if any.
 fn pattern_of(bytes: &[u8]) -> Option<hal::Pattern> {
     let repeats = |width: usize| {
         bytes.len().is_multiple_of(width)

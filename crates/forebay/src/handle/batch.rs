@@ -1,6 +1,6 @@
-//! Several blocks at once, all or none.
+//! Allocates several blocks at once, all or none.
 //!
-//! There are two kinds, because the parts of one block cannot be freed one by one:
+//! There are two kinds, because parts of a block cannot be freed individually:
 //!
 //! ```text
 //!   allocate_batch   [ block ] [ block ] [ block ]      each its own owner
@@ -17,10 +17,10 @@ use super::OwnedBlock;
 use super::failure::does_not_fit;
 use crate::{Allocate, Pool, Request, Result, host_vec};
 
-/// Allocates a block of each of these sizes for `stream`, and returns them in the order of `sizes`.
+/// Allocates a block for each size for `stream`, and returns them in the order of `sizes`.
 ///
-/// All or none: if one allocation fails, the others are freed, and the error names the size. An allocator that grew
-/// meanwhile keeps what it took from its device.
+/// If one allocation fails, the others are freed, and the error names the size. An allocator that grew meanwhile keeps
+/// the memory it took from the device.
 ///
 /// The largest blocks are allocated first, so that they lie close together and small ones do not split large holes.
 ///
@@ -42,7 +42,7 @@ pub fn allocate_batch<A: Allocate + Clone>(
 ) -> Result<Vec<OwnedBlock<A>>> {
     let mut order = host_vec::with_capacity::<(usize, Bytes)>(sizes.len(), Call::Allocate)?;
     order.extend(sizes.iter().copied().enumerate());
-    // Equal sizes stay in the caller's order, so that the same batch lies the same way every time.
+    // Keep equal sizes in the caller's order, so that the same batch always has the same layout.
     order.sort_by_key(|&(_, size)| Reverse(size));
     let mut blocks = host_vec::with_capacity(order.len(), Call::Allocate)?;
     for (index, size) in order {
@@ -96,7 +96,7 @@ impl<A: Allocate + Clone> Batch<A> {
     }
 }
 
-/// The part of a block at `start` from `offset` on. A part of no bytes is nowhere.
+/// The part of a block at `start` that begins at `offset`. An empty part has no address.
 fn part(start: Address, offset: Bytes, size: Bytes) -> Result<Span> {
     if size.is_zero() {
         return Ok(Span::default());
@@ -107,8 +107,8 @@ fn part(start: Address, offset: Bytes, size: Bytes) -> Result<Span> {
 }
 
 impl<A: Allocate> Batch<A> {
-    /// The parts, in the order of the requested sizes. A part of no bytes is at the null address. They are plain
-    /// addresses, valid while the batch lives.
+    /// The parts, in the order of the requested sizes, as plain addresses that are valid while the batch lives. An
+    /// empty part is at the null address.
     pub fn parts(&self) -> &[Span] {
         &self.parts
     }

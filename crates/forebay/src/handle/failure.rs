@@ -1,16 +1,16 @@
-//! Errors that several handles return, and what they mean.
+//! Errors common to several handles.
 
 use forebay_core::QuantityError;
 use forebay_hal::Call;
 
 use crate::Error;
 
-/// The error for sizes that do not add up, before anything was asked of an allocator.
+/// The error for sizes whose sum overflows, before any allocator is called.
 pub(super) fn does_not_fit(argument: &'static str, error: &QuantityError) -> Error {
     Error::Device(forebay_hal::Error::quantity(Call::Allocate, argument, error))
 }
 
-/// Whether the same call, made again, may succeed without anything else being done.
+/// Whether retrying the same call may succeed.
 pub(super) fn may_pass(error: &Error) -> bool {
     matches!(error, Error::Device(error) if error.may_pass())
 }

@@ -12,8 +12,8 @@ static LATEST: ForkSafeMutex<Option<LostFree>> = ForkSafeMutex::new(None);
 
 /// A block that a drop could not free.
 ///
-/// After [`Error::NotABlock`], [`Error::DoubleFree`], [`Error::StaleBlock`] or [`Error::WrongPool`] the block had been
-/// freed before. After any other error it is live, and can be freed by its address.
+/// After [`Error::NotABlock`], [`Error::DoubleFree`], [`Error::StaleBlock`] or [`Error::WrongPool`], the block had
+/// already been freed. After any other error it is live, and can be freed by its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostFree {
@@ -57,16 +57,16 @@ pub struct LostFrees {
 /// assert_eq!(lost.count, 0, "{:?}", lost.latest);
 /// ```
 pub fn lost_frees() -> LostFrees {
-    // Only the number matters; the reason beside it is under its own lock.
+    // Relaxed: only the number matters; the latest error is under its own lock.
     let count = COUNT.load(Ordering::Relaxed);
     let latest = LATEST.lock().clone();
     LostFrees { count, latest }
 }
 
-/// Notes one. The lock is held for a few stores, never while anyone waits.
+/// Records a failed free. Holds the lock for a few stores only, never during a wait.
 pub(super) fn note(lost: LostFree) {
     COUNT.fetch_add(1, Ordering::Relaxed);
-    // Bound, so that the reason before is dropped without the lock.
+    // Bind the previous value, so that it is dropped without the lock.
     let before = LATEST.lock().replace(lost);
     drop(before);
 }

@@ -13,8 +13,8 @@
 //!   warm_up                 allocates and frees, so that the pool has the memory when it is needed
 //! ```
 //!
-//! All of them work over any [`Allocate`](crate::Allocate) that can be cloned: a [`Pool`], an adaptor
-//! over one, an `Arc<dyn Allocate>`. A handle holds a clone, so its pool lives as long as it does.
+//! All of them work with any [`Allocate`](crate::Allocate) that can be cloned: a [`Pool`], an adaptor over one, an
+//! `Arc<dyn Allocate>`. A handle holds a clone, which keeps its pool alive.
 //!
 //! # Order
 //!
@@ -27,29 +27,29 @@
 //! * [`hand_over_to`](OwnedBlock::hand_over_to) makes another stream wait for this one, and moves the handle to it.
 //! * [`set_stream`](OwnedBlock::set_stream) moves the handle to another stream, and records this one as a further stream.
 //!
-//! A handle carries the work of its streams wherever it goes: also where it [leaves its block](OwnedBlock::into_raw).
+//! These orders survive even if the handle [gives up its block](OwnedBlock::into_raw).
 //!
-//! An allocator that [records no uses](crate::RecordedUse::Unsupported) has its blocks freed after the handle's stream
-//! was made to wait, on the device, for the further ones.
+//! If an allocator [records no uses](crate::RecordedUse::Unsupported), a handle makes its stream wait, on the device,
+//! for the further ones before it frees the block.
 //!
 //! During a capture ([`Pool::capture`](crate::Pool::capture)) a drop records no event. A block that other streams use
 //! then stays with the pool, which reuses it after the next wait for the device.
 //!
 //! # Streams that end first
 //!
-//! A stream may end while a handle belongs to it or has recorded it, and a driver may give the value of its handle to
-//! another stream. A handle [tells the two apart](forebay_hal::NamedStream), as far as ends are announced: by the drop of a
-//! [`Stream`](crate::Stream), or by [`Pool::forget_stream`](crate::Pool::forget_stream). The block is freed then, and its
-//! memory reused after the last event of the ended stream, or, if the pool does not know it any more, after a wait for the
-//! whole device. Plain blocks are freed in the order of whichever stream has the handle that the call names.
+//! A stream may end while a handle belongs to it or has recorded it, and the driver may reuse its handle for another
+//! stream. A handle [tells the two apart](forebay_hal::NamedStream) if the end was announced: by dropping a
+//! [`Stream`](crate::Stream), or by [`Pool::forget_stream`](crate::Pool::forget_stream). The memory of the freed block
+//! is then reused after the last event of the ended stream or, if the pool no longer knows it, after a wait for the
+//! whole device. Plain blocks are freed in the order of whichever stream currently has the handle that the call names.
 //!
 //! # Drops
 //!
-//! Dropping a handle does not wait for the device (but for one of an allocator that records no uses, if a stream of its
-//! has ended), and panics only if an allocator of your own panics. If the handle is
-//! the last owner of its pool, the drop also drops the pool, which waits for the device: keep a clone of the pool where
-//! that matters. A drop cannot report an error. It retries a transient one once; after that the block stays allocated,
-//! and [`lost_frees`] has the count and the last error. Call [`free`](OwnedBlock::free) to get the error.
+//! Dropping a handle does not wait for the device (unless its allocator records no uses and one of its streams has
+//! ended), and panics only if a custom allocator panics. If the handle is the last owner of its pool, the drop also
+//! drops the pool, which waits for the device: keep a clone of the pool to avoid that. A drop cannot report an error.
+//! It retries a transient one once; after that the block stays allocated, and [`lost_frees`] has the count and the last
+//! error. Call [`free`](OwnedBlock::free) to get the error.
 //!
 //! # Freeing by address
 //!
@@ -90,7 +90,7 @@ use crate::{Pool, Request, Result};
 
 /// # Handles
 ///
-/// Blocks that free themselves. [`OwnedBlock::new`] and [`DeviceArray::new`] do the same for any allocator.
+/// Blocks that free themselves. [`OwnedBlock::new`] and [`DeviceArray::new`] work with any allocator.
 impl Pool {
     /// Allocates at least `size` bytes for `stream`. Dropping the handle frees them in the order of its stream.
     ///
@@ -126,14 +126,14 @@ impl Pool {
         DeviceArray::new(self, length, stream)
     }
 
-    /// An [array](Self::array) of zeros: bytes that are all zero. The device zeroes it, in the order of `stream`.
+    /// Allocates an [array](Self::array) of zero bytes. The device zeroes it, in the order of `stream`.
     pub fn zeros<T: Pod>(&self, length: usize, stream: StreamHandle) -> Result<DeviceArray<T>> {
         let mut array = self.array(length, stream)?;
         array.fill(T::zeroed())?;
         Ok(array)
     }
 
-    /// An [array](Self::array) with the elements of `from`, copied and waited for.
+    /// Allocates an [array](Self::array) and copies the elements of `from` to it. Waits for the copy.
     pub fn array_from<T: Pod>(&self, from: &[T], stream: StreamHandle) -> Result<DeviceArray<T>> {
         let mut array = self.array(from.len(), stream)?;
         array.copy_from_slice(from)?;

@@ -6,10 +6,9 @@ use forebay_hal::{Call, Device, Event, EventKind, NamedStream, StreamHandle};
 
 use crate::Result;
 
-/// Makes what is enqueued on `later` from now on wait for all that was enqueued on `earlier`. The
-/// host does not wait, unless one of these streams has ended or is another thread's own: then no event can be recorded
-/// there, and the host waits for the whole device. Where it fails some of the waits may have been made, which harms
-/// nothing.
+/// Makes work enqueued on `later` from now on wait for all work enqueued so far on `earlier`. The host does not wait,
+/// unless one of these streams has ended or is another thread's default stream: no event can be recorded there, so the
+/// host waits for the whole device. An error may leave some of the waits enqueued, which is harmless.
 pub(crate) fn after(
     device: &Arc<dyn Device>,
     later: StreamHandle,
@@ -27,8 +26,8 @@ pub(crate) fn after(
     if others.iter().any(is_out_of_reach) {
         return Ok(device.synchronize_device()?);
     }
-    // One event serves all: a wait is for the record that was the latest when it was made. And it
-    // may go at once: what waits for it holds.
+    // One event is enough: a wait refers to the latest record at the time of the wait. The event may be dropped at
+    // once; the waits stay in effect.
     let event = Event::new(device, EventKind::Order)?;
     for stream in others {
         device.record_event(event.handle(), stream.handle())?;

@@ -12,10 +12,10 @@ use super::{Refused, order};
 use crate::sync::lock;
 use crate::{Allocate, Block, Error, Pool, RecordedUse, Request, Result};
 
-/// A block that is freed in the order of its stream when it is dropped.
+/// A block that is freed, in the order of its stream, on drop.
 ///
-/// The [module's documentation](super) says how to keep the order when several streams use the block, and what happens
-/// to errors in a drop.
+/// The [module's documentation](super) explains how to order several streams that use the block, and how drops handle
+/// errors.
 ///
 /// ```
 /// use forebay::{Bytes, HostDevice, OwnedBlock, Pool, Priority, Request, Stream};
@@ -35,37 +35,37 @@ use crate::{Allocate, Block, Error, Pool, RecordedUse, Request, Result};
 #[must_use = "the block is freed when this is dropped"]
 pub struct OwnedBlock<A: Allocate = Pool> {
     allocator: A,
-    /// Null once it was given up or freed: then there is nothing to do in the drop.
+    /// Null once it was given up or freed; the drop then does nothing.
     block: Block,
     requested: Bytes,
     stream: NamedStream,
-    /// Under a lock so that those who share a block can all note theirs.
+    /// Locked so that all owners of a shared block can record uses.
     uses: Mutex<Uses>,
 }
 
-/// A further stream that uses a block.
+/// Another stream that uses a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Use {
     stream: NamedStream,
-    /// Whether the handle itself left work there that its stream does not wait for yet.
+    /// Whether the handle itself left work there that its stream does not yet wait for.
     is_left: bool,
 }
 
-/// Further streams that use a block.
+/// The other streams that use a block.
 #[derive(Default)]
 struct Uses {
-    /// Few, so a list.
+    /// A list, since there are few.
     list: Vec<Use>,
-    /// The number of streams at which those that have ended are passed on to the allocator.
+    /// The number of streams at which ended ones are passed on to the allocator.
     full_at: u32,
-    /// Whether some were.
+    /// Whether any were passed on.
     passed_on: bool,
-    /// Whether the handle left work on one of those.
+    /// Whether the handle left work on one of these.
     left_passed_on: bool,
 }
 
 impl Uses {
-    /// Below this number, looking for streams that have ended is not worth it.
+    /// Below this number, it is not worth looking for ended streams.
     const FEW: usize = 8;
 
     fn is_empty(&self) -> bool {
@@ -78,7 +78,7 @@ impl Uses {
 }
 
 impl<A: Allocate> OwnedBlock<A> {
-    /// Allocates a block from any allocator. [`Pool::owned`] is the short way.
+    /// Allocates a block from any allocator. [`Pool::owned`] is a shorthand.
     pub fn new(allocator: &A, request: Request) -> Result<Self>
     where
         A: Clone,
@@ -87,17 +87,17 @@ impl<A: Allocate> OwnedBlock<A> {
         Ok(Self::of(allocator.clone(), block, request.size(), request.stream()))
     }
 
-    /// Makes a handle of a block without one, to be freed in the order of `stream`.
+    /// Makes a handle for a block that has none. It frees the block in the order of `stream`.
     ///
-    /// The requested size is no longer known: [`requested`](Self::requested) returns the block's size.
+    /// The requested size is unknown: [`requested`](Self::requested) returns the block's size.
     ///
     /// # Safety
     ///
     /// * `block` is a live block of `allocator`, or one of no bytes.
-    /// * No other handle owns it, and nobody frees it but this one.
+    /// * No other handle owns it, and nothing else frees it.
     /// * The work that uses it is ordered before what is enqueued on `stream` from now on.
     pub unsafe fn from_raw(allocator: A, block: Block, stream: StreamHandle) -> Self {
-        // By the caller's promise it is live and nobody's.
+        // The caller promises that it is live and has no owner.
         let _ = allocator.own(block);
         allocator.watch_stream(stream.resolved());
         Self::of(allocator, block, block.size(), stream)
@@ -108,9 +108,9 @@ impl<A: Allocate> OwnedBlock<A> {
         Self { allocator, block, requested, stream, uses }
     }
 
-    /// Returns the block, which the caller has to free, in the order of any stream: the handle's stream and the
-    /// recorded ones are passed on to the allocator as [uses](Allocate::record_use). If the allocator records none, the
-    /// host waits for their work. An error returns the handle.
+    /// Returns the block, which the caller must free, in the order of any stream: the handle's stream and the recorded
+    /// ones become [uses](Allocate::record_use) with the allocator. If it records none, the host waits for their work.
+    /// An error returns the handle.
     pub fn into_raw(mut self) -> core::result::Result<Block, Refused<Self>> {
         let passed_on = match self.allocator.device().descriptor().check_process(Call::Free) {
             Ok(()) => self.pass_on_for_all(),
@@ -122,11 +122,11 @@ impl<A: Allocate> OwnedBlock<A> {
         }
     }
 
-    /// As [`into_raw`](Self::into_raw), with nothing to pass on.
+    /// As [`into_raw`](Self::into_raw), without uses to pass on.
     ///
     /// # Safety
     ///
-    /// * No work was enqueued that uses the block.
+    /// * No work that uses the block was enqueued.
     #[doc(hidden)]
     pub unsafe fn into_raw_unused(mut self) -> Block {
         self.disown()
@@ -139,14 +139,14 @@ impl<A: Allocate> OwnedBlock<A> {
         self.give_up()
     }
 
-    /// The handle of a block on a stream that never ends.
+    /// Marks the handle's stream as one that never ends.
     #[cfg(feature = "host")]
     pub(crate) fn on_lasting_stream(mut self) -> Self {
         self.stream = NamedStream::lasting(self.stream.handle());
         self
     }
 
-    /// The block, leaving none.
+    /// Takes the block out of the handle.
     fn give_up(&mut self) -> Block {
         let none = Block { address: Address::NULL, size: Bytes::ZERO, ..self.block };
         core::mem::replace(&mut self.block, none)
@@ -182,9 +182,8 @@ impl<A: Allocate> OwnedBlock<A> {
         &self.allocator
     }
 
-    /// Records that work on `stream` uses the block too. After the handle is dropped, the memory is reused only after the
-    /// work that is enqueued there by then; no stream waits for it. If the stream ends before, it is the work until its
-    /// end.
+    /// Records that work on `stream` uses the block too. After the handle is dropped, the memory is reused only after
+    /// the work enqueued there by then, or before the stream ended; no stream waits for it.
     ///
     /// This orders nothing by itself: order the work on `stream` after the work whose results it reads.
     ///
@@ -203,7 +202,7 @@ impl<A: Allocate> OwnedBlock<A> {
         if is_it(self.stream) {
             return;
         }
-        // A list of plain values is whole at any time, so a thread that panicked harms nothing.
+        // A list of plain values is always consistent, even after a panic of another thread.
         let mut uses = lock(&self.uses);
         if let Some(known) = uses.list.iter_mut().find(|used| is_it(used.stream)) {
             known.is_left |= is_left;
@@ -214,7 +213,7 @@ impl<A: Allocate> OwnedBlock<A> {
         self.allocator.watch_stream(stream.handle());
     }
 
-    /// The number of further streams that are recorded here.
+    /// The number of other streams recorded here.
     #[cfg(test)]
     pub(super) fn recorded_uses(&self) -> usize {
         lock(&self.uses).list.len()
@@ -227,8 +226,8 @@ impl<A: Allocate> OwnedBlock<A> {
         uses.list.push(used);
     }
 
-    /// Passes uses on streams that have ended on to the allocator, which knows when their work is done: a handle that
-    /// outlives many streams does not grow.
+    /// Passes uses on ended streams on to the allocator, which knows when their work is done. This keeps a handle that
+    /// outlives many streams from growing.
     #[cold]
     fn pass_on_ended(&self, uses: &mut Uses) {
         let (device, address) = (self.allocator.device(), self.block.address());
@@ -241,13 +240,13 @@ impl<A: Allocate> OwnedBlock<A> {
             !is_passed_on
         });
         (uses.passed_on, uses.left_passed_on) = (passed_on, left_passed_on);
-        // Doubling makes the look cost each use a constant on average.
+        // Doubling makes the amortised cost of the search constant per use.
         uses.full_at = u32::try_from(2 * uses.list.len()).unwrap_or(u32::MAX);
     }
 
     /// The stream to enqueue work on that uses the block, after the work that the handle left on other streams. If the
-    /// handle's own has ended, it is whichever stream has that handle now, after a wait for the whole device, and one more
-    /// that uses the block.
+    /// handle's own stream has ended, waits for the whole device, and uses whichever stream has its handle now as a
+    /// further stream.
     pub(crate) fn stream_to_use(&self) -> Result<StreamHandle> {
         let stream = self.stream_in_order()?;
         let device = self.allocator.device();
@@ -258,8 +257,8 @@ impl<A: Allocate> OwnedBlock<A> {
         Ok(stream.handle())
     }
 
-    /// The handle's stream, which waits, on the device, for the work that the handle left on other streams. During a
-    /// capture that is an error: the wait would become part of the graph.
+    /// Makes the handle's stream wait, on the device, for the work that the handle left on other streams. Fails during
+    /// a capture: the wait would become part of the graph.
     pub(crate) fn stream_in_order(&self) -> Result<NamedStream> {
         let (left, left_passed_on) = {
             let uses = lock(&self.uses);
@@ -280,7 +279,7 @@ impl<A: Allocate> OwnedBlock<A> {
         } else {
             order::after(device, self.stream.handle(), left.iter().copied())?;
         }
-        // Until the handle is moved, which takes it alone, no more is left anywhere.
+        // Moving the handle needs exclusive access, so no further work is left until then.
         let mut uses = lock(&self.uses);
         uses.left_passed_on = false;
         for used in &mut uses.list {
@@ -289,7 +288,7 @@ impl<A: Allocate> OwnedBlock<A> {
         Ok(self.stream)
     }
 
-    /// Whether this is a forked child, and the block its parent's.
+    /// Whether this is a forked child that inherited its parent's block.
     pub(super) fn is_inherited(&self) -> bool {
         self.allocator.device().descriptor().is_inherited()
     }
@@ -299,7 +298,7 @@ impl<A: Allocate> OwnedBlock<A> {
         self.uses.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Puts the block in order for its stream, if that takes no wait of the host. Returns `false`, and changes nothing,
+    /// Orders the block's uses before its stream if the host need not wait for that. Returns `false`, without effect,
     /// if one of its streams has ended, or events must not be recorded now.
     pub(super) fn put_in_order(&mut self) -> bool {
         let device = self.allocator.device();
@@ -323,8 +322,8 @@ impl<A: Allocate> OwnedBlock<A> {
     }
 
     /// Makes `stream` wait, on the device, for the handle's stream and the recorded ones, and moves the handle to
-    /// `stream`. The host waits, for the whole device, if one of them has ended or is another thread's own. After an error
-    /// the handle stays where it was. Like [`settle`](Self::settle), this records events.
+    /// `stream`. The host waits for the whole device if one of them has ended or is another thread's default stream.
+    /// After an error the handle is not moved. Like [`settle`](Self::settle), this records events.
     pub fn hand_over_to(&mut self, stream: StreamHandle) -> Result<()> {
         let device = self.allocator.device();
         device.descriptor().check_process(Call::RecordEvent)?;
@@ -339,9 +338,9 @@ impl<A: Allocate> OwnedBlock<A> {
         Ok(())
     }
 
-    /// Moves the handle to `stream`, without making it wait: the stream before is recorded as one that
-    /// [uses](Self::used_on) the block. The next fill, copy or transfer of the handle makes `stream` wait for it first;
-    /// during a capture that is an error, and [`hand_over_to`](Self::hand_over_to) before the capture avoids it.
+    /// Moves the handle to `stream`, without making it wait: the previous stream is recorded as one that
+    /// [uses](Self::used_on) the block. The next fill, copy or transfer of the handle makes `stream` wait for it first.
+    /// During a capture that fails; call [`hand_over_to`](Self::hand_over_to) before the capture to avoid it.
     pub fn set_stream(&mut self, stream: StreamHandle) {
         let (before, device) = (self.stream, self.allocator.device());
         let stream = NamedStream::now(stream);
@@ -349,7 +348,7 @@ impl<A: Allocate> OwnedBlock<A> {
             return;
         }
         let mut uses = lock(&self.uses);
-        // Back on a stream that was recorded before: its work is the handle's own again.
+        // Back on a previously recorded stream, whose work is now the handle's own again.
         let is_it = |used: NamedStream| used.handle() == stream.handle() && !used.has_ended(device);
         uses.list.retain(|used| !is_it(used.stream));
         self.add_use(&mut uses, Use { stream: before, is_left: true });
@@ -368,7 +367,7 @@ impl<A: Allocate> OwnedBlock<A> {
         self.stream = stream;
     }
 
-    /// Frees the block in the order of its stream, and returns the error that a drop could not.
+    /// Frees the block in the order of its stream. Unlike a drop, returns any error.
     pub fn free(self) -> core::result::Result<(), Refused<Self>> {
         self.free_on_its_own()
     }
@@ -387,8 +386,8 @@ impl<A: Allocate> OwnedBlock<A> {
         }
     }
 
-    /// Frees the block after the work of the recorded streams. After an error nothing has changed
-    /// but that the stream may wait for some of them.
+    /// Frees the block after the work of the recorded streams. An error changes nothing, except that the stream may
+    /// wait for some of them.
     fn give_back(&mut self) -> Result<()> {
         if self.block.address().is_null() {
             return Ok(());
@@ -397,8 +396,8 @@ impl<A: Allocate> OwnedBlock<A> {
         self.give_back_here()
     }
 
-    /// Passes the recorded uses on to the allocator. Returns the stream in whose order the block is freed: the handle's,
-    /// or, if that has ended, the default stream, with the ended one as a use.
+    /// Passes the recorded uses on to the allocator. Returns the stream to free the block on: the handle's, or, if that
+    /// has ended, the default stream, with the ended one as a use.
     #[cold]
     fn pass_on_uses(&mut self) -> Result<StreamHandle> {
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -413,7 +412,7 @@ impl<A: Allocate> OwnedBlock<A> {
         Ok(stream)
     }
 
-    /// Passes uses on to the allocator. Returns those that it does not record, which are for the caller to order.
+    /// Passes uses on to the allocator. Returns those that it does not record, which the caller must order.
     fn pass_on(
         allocator: &A,
         block: Block,
@@ -424,7 +423,7 @@ impl<A: Allocate> OwnedBlock<A> {
             match allocator.record_use(block.address(), used)? {
                 RecordedUse::Recorded => {}
                 RecordedUse::Unsupported if allocator.is_capturing() => {
-                    // An event would be part of the graph.
+                    // During a capture, an event would become part of the graph.
                     let missing = "an allocator that records further uses of its blocks".into();
                     return Err(hal::Error::Unsupported { call: Call::RecordEvent, missing }.into());
                 }
@@ -434,7 +433,7 @@ impl<A: Allocate> OwnedBlock<A> {
         Ok(left)
     }
 
-    /// Passes all uses on to the allocator, that of the handle's stream too, so that the block may be freed in any order.
+    /// Passes all uses on to the allocator, including the handle's stream, so that the block may be freed in any order.
     fn pass_on_for_all(&mut self) -> Result<()> {
         if self.block.address().is_null() {
             return Ok(());
@@ -452,7 +451,7 @@ impl<A: Allocate> OwnedBlock<A> {
         Ok(())
     }
 
-    /// As [`give_back`](Self::give_back), of a block of this process.
+    /// As [`give_back`](Self::give_back), for a block of this process.
     fn give_back_here(&mut self) -> Result<()> {
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
         let stream = if uses.list.is_empty() && self.stream.is_fresh() {
@@ -468,13 +467,13 @@ impl<A: Allocate> OwnedBlock<A> {
             self.give_up();
             return Ok(());
         };
-        // If its uses could not be passed on, this handle owns it still, unless it was freed.
+        // If passing on its uses failed, this handle still owns it, unless it was freed meanwhile.
         let freed = self.allocator.own(self.block).is_err_and(|error| {
             use Error::{DoubleFree, NotABlock, StaleBlock};
             matches!(error, DoubleFree { .. } | NotABlock { .. } | StaleBlock { .. })
         });
         if freed {
-            // By its address, just now. It is not this handle's to touch any more.
+            // Just freed by its address: this handle must not touch it any more.
             self.give_up();
         }
         Err(error)
@@ -484,7 +483,7 @@ impl<A: Allocate> OwnedBlock<A> {
 impl<A: Allocate> Drop for OwnedBlock<A> {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // The block is the parent's. Its list is leaked: another thread may have been changing it.
+            // The block is the parent's. Leak the list: another thread may have been changing it.
             let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
             core::mem::forget(core::mem::take(uses));
             return;
@@ -497,7 +496,7 @@ impl<A: Allocate> Drop for OwnedBlock<A> {
             given = self.give_back();
         }
         if let Err(error) = given {
-            // So that whoever reads of it can free it by its address.
+            // So that a reader of the report can free it by its address.
             // SAFETY: this handle owns it, and is going.
             unsafe { self.allocator.disown(self.block) };
             lost::note(LostFree { block: self.block, stream: self.stream.handle(), error });

@@ -8,7 +8,7 @@ use crate::Error;
 ///
 /// The handle still owns its block. Dropping it tries to free the block once more.
 pub struct Refused<H> {
-    /// In a box, so that the results of calls that go well stay small.
+    /// Boxed, so that the results of successful calls stay small.
     parts: Box<(H, Error)>,
 }
 

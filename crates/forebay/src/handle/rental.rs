@@ -1,4 +1,4 @@
-//! Blocks of about the requested size, kept for the next request.
+//! A cache of blocks that serves requests of about the same size.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -21,16 +21,16 @@ pub struct RentalOptions {
 }
 
 impl Default for RentalOptions {
-    /// At most 256 MiB in 64 blocks, enough for a few of the largest buffers of a step. Up to half of a block may be
-    /// unused, as in a pool with power-of-two sizes; most hits waste far less, because the smallest block that fits
-    /// serves the request.
+    /// Keeps at most 256 MiB in 64 blocks, enough for a few of the largest buffers of a step. Up to half of a block may
+    /// be unused, as with power-of-two sizes; most hits waste far less, because a request gets the smallest block that
+    /// fits.
     fn default() -> Self {
         Self { most_bytes: Bytes::mib(256), most_blocks: 64, waste_percent: 100 }
     }
 }
 
 impl RentalOptions {
-    /// Sets the most bytes to keep. The least recently used blocks beyond it are freed.
+    /// Sets the most bytes to keep. Beyond it, the least recently used blocks are freed.
     pub fn most_bytes(mut self, most_bytes: Bytes) -> Self {
         self.most_bytes = most_bytes;
         self
@@ -49,7 +49,7 @@ impl RentalOptions {
         self
     }
 
-    /// Makes the rental of blocks of `allocator`, to be used in the order of `stream`.
+    /// Builds a rental of blocks of `allocator`, to be used in the order of `stream`.
     pub fn build<A: Allocate + Clone>(self, allocator: &A, stream: StreamHandle) -> Rental<A> {
         let shelf = Mutex::new(Shelf::default());
         Rental {
@@ -57,7 +57,7 @@ impl RentalOptions {
         }
     }
 
-    /// The largest block that may serve a request for `least`.
+    /// The largest block that may serve a request for `least` bytes.
     fn largest_for(&self, least: Bytes) -> Bytes {
         let asked = u128::from(least.get());
         let most = asked + asked * u128::from(self.waste_percent) / 100;
@@ -66,7 +66,7 @@ impl RentalOptions {
     }
 }
 
-/// The figures of a rental.
+/// Statistics of a rental.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RentalFigures {
@@ -74,7 +74,7 @@ pub struct RentalFigures {
     pub hits: u64,
     /// Requests that went to the allocator.
     pub misses: u64,
-    /// Blocks that were freed because there were too many.
+    /// Kept blocks that were freed to stay within the limits.
     pub evictions: u64,
     /// Blocks that are kept now.
     pub kept_blocks: usize,
@@ -82,11 +82,11 @@ pub struct RentalFigures {
     pub kept_bytes: Bytes,
 }
 
-/// Blocks for rent: a returned block serves the next request that it fits without too much waste. Clones share one
+/// Blocks for rent: a returned block serves the next request that it fits without too much waste. Clones share the same
 /// rental.
 ///
-/// For sizes that vary from use to use. A rental belongs to one stream: its blocks are used and returned in that order,
-/// so a hit needs neither an event nor the allocator.
+/// Use it for sizes that vary from use to use. A rental belongs to one stream: blocks are used and returned in its
+/// order, so a hit needs neither an event nor the allocator.
 ///
 /// ```
 /// use forebay::handle::Rental;
@@ -107,7 +107,7 @@ pub struct Rental<A: Allocate = Pool> {
 }
 
 impl<A: Allocate + Clone> Rental<A> {
-    /// Makes a rental with the default options, of blocks that are used in the order of `stream`.
+    /// Makes a rental with the default options, for blocks used in the order of `stream`.
     pub fn new(allocator: &A, stream: StreamHandle) -> Self {
         RentalOptions::default().build(allocator, stream)
     }
@@ -117,10 +117,10 @@ impl<A: Allocate + Clone> Rental<A> {
     pub fn rent(&self, least: Bytes) -> Result<Rented<A>> {
         let desk = &self.desk;
         desk.allocator.device().descriptor().check_process(Call::Allocate)?;
-        // A statement of its own, so that the shelf is unlocked when the allocator is asked.
+        // A separate statement, so that the shelf is unlocked before calling the allocator.
         let mut kept = desk.shelf().take(least, desk.options.largest_for(least));
-        // What cannot be put in order goes back to the allocator, which keeps the order without a wait: streams that used
-        // the block have ended, perhaps the rental's own, whose handle may be another stream's by now.
+        // If a block cannot be put in order, streams that used it have ended, perhaps the rental's own, whose handle
+        // may be reused. Drop it to the allocator, which keeps the order without a wait.
         let owned = match kept.take_if(|owned| owned.put_in_order()) {
             Some(owned) => owned,
             None => {
@@ -134,7 +134,7 @@ impl<A: Allocate + Clone> Rental<A> {
 }
 
 impl<A: Allocate> Rental<A> {
-    /// The figures. In a forked child, those of the parent's rental are all 0.
+    /// The statistics. In a forked child, all 0 for the parent's rental.
     pub fn figures(&self) -> RentalFigures {
         if self.desk.is_inherited() {
             return RentalFigures::default();
@@ -149,14 +149,14 @@ impl<A: Allocate> Rental<A> {
         if self.desk.is_inherited() {
             return;
         }
-        // A statement of its own, so that the shelf is unlocked when the allocator is called.
+        // A separate statement, so that the shelf is unlocked before calling the allocator.
         let kept = self.desk.shelf().empty();
         drop(kept);
     }
 }
 
 impl<A: Allocate> Clone for Rental<A> {
-    /// Another handle of the same rental.
+    /// Returns another handle to the same rental.
     fn clone(&self) -> Self {
         Self { desk: Arc::clone(&self.desk) }
     }
@@ -171,7 +171,7 @@ impl<A: Allocate> fmt::Debug for Rental<A> {
 /// A block of a [`Rental`], returned when it is dropped.
 #[must_use = "the block is returned when this value goes"]
 pub struct Rented<A: Allocate = Pool> {
-    /// None only within the drop.
+    /// `None` only during the drop.
     owned: Option<OwnedBlock<A>>,
     block: Block,
     requested: Bytes,
@@ -204,8 +204,8 @@ impl<A: Allocate> Rented<A> {
         self.desk.stream
     }
 
-    /// Records that work on `stream` uses the block too. When the block is rented again, the rental's stream waits for it,
-    /// on the device.
+    /// Records that work on `stream` uses the block too. When the block is rented again, the rental's stream waits for
+    /// that work on the device.
     pub fn used_on(&self, stream: StreamHandle) {
         if let Some(owned) = &self.owned {
             owned.used_on(stream);
@@ -219,10 +219,10 @@ impl<A: Allocate> Drop for Rented<A> {
         if self.desk.is_inherited() {
             return;
         }
-        // During a capture a block that other streams use cannot be put in order later: the allocator keeps it until they
-        // are done.
+        // During a capture, a block that other streams use cannot be put in order later, so it goes to the allocator,
+        // which keeps it until they are done.
         if owned.is_settled() || !self.desk.allocator.is_capturing() {
-            // As above: the allocator is called when the shelf is unlocked.
+            // As above: unlock the shelf before calling the allocator.
             let evicted = self.desk.shelf().put(owned, &self.desk.options);
             drop(evicted);
         }
@@ -256,13 +256,13 @@ impl<A: Allocate> Drop for Desk<A> {
 }
 
 impl<A: Allocate> Desk<A> {
-    /// Whether this is a forked child, and the rental its parent's.
+    /// Whether this is a forked child that inherited its parent's rental.
     fn is_inherited(&self) -> bool {
         self.allocator.device().descriptor().is_inherited()
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf<A>> {
-        // Nothing of the caller's runs under the lock, and no step of the shelf's own panics.
+        // No code of the caller runs under the lock, and the shelf's own code does not panic.
         lock(&self.shelf)
     }
 
@@ -271,8 +271,8 @@ impl<A: Allocate> Desk<A> {
     where
         A: Clone,
     {
-        // Rounded to a class, so that the next request of about this size finds it; not where that
-        // is more waste than is allowed.
+        // Round to a class, so that the next request of about this size finds the block, unless that wastes more than
+        // is allowed.
         let class = SizeClasses::geometric().round(least).unwrap_or(least);
         let size = if class <= self.options.largest_for(least) { class } else { least };
         let request = Request::new(size, self.stream);
@@ -291,7 +291,7 @@ impl<A: Allocate> Desk<A> {
     }
 }
 
-/// The blocks that were returned, by size for those who rent and by age for those who make room.
+/// The returned blocks, by size for renting and by age for eviction.
 struct Shelf<A: Allocate> {
     by_size: BTreeMap<(Bytes, u64), OwnedBlock<A>>,
     by_age: BTreeMap<u64, Bytes>,
@@ -331,8 +331,8 @@ impl<A: Allocate> Shelf<A> {
         Some(owned)
     }
 
-    /// Keeps a block, and returns those that there is no room for any more, least recently used first. A
-    /// block that is too large by itself comes straight back.
+    /// Keeps a block, and returns those evicted for it, least recently used first. A block that is too large by itself
+    /// is returned at once.
     fn put(&mut self, owned: OwnedBlock<A>, options: &RentalOptions) -> Vec<OwnedBlock<A>> {
         let size = owned.size();
         if size.is_zero() {
@@ -356,7 +356,7 @@ impl<A: Allocate> Shelf<A> {
         evicted
     }
 
-    /// Everything it has.
+    /// Takes all blocks out.
     fn empty(&mut self) -> BTreeMap<(Bytes, u64), OwnedBlock<A>> {
         self.by_age.clear();
         self.bytes = Bytes::ZERO;

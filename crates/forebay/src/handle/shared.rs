@@ -11,8 +11,8 @@ use crate::{Allocate, Block, Error, Pool};
 
 /// A block with several owners: clones share it, and the last one frees it.
 ///
-/// Owners that use the block on other streams record them with [`used_on`](Self::used_on). When the last owner is
-/// dropped, the memory is reused after the work of all recorded streams, and none of them waits.
+/// Owners that use the block on other streams record them with [`used_on`](Self::used_on). After the last owner is
+/// dropped, the memory is reused after the work of all recorded streams; none of them waits.
 ///
 /// ```
 /// use forebay::{Bytes, HostDevice, Pool, Priority, SharedBlock, Stream, StreamHandle};
@@ -65,13 +65,13 @@ impl<A: Allocate> SharedBlock<A> {
         self.block.used_on(stream);
     }
 
-    /// The number of owners at this moment. Other threads may change it meanwhile.
+    /// The current number of owners. Other threads may change it at any time.
     pub fn owners(&self) -> usize {
         Arc::strong_count(&self.block)
     }
 
-    /// Returns the block to its last owner, with the recorded streams. Fails, and returns the handle, if there are
-    /// other owners.
+    /// Converts the last owner into an [`OwnedBlock`], with the recorded streams. If there are other owners, fails and
+    /// returns the handle.
     pub fn into_owned(self) -> core::result::Result<OwnedBlock<A>, Refused<Self>> {
         Arc::try_unwrap(self.block).map_err(|block| {
             let (address, owners) = (block.address(), Arc::strong_count(&block));

@@ -6,10 +6,10 @@
 //!        └── future dropped: the slot is over ────────────────────────┴──► a late block is freed
 //! ```
 //!
-//! No runtime is needed: the future is a plain one. Each pool has a queue of its own, and at most one
-//! thread serves a queue at a time: requests of one pool keep their order, and one that waits holds up no
-//! other pool. Helper threads serve whichever queue has something to do. They are started when no idle one
-//! is there, up to a bound, and end when there was nothing for a while.
+//! No runtime is needed; any executor can poll the future. Each pool has its own queue, served by at most one thread at
+//! a time: requests of a pool keep their order, and a request that waits does not delay other pools. Helper threads
+//! serve whichever queue has work. They are started when none is idle, up to a limit, and exit after a while without
+//! work.
 //!
 //! One lock guards the queues ([`Desk`]). No request is served under it.
 
@@ -28,22 +28,21 @@ use crate::sync::fork::{Birth, ForkSafeMutex};
 use crate::sync::{lock, thread};
 use crate::{Allocate, Error, Pool, PoolId, Request, Result, Tag};
 
-/// How many helper threads there are at most. A pool takes up one while a request of it waits, so this
-/// many pools can wait at once before a further one is held up. A thread that waits costs its stack.
+/// The most helper threads. A pool occupies one while a request of it waits, so this many pools can wait at once before
+/// another is delayed. A waiting thread costs only its stack.
 const MOST_THREADS: usize = 64;
 
-/// How long a helper thread waits for more before it ends. Long enough that requests that come in
-/// bursts find it there, since starting one takes tens of microseconds; short enough that a program
-/// which has done with it does not keep it.
+/// How long an idle helper thread waits for work before it exits. Long enough to serve bursts of requests, since
+/// starting a thread takes tens of microseconds; short enough not to outlast a program's need for it.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// Allocates a block on another thread and returns a future of it.
+/// Allocates a block on another thread and returns a future for it.
 ///
-/// The request starts at once, not when the future is first polled. Requests to one pool are served in order, each
-/// under the caller's [tag](crate::Tag) at the time of the call. Requests to different pools do not wait for each
-/// other; allocators without a pool have one queue for each device.
+/// The request starts at once, not on the first poll. Requests to one pool are served in order, each under the
+/// [tag](crate::Tag) that the caller had at the time of the call. Requests to different pools do not wait for each
+/// other; allocators without a pool share one queue per device.
 ///
-/// Dropping the future leaks nothing: a request that has not begun is cancelled, and a block that comes late is freed.
+/// Dropping the future leaks nothing: a request not yet started is cancelled, and a late block is freed.
 ///
 /// ```
 /// use forebay::handle::allocate_async;
@@ -76,9 +75,9 @@ where
     let slot = Arc::new(Slot { birth, stage: Mutex::new(Stage::Pending(None)) });
     let promise = Promise { slot: Arc::clone(&slot) };
     let allocator = allocator.clone();
-    // The default stream of a thread is the caller's, not that of the thread that serves the request.
+    // A thread's default stream means the caller's, not that of the thread that serves the request.
     let request = Request { stream: request.stream.resolved(), ..request };
-    // Whoever asks is who it is counted for, whichever thread serves it.
+    // Count the request under the caller's tag, whichever thread serves it.
     let tag = Tag::current();
     let job = move || {
         let _under = tag.enter();
@@ -89,13 +88,13 @@ where
     let job = Box::new(job);
     let submitted = if inherited { Err(Error::Forked) } else { WORKERS.submit(queue, job) };
     if let Err(error) = submitted {
-        // The job is gone, and its promise has said something less exact; this is the reason.
+        // The dropped job's promise left a less exact error; replace it with the real one.
         *slot.lock() = Stage::Ready(Err(error));
     }
     Allocation { slot }
 }
 
-/// The future of a block, made by [`allocate_async`].
+/// A future for a block, made by [`allocate_async`].
 #[must_use = "dropping the future frees its block"]
 pub struct Allocation<A: Allocate = Pool> {
     slot: Arc<Slot<A>>,
@@ -105,7 +104,7 @@ impl<A: Allocate> Future for Allocation<A> {
     type Output = Result<OwnedBlock<A>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Cloned before the lock: a waker's code is the caller's.
+        // Clone before locking: a waker's code is the caller's.
         let waker = context.waker().clone();
         if self.slot.birth.is_elsewhere() {
             return Poll::Ready(Err(Error::Forked));
@@ -132,11 +131,11 @@ impl<A: Allocate> Future for Allocation<A> {
 impl<A: Allocate> Drop for Allocation<A> {
     fn drop(&mut self) {
         if self.slot.birth.is_elsewhere() {
-            // Leaked: the thread that was to fill it may have it locked.
+            // Leak it: the thread that was to fill it may hold its lock.
             core::mem::forget(Arc::clone(&self.slot));
             return;
         }
-        // Bound, so that the lock is gone when what was in the slot is dropped.
+        // Bind the previous value, so that it is dropped without the lock.
         let before = core::mem::replace(&mut *self.slot.lock(), Stage::Over);
         drop(before);
     }
@@ -157,17 +156,17 @@ impl<A: Allocate> fmt::Debug for Allocation<A> {
     }
 }
 
-/// How far a request is.
+/// The progress of a request.
 enum Stage<A: Allocate> {
-    /// It has not been served; the waker wakes the task that waits for it.
+    /// Not served yet; the waker wakes the waiting task.
     Pending(Option<Waker>),
-    /// It was served, and nobody has come for the outcome yet.
+    /// Served, but the outcome has not been taken yet.
     Ready(Result<OwnedBlock<A>>),
-    /// The outcome was taken, or nobody will come for it.
+    /// The outcome was taken, or the future was dropped.
     Over,
 }
 
-/// Where the outcome of a request is put.
+/// Holds the outcome of a request.
 struct Slot<A: Allocate> {
     birth: Birth,
     stage: Mutex<Stage<A>>,
@@ -175,7 +174,7 @@ struct Slot<A: Allocate> {
 
 impl<A: Allocate> Slot<A> {
     fn lock(&self) -> MutexGuard<'_, Stage<A>> {
-        // The stage is changed by single assignments, so it is whole at any time.
+        // The stage changes by single assignments, so it is always consistent.
         lock(&self.stage)
     }
 
@@ -183,8 +182,8 @@ impl<A: Allocate> Slot<A> {
         matches!(*self.lock(), Stage::Over)
     }
 
-    /// Puts the outcome there and wakes who waits. Where nobody will come, or it was served before,
-    /// the outcome is dropped, and a block in it is freed.
+    /// Stores the outcome and wakes the waiting task. If the future is gone, or the request was already served, drops
+    /// the outcome, which frees a block in it.
     fn fulfil(&self, outcome: Result<OwnedBlock<A>>) {
         let mut stage = self.lock();
         let Stage::Pending(waiting) = &mut *stage else { return drop(stage) };
@@ -197,8 +196,8 @@ impl<A: Allocate> Slot<A> {
     }
 }
 
-/// The duty to put something into a slot. A job that ends without, because its allocator panicked,
-/// leaves an error there, so that nobody waits for ever.
+/// The duty to fill a slot. If a job ends without doing so, because its allocator panicked, the drop stores an error,
+/// so that the future does not wait forever.
 struct Promise<A: Allocate> {
     slot: Arc<Slot<A>>,
 }
@@ -217,7 +216,7 @@ fn polled_again() -> Error {
     invalid(Call::Allocate, "future", "polled after it was ready", "one that is not ready").into()
 }
 
-/// Whose requests a queue has.
+/// The source of a queue's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Queue {
     /// Those of a pool.
@@ -233,18 +232,17 @@ impl Queue {
     }
 }
 
-/// What there is to do, and who does it.
+/// The queued requests, and the threads that serve them.
 struct Desk {
-    /// The requests of each queue that wait. A queue is here as long as one of its requests waits or is
-    /// served.
+    /// The waiting requests of each queue. A queue is listed while one of its requests waits or is being served.
     queues: BTreeMap<Queue, VecDeque<HostTask>>,
-    /// Queues with something to do that no thread serves, the longest waiting first.
+    /// Queues with work that no thread serves, longest waiting first.
     ready: VecDeque<Queue>,
-    /// Helper threads there are.
+    /// Number of helper threads.
     threads: usize,
-    /// Those of them that wait for something to do.
+    /// Number of idle ones among them.
     idle: usize,
-    /// The process that the threads are of.
+    /// The process that owns the threads.
     born: Option<Birth>,
 }
 
@@ -253,13 +251,13 @@ impl Desk {
         Self { queues: BTreeMap::new(), ready: VecDeque::new(), threads: 0, idle: 0, born }
     }
 
-    /// Takes the next request of the queue that has waited the longest.
+    /// Takes the next request from the longest waiting queue.
     fn take(&mut self) -> Option<(Queue, HostTask)> {
         let queue = self.ready.pop_front()?;
         Some((queue, self.queues.get_mut(&queue)?.pop_front()?))
     }
 
-    /// Notes that nobody serves a queue any more: it is ready again, or empty and gone.
+    /// Ends the service of a queue: marks it ready again, or removes it if empty.
     fn put_back(&mut self, queue: Queue) {
         match self.queues.get(&queue) {
             Some(jobs) if !jobs.is_empty() => self.ready.push_back(queue),
@@ -268,7 +266,7 @@ impl Desk {
     }
 }
 
-/// The helper threads and what they have to do.
+/// The helper threads and their work.
 struct Workers {
     desk: ForkSafeMutex<Desk>,
     arrival: Condvar,
@@ -282,23 +280,22 @@ impl Workers {
     }
 
     fn desk(&'static self) -> MutexGuard<'static, Desk> {
-        // No job runs under the lock, and what does leaves the desk whole.
+        // No job runs under the lock, and the code that does leaves the desk consistent.
         let mut desk = self.desk.lock();
         let here = Some(Birth::here());
         if desk.born != here {
-            // The threads are the parent's. So is what they were to do, and it is not dropped here: that would
-            // free the parent's blocks and wake its tasks.
+            // The threads and their work are the parent's. Leak the work: dropping it would free the parent's blocks
+            // and wake its tasks.
             core::mem::forget(core::mem::replace(&mut *desk, Desk::new(here)));
         }
         desk
     }
 
-    /// Queues a job, and starts a thread where none is idle. Where no thread is there and none can be
-    /// started the job is dropped.
+    /// Queues a job, and starts a thread if none is idle. If there is no thread and none can be started, drops the job.
     fn submit(&'static self, queue: Queue, job: HostTask) -> Result<()> {
         let mut desk = self.desk();
         if let Some(jobs) = desk.queues.get_mut(&queue) {
-            // Whoever serves the queue, or will, comes to it.
+            // The thread that serves this queue, now or next, will run it.
             jobs.push_back(job);
             return Ok(());
         }
@@ -306,11 +303,11 @@ impl Workers {
             match thread::spawn("forebay-allocate", || self.work()) {
                 Ok(()) => desk.threads += 1,
                 Err(error) if desk.threads == 0 => {
-                    // The job's drop is not this module's code alone, so the lock goes first.
+                    // Dropping the job runs foreign code, so unlock first.
                     drop(desk);
                     return Err(transient(format!("no thread to allocate on: {error}")));
                 }
-                // The threads that are there come to it.
+                // The existing threads will run it.
                 Err(_) => {}
             }
         }
@@ -320,16 +317,16 @@ impl Workers {
         Ok(())
     }
 
-    /// Does what is queued, until nothing has been for a while.
+    /// Runs queued jobs until none arrive for a while.
     fn work(&'static self) {
         while let Some((queue, job)) = self.next() {
-            // A job that panics is over, and the thread goes on.
+            // A panicking job ends there; the thread goes on.
             run_host_task(job);
             self.desk().put_back(queue);
         }
     }
 
-    /// The next job and its queue, or none: then the thread is no longer counted on.
+    /// The next job and its queue. `None` if there is none, and this thread is no longer counted.
     fn next(&'static self) -> Option<(Queue, HostTask)> {
         let mut desk = self.desk();
         desk.idle += 1;

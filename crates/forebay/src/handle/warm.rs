@@ -1,4 +1,4 @@
-//! Warm-up: memory taken from the device ahead of time, so that the first step of a run is as fast as the others.
+//! Warm-up: takes memory from the device ahead of time, so that the first step of a run is as fast as later ones.
 
 use core::cmp::Reverse;
 
@@ -9,15 +9,15 @@ use super::failure::does_not_fit;
 use super::lost::{self, LostFree};
 use crate::{Allocate, Block, Error, Request, Result};
 
-/// The figures of a warm-up.
+/// The results of a warm-up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WarmUp {
     /// Blocks requested.
     pub asked_blocks: u64,
-    /// Their bytes.
+    /// Bytes requested.
     pub asked_bytes: Bytes,
-    /// Blocks that were allocated together.
+    /// Blocks that were allocated at the same time.
     pub had_blocks: u64,
     /// Their bytes, as requested.
     pub had_bytes: Bytes,
@@ -32,11 +32,11 @@ impl WarmUp {
     }
 }
 
-/// Allocates blocks of these sizes and counts, all at once, and frees them on `stream`. The allocator then has the
+/// Allocates blocks of these sizes and counts, all at once, and frees them on `stream`. The allocator then holds enough
 /// memory for them.
 ///
-/// The largest blocks come first. If there is no room for all, the blocks that fit are allocated, and the figures say
-/// how many. Any other error ends the warm-up with all blocks freed. Sizes of no bytes are skipped.
+/// The largest blocks come first. If not all fit, allocates as many as do, and reports how many. Any other error ends
+/// the warm-up and frees all blocks. Zero sizes are skipped.
 ///
 /// ```
 /// use forebay::handle::warm_up;
@@ -63,7 +63,7 @@ pub fn warm_up<A: Allocate>(
     for &(size, count) in &shapes {
         let sum = size.try_mul(count).and_then(|bytes| figures.asked_bytes.try_add(bytes));
         figures.asked_bytes = sum.map_err(|error| does_not_fit("shapes", &error))?;
-        // No more than the bytes, since no size is zero; so it fits where they do.
+        // At most the number of bytes, since no size is zero, so it cannot overflow if they do not.
         figures.asked_blocks = figures.asked_blocks.saturating_add(count);
     }
     let mut taken = Taken { allocator, stream, blocks: Vec::new() };
@@ -94,7 +94,7 @@ fn is_out_of_memory(error: &Error) -> bool {
     )
 }
 
-/// Blocks that go back together. Plain ones, because there may be very many.
+/// Blocks freed together. Plain ones rather than handles, because there may be very many.
 struct Taken<'a, A: Allocate> {
     allocator: &'a A,
     stream: StreamHandle,
@@ -149,16 +149,16 @@ pub struct Transformer {
     pub bytes_per_element: u64,
 }
 
-/// What a layer holds for the way back in the shape of its input: the first norm, queries, keys,
-/// values, the heads' result, its projection, the second norm, and the layer's result.
+/// Activations of a layer kept for the backward pass, in the shape of its input: the first norm, queries, keys, values,
+/// the heads' result, its projection, the second norm, and the layer's result.
 const HIDDEN_PER_LAYER: u64 = 8;
 
-/// How much wider the inner side of the feed-forward part is than its ends.
+/// Ratio of the inner to the outer width of the feed-forward part.
 const WIDENING: u64 = 4;
 
 impl Transformer {
-    /// The sizes and counts of the activations that the forward pass holds, for [`warm_up`]: for each layer eight in
-    /// the shape of its input, the attention scores and the inner feed-forward activation; and the logits once.
+    /// The sizes and counts of the activations that the forward pass keeps, for [`warm_up`]: per layer, eight in the
+    /// shape of its input, the attention scores and the inner feed-forward activation; plus the logits once.
     pub fn shapes(&self) -> Result<Vec<(Bytes, u64)>> {
         self.sizes().map_err(|error| does_not_fit("shapes", &error))
     }

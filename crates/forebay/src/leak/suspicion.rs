@@ -1,4 +1,4 @@
-//! Which live buffers look like leaks: rules, each of which names its reason and its figures.
+//! Rules that find live buffers that look like leaks, each with its reason and figures.
 
 use core::fmt;
 use core::time::Duration;
@@ -8,30 +8,30 @@ use forebay_core::{Bytes, counted};
 
 use crate::buffer::{LineFigures, LiveBuffer};
 
-/// Fewer buffers from one line say nothing: a program has some arrays that it keeps.
+/// With fewer buffers from a line there is no suspicion: programs keep some arrays for good.
 const MANY: u64 = 8;
 
-/// How many times longer than the others a buffer lives that was forgotten.
+/// A buffer is suspicious once it lives this many times longer than others of its line.
 const FAR_LONGER: u32 = 4;
 
 /// Why buffers look like a leak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Suspicion {
-    /// Buffers from one line become more and more: so many are live, there were never more, and most that were made are.
+    /// Buffers from one line keep growing in number: the current number is the peak, and most that were made are live.
     Growing {
         /// The line of the program that makes them.
         created_at: String,
-        /// How many are live.
+        /// Number of live ones.
         live: u64,
-        /// How many were made there.
+        /// Number made there.
         made: u64,
-        /// Bytes of the live ones.
+        /// Their total size.
         bytes: Bytes,
         /// The age of the oldest.
         oldest: Duration,
     },
-    /// A buffer lives far longer than the others from its line did.
+    /// A buffer outlives others from its line by far.
     Outlived {
         /// The line of the program that made it.
         created_at: String,
@@ -39,9 +39,9 @@ pub enum Suspicion {
         id: u64,
         /// Its age.
         age: Duration,
-        /// How many others from the line were dropped.
+        /// Number of dropped buffers from the line.
         dropped: u64,
-        /// The longest that one of those lived.
+        /// The longest lifetime of those.
         longest: Duration,
     },
     /// A buffer was never used, on either side.
@@ -77,7 +77,7 @@ impl fmt::Display for Suspicion {
     }
 }
 
-/// The suspicions about buffers of at least that age, those about lines first.
+/// Suspicions about buffers of at least that age, starting with those about lines.
 pub(super) fn find(
     buffers: &[LiveBuffer],
     lines: &[LineFigures],
@@ -90,7 +90,7 @@ pub(super) fn find(
     let (mut growing, mut single) = (Vec::new(), Vec::new());
     for (created_at, old) in by_line {
         let of_line = lines.iter().filter(|line| line.created_at.to_string() == created_at);
-        // Of several managers, the one that has most.
+        // With several managers, use the one with the most.
         let Some(line) = of_line.max_by_key(|line| line.live) else { continue };
         let created_at = created_at.to_owned();
         if old.len() as u64 >= MANY

@@ -1,32 +1,32 @@
-//! Systems without sockets of this kind: no process can be read.
+//! Stub for platforms without abstract sockets: no process can be read.
 
 use core::time::Duration;
 
 use super::{Endpoint, MonitorError};
 
-/// None: only Linux has them.
+/// Always empty: only Linux has them.
 pub fn endpoints() -> Vec<Endpoint> {
     Vec::new()
 }
 
-/// A connection to a process: there is none.
+/// A connection to a process; cannot exist on this platform.
 #[derive(Debug)]
 pub enum Connection {}
 
 impl Connection {
-    /// Not called.
+    /// Never called.
     pub fn read(self, _: Duration) -> Result<String, MonitorError> {
         match self {}
     }
 }
 
 impl Endpoint {
-    /// Fails: only on Linux a process can be read.
+    /// Always fails: processes can be read on Linux only.
     pub fn connect(self) -> Result<Connection, MonitorError> {
         Err(MonitorError::NotFound { pid: self.pid })
     }
 
-    /// Fails: only on Linux a process can be read.
+    /// Always fails: processes can be read on Linux only.
     pub fn read(self, _: Duration) -> Result<String, MonitorError> {
         Err(MonitorError::NotFound { pid: self.pid })
     }

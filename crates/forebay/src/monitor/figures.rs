@@ -1,13 +1,13 @@
-//! What is shown of a process: one plain structure with a schema id, which everything renders.
+//! The telemetry of a process: a plain structure with a schema id, from which all output is rendered.
 //!
-//! Bytes are integers in fields named `*_bytes`, times in `*_ns` and `*_ms`.
+//! Byte counts are integers in fields named `*_bytes`, times in `*_ns` and `*_ms`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The name and version of the schema. The same version may get new fields; no field is removed or changes its meaning.
+/// The name and version of the schema. A version may gain fields; none is removed or redefined.
 const SCHEMA: &str = "forebay.process.v1";
 
-/// The longest name that is shown of a tag or device.
+/// The longest displayed name of a tag or device.
 const LONGEST_NAME: usize = 64;
 
 macro_rules! plain {
@@ -25,8 +25,8 @@ macro_rules! plain {
 }
 
 plain! {
-    /// A process at one moment. [`Endpoint::read`](super::Endpoint::read) reads that of another process as JSON, from which
-    /// serde makes this structure.
+    /// A process at one moment. [`Endpoint::read`](super::Endpoint::read) reads that of another process as JSON, which
+    /// serde can deserialise to this structure.
     struct ProcessSnapshot {
         /// Always "forebay.process.v1".
         schema: String,
@@ -34,20 +34,20 @@ plain! {
         version: String,
         /// The time, in milliseconds since 1970; 0 if the clock is before that.
         taken_unix_ms: u64,
-        /// The process, as it numbers itself.
+        /// The process id, as seen by the process itself.
         pid: u64,
-        /// The name of its program, as the system knows it; no path and no arguments.
+        /// The system's name for its program, without path and arguments.
         process: String,
         #[serde(deserialize_with = "bounded")]
-        /// Its pools, the oldest first, at most [`ProcessSnapshot::MOST_POOLS`].
+        /// Its pools, oldest first, at most [`ProcessSnapshot::MOST_POOLS`].
         pools: Vec<ProcessPool>,
-        /// The number of pools beyond those.
+        /// The number of pools left out.
         pools_left_out: u64,
         #[serde(deserialize_with = "bounded")]
-        /// Its transfer engines, the oldest first, at most [`ProcessSnapshot::MOST_OTHERS`].
+        /// Its transfer engines, oldest first, at most [`ProcessSnapshot::MOST_OTHERS`].
         engines: Vec<ProcessEngine>,
         #[serde(deserialize_with = "bounded")]
-        /// Its buffers, by manager, the oldest first, at most [`ProcessSnapshot::MOST_OTHERS`].
+        /// Its buffers, by manager, oldest first, at most [`ProcessSnapshot::MOST_OTHERS`].
         buffers: Vec<BufferManager>,
     }
 
@@ -57,15 +57,15 @@ plain! {
         pool: u64,
         /// The kind of its device.
         kind: String,
-        /// Which of its kind.
+        /// Its number among devices of its kind.
         ordinal: u64,
-        /// The name of the device; of a pinned or managed pool it says so.
+        /// The name of the device, with a note for a pinned or managed pool.
         device: String,
         /// The memory class, in words.
         class: String,
         /// The most the pool may hold, alone or with the others of its limit group.
         limit_bytes: u64,
-        /// What all pools of its limit group hold.
+        /// Bytes held by all pools of its limit group.
         group_held_bytes: u64,
         /// The pressure level: "low", "normal", "moderate", "high" or "critical".
         pressure: String,
@@ -73,15 +73,15 @@ plain! {
         live_bytes: u64,
         /// Bytes requested for live blocks, before rounding.
         requested_bytes: u64,
-        /// Bytes in free blocks that threads have cached.
+        /// Bytes in free blocks in thread caches.
         cached_bytes: u64,
-        /// Bytes the pool holds from the device.
+        /// Bytes the pool holds from its device.
         held_bytes: u64,
         /// The peak of bytes held.
         peak_held_bytes: u64,
         /// The largest hole.
         largest_free_bytes: u64,
-        /// Live blocks.
+        /// The number of live blocks.
         blocks: u64,
         /// The number of holes.
         holes: u64,
@@ -97,26 +97,26 @@ plain! {
         waits: u64,
         /// Driver calls.
         driver_calls: u64,
-        /// How long these took together.
+        /// Their total duration.
         driver_ns: u64,
         #[serde(deserialize_with = "bounded")]
-        /// How long each took: the calls that took at most this long and longer than the bucket before.
+        /// Histogram of their durations: each bucket counts calls above the previous limit, up to its own.
         driver_latency: Vec<LatencyBucket>,
         #[serde(deserialize_with = "bounded")]
-        /// The streams with most allocations, at most [`ProcessSnapshot::MOST_OWNERS`].
+        /// The streams with the most allocations, at most [`ProcessSnapshot::MOST_OWNERS`].
         streams: Vec<StreamTotals>,
-        /// The number of streams beyond those.
+        /// The number of streams left out.
         streams_left_out: u64,
         #[serde(deserialize_with = "bounded")]
-        /// The tags with most live bytes, at most [`ProcessSnapshot::MOST_OWNERS`].
+        /// The tags with the most live bytes, at most [`ProcessSnapshot::MOST_OWNERS`].
         tags: Vec<TagTotals>,
-        /// The number of tags beyond those.
+        /// The number of tags left out.
         tags_left_out: u64,
     }
 
-    /// Calls that took about the same time.
+    /// Calls of about the same duration.
     struct LatencyBucket {
-        /// The longest that counts here; the last bucket has 2^64 - 1.
+        /// The longest duration counted here; 2^64 - 1 for the last bucket.
         at_most_ns: u64,
         /// The number of calls.
         count: u64,
@@ -142,13 +142,13 @@ plain! {
 
     /// A transfer engine.
     struct ProcessEngine {
-        /// Its number. No other engine of the process ever has it.
+        /// Its number, unique among the engines of the process.
         engine: u64,
         /// The kind of its device.
         kind: String,
-        /// Which of its kind.
+        /// Its number among devices of its kind.
         ordinal: u64,
-        /// Transfers under way.
+        /// Transfers in flight.
         under_way: u64,
         /// Pinned memory in slots.
         pinned_bytes: u64,
@@ -158,21 +158,21 @@ plain! {
         downloads: DirectionTotals,
     }
 
-    /// What an engine has done in one direction.
+    /// The transfers of an engine in one direction.
     struct DirectionTotals {
-        /// Transfers that are done.
+        /// Completed transfers.
         transfers: u64,
-        /// Transfers that failed or were cancelled.
+        /// Failed or cancelled transfers.
         failures: u64,
-        /// Bytes that were copied.
+        /// Bytes copied.
         bytes: u64,
-        /// The time during which at least one transfer was under way.
+        /// The time during which at least one transfer was in flight.
         busy_ns: u64,
     }
 
     /// The buffers of one manager.
     struct BufferManager {
-        /// Its number. No other manager of the process ever has it.
+        /// Its number, unique among the managers of the process.
         manager: u64,
         /// Live buffers.
         buffers: u64,
@@ -188,28 +188,28 @@ plain! {
         to_host: BufferCopies,
         /// Live shared buffers.
         shared: u64,
-        /// Bytes in these.
+        /// Their total size.
         shared_bytes: u64,
     }
 
     /// Copies of buffers in one direction.
     struct BufferCopies {
-        /// How many.
+        /// Number of copies.
         copies: u64,
-        /// How many bytes in all.
+        /// Total bytes copied.
         bytes: u64,
     }
 }
 
 impl ProcessSnapshot {
-    /// The most pools that a snapshot lists.
+    /// The most pools listed in a snapshot.
     pub const MOST_POOLS: usize = 64;
-    /// The most transfer engines, and the most managers of buffers.
+    /// The most transfer engines, and the most buffer managers.
     pub const MOST_OTHERS: usize = 16;
-    /// The most streams of a pool, and the most tags.
+    /// The most streams and the most tags listed per pool.
     pub const MOST_OWNERS: usize = 8;
 
-    /// This process, without its parts.
+    /// A snapshot of this process, without its pools, engines and buffers.
     pub(super) fn of_this_process() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
@@ -225,18 +225,18 @@ impl ProcessSnapshot {
 
     /// Formats the snapshot as one line of JSON.
     pub fn to_json(&self) -> String {
-        // Cannot fail: it consists of integers, strings and lists of them.
+        // Cannot fail: it contains only integers, strings and lists of them.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// The beginning of a name that may be of any length.
+/// Truncates a name of arbitrary length.
 pub(crate) fn shown_name(name: &str) -> String {
     name.chars().take(LONGEST_NAME).collect()
 }
 
-/// Reads at most [`ProcessSnapshot::MOST_POOLS`] elements, the longest list of a snapshot, and passes over the rest: what
-/// another process says takes no more memory than what forebay says.
+/// Reads at most [`ProcessSnapshot::MOST_POOLS`] elements, the longest list of a snapshot, and skips the rest, so that
+/// another process's answer takes no more memory than a genuine one.
 fn bounded<'de, D: serde::Deserializer<'de>, T: serde::Deserialize<'de>>(
     from: D,
 ) -> Result<Vec<T>, D::Error> {

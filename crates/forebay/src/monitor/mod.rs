@@ -1,5 +1,5 @@
-//! A process as others of the same user see it: `forebay monitor` attaches to any process that has a pool and the setting
-//! `monitor` ([`config`](crate::config)), for example by `FOREBAY_MONITOR=on` in its environment.
+//! Lets other processes of the same user observe a process: `forebay monitor` attaches to any process that has a pool
+//! and the setting `monitor` ([`config`](crate::config)), for example from `FOREBAY_MONITOR=on` in its environment.
 //!
 //! ```text
 //!   pools ────┐                         thread "forebay-monitor"             forebay monitor, or your program
@@ -8,28 +8,28 @@
 //! ```
 //!
 //! The thread starts with the first pool that has the setting. It sleeps until a reader connects, and answers with one
-//! snapshot, of schema "forebay.process.v1". Calls of the program do nothing for it: the figures are those that pools,
-//! engines and buffers count anyway. If the system refuses the socket, the program goes on without it.
+//! snapshot, of schema "forebay.process.v1". This adds no work to the program's calls: pools, engines and buffers keep
+//! these figures anyway. If the system refuses the socket, the program runs without it.
 //!
-//! # What a reader can do to the program
+//! # How readers can affect the program
 //!
-//! * Sockets of this kind have no file: the system frees the name with the process, however that ends, and nothing is
+//! * Abstract sockets have no file: the system frees the name when the process ends, in whatever way, and nothing is
 //!   left behind. They have no permissions either, so each side checks the user of the other.
-//! * Another user can neither read it nor keep others from it: their connections are closed at once, and names that they
-//!   take are told by the user of the socket ([`Endpoint::connect`]).
-//! * The thread reads nothing from its peer. It waits for a peer that does not read for a quarter of a second at most,
-//!   and holds no lock meanwhile.
-//! * A snapshot is made at most twenty times a second, for all readers together; others get the last one.
+//! * Other users can neither read it nor block readers: their connections are closed at once, and a name that they took
+//!   is recognised by the user of its socket ([`Endpoint::connect`]).
+//! * The thread reads nothing from its peer. It waits at most a quarter of a second for a peer that does not read, and
+//!   holds no lock meanwhile.
+//! * Snapshots are taken at most twenty times a second, for all readers together; further readers get the last one.
 //! * A snapshot lists at most [64 pools](ProcessSnapshot::MOST_POOLS), with the top streams and tags of each, and no
 //!   environment, arguments or paths.
 //!
-//! While a pool or engine is read, the thread has a reference to it, for microseconds. If the program drops the last
-//! reference of its own just then, the pool ends on this thread, as it does on the upkeep thread.
+//! While the thread reads a pool or engine, it holds a reference to it, for microseconds. If the program drops its own
+//! last reference just then, the pool is dropped on this thread, as may happen on the upkeep thread.
 //!
 //! # Locks
 //!
-//! The list of what provides figures has a process-wide lock, under which nothing is called. Reading a pool takes its
-//! heap lock and enters its threads' caches, as [`Pool::statistics`](crate::Pool::statistics) does.
+//! A process-wide lock guards the list of sources, and nothing is called under it. Reading a pool takes its heap lock
+//! and enters its threads' caches, as [`Pool::statistics`](crate::Pool::statistics) does.
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
@@ -60,24 +60,24 @@ pub use reader::{Connection, endpoints};
 #[cfg(target_os = "linux")]
 pub(crate) use service::start;
 
-/// A copy of forebay in a process of this user that can be read. A process has one, unless forebay is in it twice.
+/// A readable copy of forebay in a process of this user. A process has one, unless it contains forebay twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct Endpoint {
     /// The process.
     pub pid: u32,
-    /// Which copy of forebay in it: 0 for the first, unless another process has taken that name.
+    /// The number of the copy in the process: 0 for the first, unless another process has taken that name.
     pub copy: u32,
 }
 
 impl Endpoint {
-    /// The first copy of forebay in a process, whether it is there or not.
+    /// The first copy of forebay in a process, whether it exists or not.
     pub fn of(pid: u32) -> Self {
         Self { pid, copy: 0 }
     }
 }
 
-/// Who provides a part of the snapshot. The modules that do are above this one.
+/// The sources of the snapshot's parts. These modules lie above this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Pools,
@@ -91,17 +91,17 @@ pub(crate) type Source = fn(&mut ProcessSnapshot);
 
 static SOURCES: ForkSafeMutex<[Option<Source>; 3]> = ForkSafeMutex::new([None; 3]);
 
-/// Has `source` asked for a part of each snapshot from now on.
+/// Registers `source` for a part of later snapshots.
 pub(crate) fn provide(part: Part, source: Source) {
     if let Some(place) = SOURCES.lock().get_mut(part as usize) {
         *place = Some(source);
     }
 }
 
-/// This process now, whether the setting `monitor` is on or off.
+/// Takes a snapshot of this process, whether the setting `monitor` is on or off.
 pub fn snapshot() -> ProcessSnapshot {
     let mut snapshot = ProcessSnapshot::of_this_process();
-    // Copied, so that the list is not locked while a source locks what it reads.
+    // Copy the list, so that it is not locked while a source takes its own locks.
     let sources = *SOURCES.lock();
     for source in sources.into_iter().flatten() {
         source(&mut snapshot);
@@ -113,45 +113,45 @@ pub fn snapshot() -> ProcessSnapshot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MonitorError {
-    /// No process with this number listens: it does not have `monitor` on, has no pool, is in another network namespace, or
+    /// No process with this id listens: it does not have `monitor` on, has no pool, is in another network namespace, or
     /// has ended.
     NotFound {
         /// The process.
         pid: u32,
     },
-    /// Another user's process has the name.
+    /// Another user's process has taken the name.
     OtherUser {
         /// The process.
         pid: u32,
         /// Its user.
         owner: u32,
     },
-    /// The process takes no connection now: its line is full.
+    /// The process accepts no connection now: its backlog is full.
     Busy {
         /// The process.
         pid: u32,
     },
-    /// No whole answer came in time: the process may be stopped.
+    /// No complete answer came in time; the process may be stopped.
     NoAnswer {
         /// The process.
         pid: u32,
-        /// How long it had.
+        /// How long we waited.
         waited: Duration,
-        /// How many bytes came.
+        /// Number of bytes received.
         received: usize,
     },
-    /// The answer is longer than any of forebay's.
+    /// The answer is longer than any genuine one.
     TooLong {
         /// The process.
         pid: u32,
-        /// The longest that is read.
+        /// The longest answer that is accepted.
         most: usize,
     },
-    /// The system refused a call.
+    /// A system call failed.
     System {
-        /// Which.
+        /// The name of the call.
         call: &'static str,
-        /// Its words.
+        /// The system's error message.
         message: String,
     },
 }

@@ -1,5 +1,4 @@
-//! The thread that answers those who attach. It lives as long as the process; a forked child starts its own with its
-//! first pool.
+//! The thread that answers readers. It lives as long as the process; a forked child starts its own with its first pool.
 
 use core::time::Duration;
 use std::hash::{BuildHasher, RandomState};
@@ -18,11 +17,11 @@ use crate::sync::fork::{PerProcess, ProcessFd};
 use crate::sync::thread::spawn;
 use crate::user;
 
-/// What the names of all sockets begin with. The user, the process and a number follow: several copies of forebay may
-/// be in one process, as in a Python module and a C library.
+/// The prefix of all socket names. The user, the process and a number follow: a process may contain several copies of
+/// forebay, for example in a Python module and a C library.
 pub(super) const PREFIX: &str = "forebay.monitor/";
 
-/// The most copies of forebay in one process that can be read.
+/// The most readable copies of forebay in one process.
 const MOST_COPIES: u32 = 8;
 
 /// How long a peer may take to read its answer.
@@ -31,17 +30,17 @@ const LONGEST_ANSWER: Duration = Duration::from_millis(250);
 /// How long a snapshot serves all readers.
 const SHORTEST_AGE: Duration = Duration::from_millis(50);
 
-/// How many peers wait in line.
+/// The length of the connection backlog.
 const BACKLOG: u32 = 128;
 
-/// The pause after a failure of the system, and after a whole line of peers of other users: a bound for what they cost,
-/// without a wait behind each of them.
+/// The pause after a system failure, and after a full backlog of other users' peers: it bounds what they cost, without
+/// a wait for each.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether this process has tried to start its thread.
 static STARTED: PerProcess<bool> = PerProcess::new();
 
-/// Starts the thread, unless that was tried before. Where it cannot be, nobody attaches, and that is all.
+/// Starts the thread, unless that was tried before. If it cannot start, the process is just not readable.
 pub(crate) fn start() {
     let mut started = STARTED.lock();
     // Miri has no sockets.
@@ -53,8 +52,8 @@ pub(crate) fn start() {
     }
 }
 
-/// Makes the socket, under the first number that is free. Another user may have taken the first ones of a process that is
-/// to come, but not one that is drawn by lot.
+/// Makes the socket, under the first free number. Another user may have taken the first numbers of a future process,
+/// but cannot predict a random one.
 fn listen() -> io::Result<(ProcessFd, String)> {
     let process = format!("{PREFIX}{}/{}", user::own(), std::process::id());
     let mut taken = io::ErrorKind::AddrInUse.into();
@@ -84,13 +83,13 @@ fn serve(listener: &ProcessFd, name: &str) {
     let mut strangers = 0_u32;
     loop {
         let Ok(listener) = listener.get() else { return };
-        // A program that closes descriptors it does not know may have another socket under this number by now.
+        // A program that closes foreign descriptors may have reused this number for another socket.
         if !is_named(listener, name) {
             return;
         }
         match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(peer) if user::at_other_end(&peer).is_ok_and(|peer| peer.uid == user::own()) => {
-                // Closed only if it is still the peer then, and in no forked child left open.
+                // Closed only if it is still the peer then; never left open in a forked child.
                 let peer = ProcessFd::new(peer);
                 let fresh = last.take().filter(|(taken, _)| taken.elapsed() < SHORTEST_AGE);
                 let (_, text) = last.insert(fresh.unwrap_or_else(|| {
@@ -113,18 +112,18 @@ fn serve(listener: &ProcessFd, name: &str) {
     }
 }
 
-/// Whether a descriptor is the socket of that name.
+/// Whether a descriptor is the socket with that name.
 fn is_named(listener: BorrowedFd<'_>, name: &str) -> bool {
     let address = getsockname(listener).ok().and_then(|any| SocketAddrUnix::try_from(any).ok());
     address.is_some_and(|address| address.abstract_name() == Some(name.as_bytes()))
 }
 
-/// Sends the text, as far as the peer takes it in time. The line's end tells the peer that it has all of it.
+/// Sends as much of the text as the peer takes in time. The final newline tells the peer that it is complete.
 pub(super) fn answer(peer: BorrowedFd<'_>, mut text: &[u8]) {
     let begun = Instant::now();
     while let Some(rest) = LONGEST_ANSWER.checked_sub(begun.elapsed()).filter(|_| !text.is_empty())
     {
-        // Without a limit the thread might wait forever; no time left would mean no limit.
+        // Without a timeout the thread might wait forever, and a zero timeout means none.
         let limit = Some(rest.max(Duration::from_millis(1)));
         if set_socket_timeout(peer, Timeout::Send, limit).is_err() {
             return;
@@ -132,7 +131,7 @@ pub(super) fn answer(peer: BorrowedFd<'_>, mut text: &[u8]) {
         match send(peer, text, SendFlags::NOSIGNAL) {
             Ok(sent) => text = text.get(sent..).unwrap_or_default(),
             Err(Errno::INTR) => {}
-            // The peer is gone, or does not read.
+            // The peer is gone or does not read.
             Err(_) => return,
         }
     }

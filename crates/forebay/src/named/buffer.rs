@@ -13,18 +13,18 @@ use super::raw::{RawLock, RawShared};
 use crate::buffer::{Access, DeviceBuffer, Memory, OnDevice, SharedRegistration};
 use crate::{Result, host_vec};
 
-/// How many bytes of one value are written at once by a fill.
+/// Bytes of repeated values written at once by a fill.
 const FILL: usize = 64 << 10;
 
-/// Elements that several processes have at the same time, found by name. Made by
-/// [`Memory::shared`](crate::buffer::Memory::shared) and [`Memory::open_shared`](crate::buffer::Memory::open_shared).
+/// Elements shared by several processes and found by name. Made by [`Memory::shared`](crate::buffer::Memory::shared)
+/// and [`Memory::open_shared`](crate::buffer::Memory::open_shared).
 ///
-/// Other processes may write at any moment, so there is no `&[T]` of the elements: they are copied. A copy that meets a
-/// write of another process gets old elements in part and new ones in part; on the host, an aligned element of up to 8 B is
-/// always whole. [`lock`](Self::lock) keeps copies apart where all sides use it.
+/// Other processes may write at any time, so elements are copied, never borrowed as `&[T]`. A copy that races with a
+/// write of another process may mix old and new elements; on the host, an aligned element of up to 8 B is never torn.
+/// Use [`lock`](Self::lock) on all sides to exclude such races.
 ///
-/// Dropping it waits for the device, if [`address`](Self::address) was called. The name goes with the last process that
-/// has the buffer.
+/// Dropping it waits for the device if [`address`](Self::address) was called. The name exists until the last process
+/// drops the buffer.
 #[must_use = "this process leaves the shared buffer when it is dropped"]
 pub struct SharedBuffer<T: Pod> {
     raw: RawShared,
@@ -33,18 +33,18 @@ pub struct SharedBuffer<T: Pod> {
     element: PhantomData<fn() -> T>,
 }
 
-/// The process and user that created a shared buffer, as the system says: the ones that made its name listen. The process
-/// may have ended.
+/// The process and user that created a shared buffer, according to the system: those that made its name listen. The
+/// process may have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Creator {
-    /// The number of the process; 0 if it runs in a container whose processes have no number here.
+    /// The process id; 0 for a process in a container that has no id here.
     pub pid: u32,
-    /// The number of the user.
+    /// The user id.
     pub uid: u32,
 }
 
-/// Keeps all other holders of the lock out, in this process and others, until it is dropped or its process ends.
+/// Excludes all other holders of the lock, in this process and others, until it is dropped or its process ends.
 #[derive(Debug)]
 #[must_use = "the lock is released when it is dropped"]
 pub struct SharedLock<'a> {
@@ -70,37 +70,37 @@ impl<T: Pod> SharedBuffer<T> {
         self.raw.name()
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it has none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// How many bytes the elements have.
+    /// The size of the elements in bytes.
     pub fn size(&self) -> Bytes {
         Bytes::new(self.offset(self.length))
     }
 
-    /// Who created it.
+    /// The process and user that created it.
     pub fn creator(&self) -> Creator {
         let (pid, uid) = self.raw.creator();
         Creator { pid, uid }
     }
 
-    /// Whether other processes can still open the buffer by its name. Any process that has the buffer can end the name for
-    /// all, by `shutdown` on the socket that they share; the memory and the lock work on.
+    /// Whether other processes can still open the buffer by its name. Any process that has the buffer can end the name
+    /// for all, with `shutdown` on the shared socket; the memory and the lock keep working.
     pub fn is_reachable(&self) -> bool {
         self.raw.is_reachable()
     }
 
-    /// Copies the elements from index `first` on to `to`. Fails if they reach past the last.
+    /// Copies the elements from index `first` on to `to`. Fails if the range is out of bounds.
     ///
-    /// Where the host cannot reach the device's memory, copies run on the default stream and are waited for: wait for
-    /// work on other streams first.
+    /// If the host cannot reach the device's memory, this copies on the default stream and waits: wait for work on
+    /// other streams first.
     ///
     /// ```
     /// # use forebay::buffer::Memory;
@@ -119,21 +119,21 @@ impl<T: Pod> SharedBuffer<T> {
         self.raw.read(self.offset(first), bytemuck::cast_slice_mut(to))
     }
 
-    /// Copies `from` to the elements from index `first` on, as [`read`](Self::read) does. Fails if they reach past the
-    /// last; nothing is written then.
+    /// Copies `from` to the elements from index `first` on, as [`read`](Self::read) does. Fails, without writing
+    /// anything, if the range is out of bounds.
     pub fn write(&self, first: usize, from: &[T]) -> Result<()> {
         self.check(first, from.len())?;
         self.raw.write(self.offset(first), bytemuck::cast_slice(from))
     }
 
-    /// All elements, copied. Fails if the host has no memory for the copy: whoever made the buffer chose its size.
+    /// Copies all elements to a vector. Fails if the host lacks the memory: the buffer's creator chose its size.
     pub fn to_vec(&self) -> Result<Vec<T>> {
         let mut elements = host_vec::zeroed(self.length, Call::Copy)?;
         self.read(0, &mut elements)?;
         Ok(elements)
     }
 
-    /// Gives all elements one value.
+    /// Sets all elements to one value.
     pub fn fill(&self, value: T) -> Result<()> {
         let chunk = vec![value; (FILL / size_of::<T>().max(1)).clamp(1, self.length.max(1))];
         let mut first = 0;
@@ -145,32 +145,32 @@ impl<T: Pod> SharedBuffer<T> {
         Ok(())
     }
 
-    /// The address of the elements on the device, for kernels. It is this process's own: other processes have the memory at
-    /// other addresses.
+    /// The address of the elements on the device, for kernels. It is valid in this process only: other processes have
+    /// the memory at other addresses.
     ///
-    /// Order between processes is the program's: synchronise the stream of a kernel that writes before you tell another
-    /// process, by [`lock`](Self::lock) or otherwise, to read.
+    /// The program must order accesses between processes: synchronise the stream of a kernel that writes before telling
+    /// another process to read, by [`lock`](Self::lock) or otherwise.
     pub fn address(&self) -> Address {
         self.raw.address()
     }
 
-    /// A pointer to the elements in the host's memory, valid until the buffer is dropped; `None` where the host cannot
-    /// reach the device's memory.
+    /// A pointer to the elements in host memory, valid until the buffer is dropped; `None` if the host cannot reach the
+    /// device's memory.
     ///
-    /// Code that uses it keeps other processes and threads from writing meanwhile, or uses atomics or volatile accesses. A
-    /// reference made of it must not meet a write of any process.
+    /// Its user must keep other processes and threads from writing meanwhile, or use atomics or volatile accesses. A
+    /// reference made from it must not race with a write of any process.
     pub fn as_ptr(&self) -> Option<*mut T> {
         self.raw.device().descriptor().check_process(Call::DeviceAddress).ok()?;
         self.raw.pointer().map(|pointer| pointer.cast())
     }
 
-    /// Waits until nobody else holds the lock, in any process, and takes it. When its holder ends, by kill -9 too, the lock
-    /// is free: what it was writing may then be half written, and the lock does not tell.
+    /// Acquires the lock; waits while another process or thread holds it. If the holder ends, even by kill -9, the lock
+    /// is released: data it was writing may be incomplete, which the lock does not report.
     ///
-    /// The lock keeps apart those who take it, and nobody else: neither reads and writes without it, nor kernels, which
-    /// have to be waited for before it is dropped. A thread that holds it by this handle gets
-    /// [`SharedError::AlreadyLocked`](super::SharedError::AlreadyLocked); by another handle of the same name it would wait
-    /// for itself, for ever. A child of `fork` does not hold it.
+    /// The lock is advisory: it excludes neither reads and writes without it, nor kernels, which must finish before it
+    /// is dropped. A thread that already holds it through this handle gets
+    /// [`SharedError::AlreadyLocked`](super::SharedError::AlreadyLocked); through another handle of the same name it
+    /// deadlocks. A child of `fork` does not hold it.
     ///
     /// ```
     /// # use forebay::buffer::Memory;
@@ -187,19 +187,19 @@ impl<T: Pod> SharedBuffer<T> {
     /// ```
     pub fn lock(&self) -> Result<SharedLock<'_>> {
         loop {
-            // Without a limit it returns when it has the lock.
+            // Without a timeout, it returns only with the lock.
             if let Some(held) = self.raw.lock(None)? {
                 return Ok(SharedLock { _held: held });
             }
         }
     }
 
-    /// As [`lock`](Self::lock), but gives `None` where that took longer than `patience`: at once, where it is zero.
+    /// As [`lock`](Self::lock), but returns `None` after waiting for `patience`; at once if that is zero.
     pub fn try_lock_for(&self, patience: Duration) -> Result<Option<SharedLock<'_>>> {
         Ok(self.raw.lock(Some(patience))?.map(|held| SharedLock { _held: held }))
     }
 
-    /// The offset of an element of the buffer, whose bytes were counted when it was made.
+    /// The offset of an element. Cannot overflow: the buffer's size was computed when it was made.
     fn offset(&self, index: usize) -> u64 {
         (index as u64).saturating_mul(size_of::<T>() as u64)
     }
@@ -230,7 +230,7 @@ impl<T: Pod> DeviceBuffer for SharedBuffer<T> {
         SharedBuffer::write(self, first, from)
     }
 
-    /// Waits for the stream afterwards: copies by the host, and those of other processes, are not ordered with it.
+    /// Waits for the stream afterwards, because copies by the host and by other processes are not ordered with it.
     fn with_device<R>(
         &mut self,
         _: Access,
@@ -240,7 +240,7 @@ impl<T: Pod> DeviceBuffer for SharedBuffer<T> {
         let device = self.raw.device();
         device.descriptor().check_process(Call::DeviceAddress)?;
         let done = work(OnDevice::new(self.address(), self.size(), stream));
-        // Work that failed may have enqueued a part.
+        // Even if the work failed, it may have enqueued a part.
         device.synchronize_stream(stream)?;
         done
     }

@@ -1,4 +1,4 @@
-//! Shared buffers of elements that are known at run time only, for bindings.
+//! Shared buffers with element types known only at run time, for bindings.
 
 use core::panic::Location;
 use core::time::Duration;
@@ -13,7 +13,7 @@ use super::request::{Element, Request};
 use crate::Result;
 use crate::buffer::{Memory, SharedRegistration};
 
-/// The types of numbers that all languages share, by Rust's names, and their sizes.
+/// Number types common to all languages, by their Rust names, with their sizes.
 const NUMBERS: [(&str, u64); 10] = [
     ("u8", 1),
     ("i8", 1),
@@ -27,8 +27,8 @@ const NUMBERS: [(&str, u64); 10] = [
     ("f64", 8),
 ];
 
-/// A shared buffer as bytes, whose lock has no guard. Its elements are those of a Rust program that uses the same
-/// type name: numbers such as "f32" have their size, elements of any other name are single bytes.
+/// A shared buffer as bytes, with a lock that has no guard. A Rust program shares it by using the same type name:
+/// numbers such as "f32" have their size; elements of any other name are single bytes.
 #[derive(Debug)]
 #[must_use = "this process leaves the shared buffer when it is dropped"]
 pub struct SharedBytes {
@@ -78,7 +78,7 @@ impl SharedBytes {
         Ok(Self::new(memory, RawShared::create(memory.device(), &request, length)?))
     }
 
-    /// As [`Memory::open_shared`]; without a type name, whatever the elements are.
+    /// As [`Memory::open_shared`]; without a type name, accepts any elements.
     #[track_caller]
     pub fn open(
         memory: &Memory,
@@ -114,18 +114,18 @@ impl SharedBytes {
         self.raw.name()
     }
 
-    /// The name of the element type, and the bytes of an element.
+    /// The name of the element type, and the size of an element.
     pub fn element(&self) -> (&str, u64) {
         (&self.element.name, self.element.size)
     }
 
-    /// How many bytes the elements have.
+    /// The size of the elements in bytes.
     pub fn size(&self) -> Bytes {
-        // Multiplied without overflow when it was made or opened.
+        // Cannot overflow: checked when it was made or opened.
         Bytes::new(self.raw.length().saturating_mul(self.element.size))
     }
 
-    /// Who created it.
+    /// The process and user that created it.
     pub fn creator(&self) -> Creator {
         let (pid, uid) = self.raw.creator();
         Creator { pid, uid }
@@ -141,19 +141,19 @@ impl SharedBytes {
         self.raw.pointer().is_some()
     }
 
-    /// Copies bytes from `offset` on to `to`. Fails if they reach past the last.
+    /// Copies bytes from `offset` on to `to`. Fails if the range is out of bounds.
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         self.check(offset, to.len())?;
         self.raw.read(offset, to)
     }
 
-    /// Copies `from` to the bytes from `offset` on. Fails if they reach past the last; nothing is written then.
+    /// Copies `from` to the bytes from `offset` on. Fails, without writing anything, if the range is out of bounds.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
         self.check(offset, from.len())?;
         self.raw.write(offset, from)
     }
 
-    /// Takes the lock, until [`unlock`](Self::unlock); `false` where that took longer than `patience`.
+    /// Acquires the lock until [`unlock`](Self::unlock); returns `false` after waiting for `patience`.
     pub fn lock(&self, patience: Option<Duration>) -> Result<bool> {
         let held = self.raw.lock(patience)?;
         let locked = held.is_some();
@@ -161,12 +161,12 @@ impl SharedBytes {
         Ok(locked)
     }
 
-    /// Releases the lock that this thread has taken.
+    /// Releases the lock, which this thread must hold.
     pub fn unlock(&self) -> Result<()> {
         self.raw.unlock()
     }
 
-    /// Releases the lock, whichever thread of this process has taken it here.
+    /// Releases the lock, whichever thread of this process acquired it.
     pub fn abandon_lock(&self) {
         self.raw.abandon_lock();
     }

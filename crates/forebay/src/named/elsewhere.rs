@@ -1,4 +1,4 @@
-//! Shared buffers where there are none: only Linux has sockets by name that leave no file behind.
+//! Stub for platforms without abstract sockets: only Linux has socket names that leave no file behind.
 
 use core::panic::Location;
 use core::time::Duration;
@@ -12,11 +12,11 @@ use super::request::{Element, Request};
 use crate::Result;
 use crate::buffer::{Memory, SharedRegistration};
 
-/// No buffer: it cannot be made.
+/// A shared buffer; cannot exist on this platform.
 #[derive(Debug)]
 pub(super) enum RawShared {}
 
-/// The guard of a lock that nobody has.
+/// The guard of a lock that can never be acquired.
 pub(super) type RawLock<'a> = &'a RawShared;
 
 fn unsupported<T>() -> Result<T> {

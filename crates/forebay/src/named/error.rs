@@ -17,7 +17,7 @@ pub enum SharedError {
         /// The name.
         name: Box<str>,
     },
-    /// A living process has this name already.
+    /// A living process already has this name.
     Taken {
         /// The name.
         name: Box<str>,
@@ -46,10 +46,10 @@ pub enum SharedError {
         name: Box<str>,
         /// The kind of the caller's device.
         expected: Box<str>,
-        /// The kind that the memory is of.
+        /// The kind of the memory's device.
         found: Box<str>,
     },
-    /// The creator has a version of forebay with another layout.
+    /// The creator runs a version of forebay with another layout.
     WrongVersion {
         /// The name.
         name: Box<str>,
@@ -67,32 +67,32 @@ pub enum SharedError {
         /// The user of this process.
         user: u32,
     },
-    /// A process has the name, but none answered: they are stopped, or the creator is not ready.
+    /// Processes have the name, but none answered: they are stopped, or the creator is not ready.
     NoAnswer {
         /// The name.
         name: Box<str>,
-        /// How long the call has waited.
+        /// How long the call waited.
         waited: Duration,
-        /// How often it asked.
+        /// Number of attempts.
         attempts: u32,
     },
-    /// What has the name is not a shared buffer of forebay.
+    /// The owner of the name is not a shared buffer of forebay.
     Foreign {
         /// The name.
         name: Box<str>,
         /// What is wrong with the answer.
         what: &'static str,
     },
-    /// The thread that asked holds the lock already.
+    /// The calling thread already holds the lock.
     AlreadyLocked,
-    /// The thread that asked does not hold the lock.
+    /// The calling thread does not hold the lock.
     NotLocked,
     /// The system cannot share memory by name, or lacks what locks need.
     Unsupported {
         /// What is missing and what would help.
         missing: Box<str>,
     },
-    /// A call of the system failed.
+    /// A system call failed.
     System {
         /// The call.
         call: &'static str,

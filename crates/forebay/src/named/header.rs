@@ -1,6 +1,6 @@
-//! What a shared buffer is: written once by its creator to a sealed memory file, which every party gets.
+//! The description of a shared buffer, written once by its creator to a sealed memory file that every party gets.
 //!
-//! The seal makes the header the same for all, for good. The file is also what the parties lock.
+//! The seal makes the header immutable for everyone. The parties also lock this file.
 
 use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -13,21 +13,21 @@ use super::request::Element;
 
 /// The first word of every header and answer: "forebay" and a zero.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"forebay\0");
-/// The layout of header and answer.
+/// The version of the layout of header and answer.
 pub(super) const VERSION: u64 = 1;
-/// Names of types longer than this are cut when they are written.
+/// Longer type names are truncated when written.
 const LONGEST_TYPE: usize = 1024;
-/// How many numbers a header begins with.
+/// The number of integers at the start of a header.
 const NUMBERS: usize = 9;
 
-/// What a shared buffer is.
+/// The description of a shared buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) element: Element,
     pub(super) length: u64,
-    /// The size of the page behind it.
+    /// The size of the page that backs it.
     pub(super) mapped: u64,
-    /// The kind of device that the memory is of.
+    /// The kind of the memory's device.
     pub(super) kind: String,
 }
 
@@ -76,7 +76,7 @@ impl Header {
             *alignment,
             self.length,
             self.mapped,
-            // Two that are not used: who created it is what the system says, not what a header does.
+            // Two unused words: the system says who created it, so the header need not.
             0,
             0,
             self.kind.len() as u64,
@@ -104,11 +104,11 @@ impl Header {
         let (kind, element) = text
             .and_then(|text| text.split_at_checked(kind))
             .ok_or(foreign("its header has no text"))?;
-        // Both may end on a terminal, in an error's message.
+        // Both may be printed to a terminal in an error message.
         if kind.chars().chain(element.chars()).any(char::is_control) {
             return Err(foreign("its header has control characters in its text"));
         }
-        // What the opener relies on before it maps anything.
+        // The opener relies on these before it maps anything.
         if length.checked_mul(size).is_none_or(|all| size == 0 || all > mapped) {
             return Err(foreign("its header has sizes that do not add up"));
         }
@@ -116,7 +116,7 @@ impl Header {
         Ok(Self { element, length, mapped, kind: kind.to_owned() })
     }
 
-    /// Refuses a buffer that is not what the caller expects.
+    /// Fails if the buffer is not what the caller expects.
     pub(super) fn check(
         &self,
         name: &str,

@@ -1,8 +1,8 @@
-//! A lock between processes and threads that the end of its holder releases.
+//! A lock between processes and threads that is released when its holder ends.
 //!
-//! The system releases a file lock with the open file description it was taken on, however the process ends. Descriptors
-//! that went through a socket share one description, and with it the lock; so each handle opens the header file again, by
-//! `/proc/self/fd`. It is `flock` and not `fcntl`, which wants a file that is open for writing, and the header is sealed.
+//! The system releases a file lock with the open file description it was taken on, however the process ends.
+//! Descriptors sent through a socket share one description and so the lock; therefore each handle reopens the header
+//! file through `/proc/self/fd`. Uses `flock`: `fcntl` locks need a file open for writing, but the header is sealed.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{Ordering, fence};
@@ -21,23 +21,23 @@ use crate::Result;
 use crate::sync::fork::ProcessFd;
 use crate::sync::lock;
 
-/// The longest pause between two attempts of a lock with a limit.
+/// The longest pause between two attempts of a timed lock.
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
 /// The lock of one handle.
 #[derive(Debug)]
 pub(super) struct FileLock {
     file: core::result::Result<ProcessFd, SharedError>,
-    /// The thread of this process that holds it or waits for the other processes.
+    /// The thread of this process that holds it, or waits for other processes.
     holder: Mutex<Option<ThreadId>>,
     freed: Condvar,
 }
 
-/// Excludes every other holder of the lock, until it is dropped.
+/// Excludes all other holders of the lock until it is dropped.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     of: &'a FileLock,
-    /// A thread that holds it is known by its id.
+    /// The holding thread is known by its id, so the guard must stay on it.
     not_send: PhantomData<*const ()>,
 }
 
@@ -51,11 +51,11 @@ impl FileLock {
         Self { file, holder: Mutex::default(), freed: Condvar::new() }
     }
 
-    /// Takes the lock; `None` where that took longer than `patience`.
+    /// Acquires the lock; returns `None` after waiting for `patience`.
     pub(super) fn acquire(&self, patience: Option<Duration>) -> Result<Option<Held<'_>>> {
         let file = self.file.as_ref().map_err(Clone::clone)?.get()?;
         let deadline = patience.map(|patience| Instant::now().checked_add(patience));
-        // A deadline past all times is none.
+        // A deadline that overflows is no deadline.
         let deadline = deadline.flatten();
         if !self.enter(deadline)? {
             return Ok(None);
@@ -101,7 +101,7 @@ impl FileLock {
         Ok(true)
     }
 
-    /// Releases a lock whose guard was forgotten, on the thread that took it.
+    /// Releases a lock whose guard was forgotten, on the thread that acquired it.
     pub(super) fn release(&self) -> Result<()> {
         self.file.as_ref().map_err(Clone::clone)?.get()?;
         if *lock(&self.holder) != Some(std::thread::current().id()) {
@@ -113,10 +113,10 @@ impl FileLock {
 
     /// Releases the lock, whichever thread of this process holds it.
     pub(super) fn abandon(&self) {
-        // In a forked child the lock is the parent's still.
+        // In a forked child the parent still holds the lock.
         let Some(Ok(file)) = self.file.as_ref().ok().map(ProcessFd::get) else { return };
         fence(Ordering::Release);
-        // Fails for no lock that is held.
+        // Cannot fail for a held lock.
         let _ = rustix::fs::flock(file, FlockOperation::Unlock);
         self.leave();
     }

@@ -1,4 +1,4 @@
-//! The memory: one shareable page of a device, mapped. The same for the host, the simulated device and CUDA.
+//! The memory: one shareable page of a device, mapped. Common to the host, the simulated device and CUDA.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use super::words;
 use crate::retry::retry_once;
 use crate::{Error, Result};
 
-/// How much is copied at once between a device and memory of this module's own.
+/// Bytes copied at once between a device and a staging buffer.
 const STAGE: usize = 4 << 20;
 
 /// A mapped page. Dropping it unmaps it.
@@ -22,13 +22,13 @@ const STAGE: usize = 4 << 20;
 pub(super) struct Mapping {
     device: Arc<dyn Device>,
     span: Span,
-    /// Whether the address was given out: then work of the program may use the memory.
+    /// Whether the address was handed out, so that work of the program may use the memory.
     address_given: AtomicBool,
-    /// Whether a copy failed in a way that leaves the device with the memory.
+    /// Whether a failed copy may have left the device using the memory.
     in_doubt: AtomicBool,
 }
 
-/// What sharing needs of a device.
+/// The device interfaces that sharing needs.
 fn groups(device: &dyn Device) -> Result<(&dyn VirtualMemory, &dyn Sharing)> {
     device.virtual_memory().zip(device.sharing()).ok_or_else(|| {
         let missing = format!("{} cannot share memory with other processes", device.descriptor());
@@ -37,7 +37,7 @@ fn groups(device: &dyn Device) -> Result<(&dyn VirtualMemory, &dyn Sharing)> {
 }
 
 impl Mapping {
-    /// New zeroed memory of `size` bytes at least, and the descriptor that other processes map it by.
+    /// Allocates at least `size` bytes of zeroed memory, and a descriptor for other processes to map it by.
     pub(super) fn create(
         device: &Arc<dyn Device>,
         size: u64,
@@ -54,7 +54,7 @@ impl Mapping {
         let made = sharing.export_page(page).map_err(Error::from).and_then(|memory| {
             Ok((Self::place(device, pages, page, (mapped, alignment))?, memory))
         });
-        // It lives on in its mapping and its descriptor.
+        // The mapping and the descriptor keep the page alive.
         let released = retry_once(|| pages.release_page(page));
         let (mapping, memory) = made?;
         released?;
@@ -62,7 +62,7 @@ impl Mapping {
         Ok((mapping, memory))
     }
 
-    /// The memory behind a descriptor from another process.
+    /// Maps the memory of a descriptor from another process.
     pub(super) fn open(
         device: &Arc<dyn Device>,
         memory: BorrowedFd<'_>,
@@ -94,7 +94,7 @@ impl Mapping {
             return Err(error.into());
         }
         let (address_given, in_doubt) = (AtomicBool::new(false), AtomicBool::new(false));
-        // From here on its drop takes everything back.
+        // From here on, dropping the mapping undoes everything.
         let mapping = Self { device: Arc::clone(device), span, address_given, in_doubt };
         let ordinal = device.descriptor().ordinal;
         // SAFETY: access is only added.
@@ -102,7 +102,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Zeroes new memory. The host's is zero already.
+    /// Zeroes new memory. Host memory is already zero.
     fn clear(&self) -> Result<()> {
         if self.device.descriptor().kind == DeviceKind::Host {
             return Ok(());
@@ -110,7 +110,7 @@ impl Mapping {
         let fill = Fill::linear(self.span.start(), self.span.size(), Pattern::U32(0))?;
         // SAFETY: the memory is this mapping's, which waits for the fill or, where it cannot, is never unmapped.
         let filled = unsafe { self.device.fill(&fill, StreamHandle::DEFAULT) };
-        // A part of a fill that failed may still be under way.
+        // A failed fill may still be partly in flight.
         self.wait()?;
         Ok(filled?)
     }
@@ -139,7 +139,7 @@ impl Mapping {
         self.span.start()
     }
 
-    /// The first byte in the host's memory; `None` where the host cannot reach the device's.
+    /// The first byte in host memory; `None` if the host cannot reach the device's memory.
     pub(super) fn pointer(&self) -> Option<*mut u8> {
         let needed = Capabilities::HOST_VISIBLE | Capabilities::DATA;
         let start = usize::try_from(self.span.start().get()).ok()?;
@@ -185,7 +185,7 @@ impl Mapping {
         self.pointer().map(|pointer| pointer.cast_const().cast())
     }
 
-    /// The address of a range that is within the mapping, of this process.
+    /// The address of a range, checked to be within the mapping and in this process.
     fn check(&self, offset: u64, length: usize) -> Result<Address> {
         self.device.descriptor().check_process(Call::Copy)?;
         let end = offset.checked_add(length as u64).filter(|&end| end <= self.span.size().get());
@@ -197,8 +197,7 @@ impl Mapping {
         })
     }
 
-    /// Copies between a stage and the device, and waits. Where it is not known that the device has let go of the stage, it
-    /// is leaked.
+    /// Copies between a stage and the device, and waits. Leaks the stage if the device may still be using it.
     fn pass(
         &self,
         mut stage: Vec<u8>,
@@ -210,7 +209,7 @@ impl Mapping {
         // the mapping, which stays too; what other processes write there meanwhile is theirs to order.
         let copied = unsafe { self.device.copy(&copy, StreamHandle::DEFAULT) };
         let lost = matches!(copied, Err(hal::Error::Lost { .. }));
-        // A part of a copy that failed may still be under way on the device's side.
+        // A failed copy may still be partly in flight on the device's side.
         let waited = self.wait();
         if lost || waited.is_err() {
             core::mem::forget(stage);
@@ -223,7 +222,7 @@ impl Mapping {
     }
 }
 
-/// Within the mapping, by the check before.
+/// Stays within the mapping, as checked before.
 fn advance(address: Address, by: usize) -> Address {
     address.checked_add(Bytes::new(by as u64)).unwrap_or(address)
 }
@@ -234,7 +233,7 @@ impl Drop for Mapping {
             return;
         }
         let idle = !*self.address_given.get_mut() || self.device.synchronize_device().is_ok();
-        // What a device may still use stays mapped.
+        // Keep mapped what a device may still use.
         if *self.in_doubt.get_mut() || !idle {
             return;
         }

@@ -1,4 +1,4 @@
-//! Named shared buffers: memory that several processes have at once, on the host or on a GPU.
+//! Named shared buffers: memory that several processes share, on the host or on a GPU.
 //!
 //! ```text
 //!   process A ─┐                                    ┌─ header: type, length, creator (sealed; the lock)
@@ -27,23 +27,23 @@
 //!
 //! # Names
 //!
-//! A name is a listening socket that every party has. An opener gets, from whichever party answers, the memory, the header
-//! and the socket itself, and is a party then. So the name lives exactly as long as any party, in whatever order they end
-//! and however: no file is left behind, no party is special, and kill -9 of any leaves the others' data as it is. A thread
-//! of each process answers openers; it begins with the first shared buffer of the process and ends with the last.
+//! A name is a listening socket that every party holds. An opener gets the memory, the header and the socket itself
+//! from any party, and so becomes a party. The name lives exactly as long as any party, however they end: no file is
+//! left behind, no party is special, and kill -9 of one leaves the others' data intact. A thread in each process
+//! answers openers; it starts with the first shared buffer and ends with the last.
 //!
-//! Names are those of one user, of the machine or container: processes in another network namespace do not see them.
+//! Names are per user and per machine or container: processes in another network namespace do not see them.
 //! [`SharedOptions::any_user`] is for users that trust each other.
 //!
 //! # Forks
 //!
-//! A child of `fork` is not a party: it closes the socket and cannot use the buffer. It opens the buffer itself, with a
-//! device of its own. A child made by a bare `clone` call keeps the name alive, and does not answer.
+//! A child of `fork` is not a party: it closes the socket and cannot use the buffer. It must open the buffer itself,
+//! with its own device. A child made by a bare `clone` call keeps the name alive, but does not answer.
 //!
 //! # Locks
 //!
-//! `SERVICE` in `service.rs` guards the list of the process's buffers and is held while an opener is answered, which never
-//! waits. No call of a device is made under it.
+//! `SERVICE` in `service.rs` guards the list of the process's buffers. It is held while an opener is answered, which
+//! never waits. No device is called under it.
 
 mod buffer;
 pub(crate) mod bytes;

@@ -1,9 +1,9 @@
 //! Names of shared buffers.
 
-/// The longest name. A socket address has 107 bytes, of which `forebay/`, a user's number and a slash take 19.
+/// The longest name. A socket address has 107 bytes; `forebay/`, a user id and a slash take 19.
 pub(crate) const LONGEST: usize = 80;
 
-/// Whether buffers can have this name.
+/// Whether this is a valid name of a buffer.
 pub(crate) fn is_valid(name: &str) -> bool {
     (1..=LONGEST).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))

@@ -1,4 +1,4 @@
-//! How shared buffers are made.
+//! Options of shared buffers.
 
 use core::panic::Location;
 use core::time::Duration;
@@ -11,10 +11,10 @@ use super::request::{Element, Request, Users};
 use crate::Result;
 use crate::buffer::Memory;
 
-/// How long an opener waits for an answer, which takes microseconds unless all processes that could answer are stopped.
+/// How long an opener waits for an answer, which takes microseconds unless all that could give one are stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Options of shared buffers, where [`Memory::shared`] and its neighbours do not fit. Creator and openers give the same.
+/// Options of shared buffers, beyond what [`Memory::shared`] offers. Creator and openers must use the same.
 ///
 /// ```
 /// use forebay::buffer::Memory;
@@ -44,29 +44,29 @@ impl Default for SharedOptions {
 }
 
 impl SharedOptions {
-    /// The same user only, five seconds of patience, and the type's own name.
+    /// The defaults: same user only, five seconds of patience, and the type's own name.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Every user of the machine may create and open the buffer. Such names are apart from those of one user.
+    /// Lets every user of the machine create and open the buffer. These names are separate from those of single users.
     ///
-    /// Only for users that trust each other: anybody can take the name first, write to the memory, and hold the lock.
+    /// Only for users that trust each other: anyone can take the name first, write to the memory, and hold the lock.
     #[must_use]
     pub fn any_user(mut self) -> Self {
         self.users = Users::Any;
         self
     }
 
-    /// How long opening waits for a process that has the name and does not answer.
+    /// Sets how long opening waits for a process that has the name but does not answer.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The name of the element type, for programs that define the type each for itself: `std::any::type_name` has the
-    /// crate and module in it, and may differ between compilers. Give it a version, and change that with the type.
+    /// Sets the name of the element type, for programs that each define the type: `std::any::type_name` includes crate
+    /// and module, and may differ between compilers. Include a version in the name, and change it with the type.
     #[must_use]
     pub fn type_name(mut self, name: impl Into<String>) -> Self {
         self.type_name = Some(name.into());
@@ -117,25 +117,25 @@ impl SharedOptions {
 }
 
 impl Memory {
-    /// Creates a buffer of `length` zeroed elements that other processes open by its name. Of several processes that
-    /// create one name at the same time, one succeeds; the others get
+    /// Creates a buffer of `length` zeroed elements that other processes open by its name. If several processes create
+    /// one name at the same time, one succeeds; the others get
     /// [`SharedError::Taken`](crate::named::SharedError::Taken).
     ///
-    /// Names have 1 to 80 characters of `A-Z a-z 0-9 . _ -`. Each user has names of its own. A name lives as long as any
-    /// process has the buffer.
+    /// Names have 1 to 80 characters of `A-Z a-z 0-9 . _ -`, and are separate for each user. A name lives as long as
+    /// any process has the buffer.
     #[track_caller]
     pub fn shared<T: Pod>(&self, name: &str, length: usize) -> Result<SharedBuffer<T>> {
         SharedOptions::new().create(self, name, length)
     }
 
-    /// Opens a buffer that another process of this user, or this one, has created. Refuses one with elements of another
-    /// type, or memory of another kind of device.
+    /// Opens a buffer created by another process of this user, or by this one. Fails if its elements are of another
+    /// type, or its memory is of another kind of device.
     #[track_caller]
     pub fn open_shared<T: Pod>(&self, name: &str) -> Result<SharedBuffer<T>> {
         SharedOptions::new().open(self, name)
     }
 
-    /// Opens a buffer of exactly `length` elements, or creates it where no process has the name.
+    /// Opens a buffer of exactly `length` elements, or creates it if no process has the name.
     #[track_caller]
     pub fn shared_or_open<T: Pod>(&self, name: &str, length: usize) -> Result<SharedBuffer<T>> {
         SharedOptions::new().create_or_open(self, name, length)

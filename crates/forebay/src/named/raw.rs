@@ -1,4 +1,4 @@
-//! A shared buffer without its element type: the parts, put together.
+//! A shared buffer without its element type: assembles the parts.
 
 use core::panic::Location;
 use core::time::Duration;
@@ -21,10 +21,10 @@ use crate::sync::fork::ProcessFd;
 use crate::user::Peer;
 use crate::{Error, Result};
 
-/// How long a call that creates or opens sleeps while another process is between the two.
+/// The pause of a call that creates or opens while another process is partway through creating or dropping the buffer.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A party of a shared buffer. Fields are dropped in this order: the name goes first.
+/// A party of a shared buffer. Fields are dropped in this order: the name first.
 #[derive(Debug)]
 pub(super) struct RawShared {
     registration: Registration,
@@ -46,7 +46,7 @@ impl RawShared {
     ) -> Result<Self> {
         device.descriptor().check_process(Call::Allocate)?;
         let address = socket::Address::new(request.name, request.users)?;
-        // The name first: of two creators, the one that comes too late takes no memory.
+        // Claim the name first: if two creators race, the loser allocates no memory.
         let listener = address.claim()?;
         let (mapping, memory) =
             Mapping::create(device, request.size_of(length)?, request.element.alignment())?;
@@ -73,14 +73,14 @@ impl RawShared {
         })
     }
 
-    /// Opens a buffer whatever its elements are.
+    /// Opens a buffer with any elements.
     pub(super) fn open_any(device: &Arc<dyn Device>, request: &Request<'_>) -> Result<Self> {
         Self::attach(device, request, |header, kind| {
             header.check(request.name, &header.element, None, kind)
         })
     }
 
-    /// Opens a buffer whose header is as `check` wants it, for a kind of device.
+    /// Opens a buffer if `check` accepts its header for the kind of device.
     fn attach(
         device: &Arc<dyn Device>,
         request: &Request<'_>,
@@ -96,7 +96,7 @@ impl RawShared {
         Self::join(request, (parts, creator), mapping, header)
     }
 
-    /// Creates the buffer, or opens the one that is there, whichever is possible first.
+    /// Creates the buffer, or opens an existing one, whichever succeeds first.
     pub(super) fn create_or_open(
         device: &Arc<dyn Device>,
         request: &Request<'_>,
@@ -114,7 +114,7 @@ impl RawShared {
                 }
                 done => return done,
             }
-            // Its creator has the name and not yet the memory, or its last party has just left.
+            // Its creator has the name but not yet the memory, or its last party has just left.
             attempts = attempts.saturating_add(1);
             let waited = begun.elapsed();
             if waited >= request.patience {
@@ -137,14 +137,14 @@ impl RawShared {
         Ok(Self { registration, lock, mapping, header, creator, name })
     }
 
-    /// Enters it among the live buffers of the manager.
+    /// Registers it with the manager's live buffers.
     pub(super) fn enter(
         &self,
         memory: &Memory,
         created_at: &'static Location<'static>,
     ) -> SharedRegistration {
         let element = self.element();
-        // Multiplied without overflow when it was made or opened.
+        // Cannot overflow: checked when it was made or opened.
         let bytes = self.length().saturating_mul(element.size);
         memory.enter_shared((self.name(), &element.name), (self.length(), bytes), created_at)
     }
@@ -161,7 +161,7 @@ impl RawShared {
         self.header.length
     }
 
-    /// The process and user that created it, as the system says.
+    /// The process and user that created it, according to the system.
     pub(super) fn creator(&self) -> (u32, u32) {
         (self.creator.pid, self.creator.uid)
     }
@@ -195,7 +195,7 @@ impl RawShared {
         self.lock.acquire(patience)
     }
 
-    /// Releases a lock whose guard was forgotten, on the thread that took it.
+    /// Releases a lock whose guard was forgotten, on the thread that acquired it.
     pub(super) fn unlock(&self) -> Result<()> {
         self.lock.release()
     }

@@ -1,4 +1,4 @@
-//! What a caller wants: a name, elements, users, and how long to wait.
+//! A request to create or open: a name, elements, users, and how long to wait.
 
 use core::any::type_name;
 use core::fmt;
@@ -9,16 +9,16 @@ use forebay_hal::{Call, invalid};
 
 use crate::Result;
 
-/// Who may open a buffer, and who may have created it.
+/// Who may open a buffer, and whose buffers may be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Users {
-    /// The user of the process.
+    /// Only the user of the process.
     Same,
-    /// Every user of the machine.
+    /// Any user of the machine.
     Any,
 }
 
-/// How elements look.
+/// The layout of elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Element {
     pub(super) name: String,
@@ -27,7 +27,7 @@ pub(super) struct Element {
 }
 
 impl Element {
-    /// A type, under its own name or another.
+    /// The layout of a type, under its own name or another.
     pub(super) fn of<T>(name: Option<&str>) -> Self {
         let (size, alignment) = (size_of::<T>() as u64, align_of::<T>() as u64);
         Self { name: name.unwrap_or(type_name::<T>()).to_owned(), size, alignment }
@@ -44,7 +44,7 @@ impl fmt::Display for Element {
     }
 }
 
-/// What a caller wants.
+/// A request to create or open a buffer.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub(super) name: &'a str,
@@ -55,7 +55,7 @@ pub(super) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The bytes of so many elements. Fails if they are more than a process can address, or elements have no bytes.
+    /// The size of `length` elements. Fails if a process cannot address that many, or if elements have no bytes.
     pub(super) fn size_of(&self, length: u64) -> Result<u64> {
         let size = length
             .checked_mul(self.element.size)

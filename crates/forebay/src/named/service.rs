@@ -1,11 +1,11 @@
-//! The thread that answers openers, one for all shared buffers of the process. It begins with the first buffer and ends
+//! The thread that answers openers, one for all shared buffers of the process. It starts with the first buffer and ends
 //! with the last.
 //!
-//! It waits by epoll and not by poll: a waiting `poll` keeps the sockets it waits for open, and a name would outlive its
-//! buffer until the thread has woken up. An answer is sent under the lock of the list, for the same reason; it takes
-//! microseconds and never waits. An opener is accepted without the lock: all parties share the socket's flags, so that one
-//! of them can make `accept` wait. Then this thread hangs, and nobody else; dropping a buffer waits until its socket is not
-//! being accepted on, but not for long.
+//! It waits with epoll rather than poll: a waiting `poll` keeps its sockets open, so a name would outlive its buffer
+//! until the thread wakes up. For the same reason it sends answers under the lock of the list; that takes microseconds
+//! and never waits. It accepts openers without the lock: all parties share the socket's flags, so any of them can make
+//! `accept` block. Then only this thread hangs; a dropped buffer waits, for a limited time, until its socket is not
+//! being accepted on.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -25,18 +25,18 @@ use crate::Result;
 use crate::sync::fork::{Birth, PerProcess, ProcessFd};
 use crate::sync::thread::spawn;
 
-/// The pause after an answer that failed because the process has no descriptor left, or no memory: the opener still waits
-/// in line, and another party may answer it meanwhile.
+/// The pause after an answer failed because the process has no descriptor or memory left. The opener stays in the
+/// backlog, and another party may answer it meanwhile.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long a drop waits for an `accept` under way, which takes a microsecond unless another party makes it wait.
+/// How long a drop waits for a running `accept`, which takes a microsecond unless another party makes it block.
 const LONGEST_ACCEPT: Duration = Duration::from_millis(50);
 
-/// What the system says of a socket that listens no more.
+/// The events of a socket that no longer listens.
 const SHUT_DOWN: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
 
-/// What the thread waits for that is no buffer: the end.
+/// The id of the event that ends the thread; no buffer has it.
 const END: u64 = 0;
 
 static SERVICE: PerProcess<Service> = PerProcess::new();
@@ -55,17 +55,17 @@ struct Answerable {
     users: Users,
 }
 
-/// What the thread waits on.
+/// The descriptors the thread waits on.
 #[derive(Debug)]
 struct Wait {
     epoll: ProcessFd,
     end: ProcessFd,
-    /// The buffer on whose socket the thread accepts, and which it keeps open meanwhile; [`END`] for none. Set under the
+    /// The buffer whose socket the thread is accepting on, and keeps open meanwhile; [`END`] for none. Set under the
     /// lock of the list.
     accepting: AtomicU64,
 }
 
-/// Has a buffer's openers answered until it is dropped. Then the process has no descriptor of the name any more.
+/// Keeps a buffer's openers answered. Dropping it closes the process's last descriptor of the name.
 #[derive(Debug)]
 pub(super) struct Registration {
     id: u64,
@@ -94,7 +94,7 @@ impl Registration {
 }
 
 impl Registration {
-    /// Whether openers are still answered here.
+    /// Whether openers are still being answered here.
     pub(super) fn is_reachable(&self) -> bool {
         !self.birth.is_elsewhere() && SERVICE.lock().buffers.contains_key(&self.id)
     }
@@ -102,7 +102,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // In a child the list is another, and the descriptors are closed.
+        // In a forked child the list is a new one, and the descriptors are closed.
         if self.birth.is_elsewhere() {
             return;
         }
@@ -120,16 +120,16 @@ impl Drop for Registration {
 }
 
 impl Service {
-    /// Lets go of a buffer whose socket a party has shut down. That holds for all parties and for good, and the system
-    /// would report it again at once, and again. Once every party has let go of the socket, the name is free.
+    /// Releases a buffer whose socket a party has shut down. The shutdown is permanent, for all parties, and epoll
+    /// would report it again and again. Once every party has released the socket, the name is free.
     fn lose(&mut self, id: u64) {
         let Some(lost) = self.buffers.remove(&id) else { return };
         self.stop_waiting(&lost);
         self.end_if_idle();
     }
 
-    /// Takes a buffer's socket from those that the thread waits for. The other parties keep the socket open, so that
-    /// closing alone would not.
+    /// Removes a buffer's socket from the epoll set. Closing it is not enough, because the other parties keep the
+    /// socket open.
     fn stop_waiting(&self, buffer: &Answerable) {
         if let (Some(wait), Ok(listener)) = (&self.thread, buffer.parts.listener.get())
             && let Ok(epoll) = wait.epoll.get()
@@ -143,7 +143,7 @@ impl Service {
             return;
         }
         if let Some(Ok(end)) = self.thread.take().as_ref().map(|wait| wait.end.get()) {
-            // The counter of the event is 0, so there is room.
+            // The event's counter is 0, so the write cannot block.
             let _ = rustix::io::write(end, &1_u64.to_ne_bytes());
         }
     }
@@ -166,7 +166,7 @@ impl Wait {
     }
 
     fn add(&self, descriptor: &ProcessFd, id: u64) -> Result<()> {
-        // Not EPOLLEXCLUSIVE: the one process that would be woken may be stopped.
+        // Without EPOLLEXCLUSIVE: the single process that it would wake may be stopped.
         let data = epoll::EventData::new_u64(id);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         let added = epoll::add(self.epoll.get()?, descriptor.get()?, data, flags);
@@ -200,7 +200,7 @@ impl Wait {
     fn answer_next(&self, id: u64) -> core::result::Result<(), Errno> {
         let Some(opener) = self.accept_next(id)? else { return Ok(()) };
         let service = SERVICE.lock();
-        // The buffer may have been dropped meanwhile: the opener tries again.
+        // The buffer may have been dropped meanwhile; the opener retries.
         let Some(Answerable { parts, users }) = service.buffers.get(&id) else { return Ok(()) };
         let (Ok(header), Ok(memory), Ok(listener)) =
             (parts.header.get(), parts.memory.get(), parts.listener.get())
@@ -210,7 +210,7 @@ impl Wait {
         answer(opener.as_fd(), &Parts { header, memory, listener }, *users)
     }
 
-    /// Takes an opener of a buffer from the line, if one waits.
+    /// Accepts an opener of a buffer, if one is waiting.
     fn accept_next(&self, id: u64) -> core::result::Result<Option<OwnedFd>, Errno> {
         let listener = {
             let service = SERVICE.lock();
@@ -220,12 +220,12 @@ impl Wait {
         };
         let opener = listener.get().map_or(Ok(None), accept);
         drop(listener);
-        // After the socket was closed, if this was the last to have it.
+        // After closing the socket, in case this was its last descriptor.
         self.accepting.store(END, Ordering::Release);
         opener
     }
 
-    /// Waits until the thread has let go of the socket of a buffer that is not on the list any more.
+    /// Waits until the thread has released the socket of a buffer that was removed from the list.
     fn end_accept(&self, id: u64) {
         let begun = Instant::now();
         while self.accepting.load(Ordering::Acquire) == id && begun.elapsed() < LONGEST_ACCEPT {

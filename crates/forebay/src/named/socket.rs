@@ -1,12 +1,12 @@
-//! The name: a listening socket, and what is asked and answered over it.
+//! The name: a listening socket, and the protocol spoken over it.
 //!
 //! ```text
 //!   opener ── connect ──> \0forebay/UID/NAME        any party accepts
 //!   opener <── answer ─── header file, memory, the listening socket itself
 //! ```
 //!
-//! An abstract socket has no file. The system gives its address to one socket at a time and takes it back when the last
-//! process with a descriptor of that socket is gone. Every party has one.
+//! An abstract socket has no file. The system gives its address to one socket at a time, and frees it once no process
+//! has a descriptor of that socket. Every party has one.
 
 use core::mem::MaybeUninit;
 use core::time::Duration;
@@ -30,19 +30,19 @@ use super::request::Users;
 use crate::sync::fork::ProcessFd;
 use crate::user::{self, Peer};
 
-/// How many openers wait in line. More are told to try again, and do.
+/// The length of the backlog. Openers beyond it are told to retry, and do.
 const BACKLOG: i32 = 128;
-/// How long an opener waits for one answer. A party that is stopped may have taken the connection: another connection
-/// goes to another party. Answers take microseconds.
+/// How long an opener waits for one answer, which takes microseconds. If a stopped party accepted the connection,
+/// another attempt reaches another party.
 const ATTEMPT: Duration = Duration::from_millis(250);
-/// The pause after an answer that did not come, before the next attempt.
+/// The pause between a failed attempt and the next.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The third word of an answer.
+/// Values of the third word of an answer.
 const ACCEPTED: u64 = 0;
 const OTHER_USER: u64 = 1;
 
-/// A name with its address.
+/// A name and its socket address.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     pub(super) name: Box<str>,
@@ -50,7 +50,7 @@ pub(super) struct Address {
     socket: SocketAddrUnix,
 }
 
-/// What a party sends to an opener.
+/// The descriptors that a party sends to an opener.
 #[derive(Debug)]
 pub(super) struct Parts<D> {
     pub(super) header: D,
@@ -80,7 +80,7 @@ impl Address {
         Ok(Self { name: name.into(), users, socket })
     }
 
-    /// Takes the name. Nobody can open it until [`start`].
+    /// Claims the name. No process can open it until [`start`].
     pub(super) fn claim(&self) -> Result<ProcessFd, SharedError> {
         let socket = ProcessFd::make(|bound| new_socket().map(bound))?;
         let Ok(fd) = socket.get() else { return Err(failed("fork")(Errno::PERM)) };
@@ -91,7 +91,7 @@ impl Address {
         }
     }
 
-    /// Asks for the parts of the buffer until `patience` is over. With them comes the process that created the name.
+    /// Requests the parts of the buffer for up to `patience`. Also returns the process that created the name.
     pub(super) fn ask(&self, patience: Duration) -> Result<(Parts<ProcessFd>, Peer), SharedError> {
         let (begun, mut attempts) = (Instant::now(), 0_u32);
         loop {
@@ -113,15 +113,15 @@ impl Address {
                 Err(Errno::CONNREFUSED) => {
                     return Err(SharedError::NotFound { name: self.name.clone() });
                 }
-                // The line is full, or the socket was closed at this moment.
+                // The backlog is full, or the socket was closed at this moment.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNRESET) => std::thread::sleep(PAUSE),
                 Err(errno) => return Err(failed("connect")(errno)),
             }
         }
     }
 
-    /// Abstract sockets have no permissions: anybody can take a name, so who did is checked. The system keeps it with the
-    /// socket, whichever party answers.
+    /// Checks who took the name: abstract sockets have no permissions, so anyone can. The system stores the creator
+    /// with the socket, whichever party answers.
     fn check_owner(&self, socket: BorrowedFd<'_>) -> Result<Peer, SharedError> {
         let owner = user::at_other_end(socket).map_err(failed("SO_PEERCRED"))?;
         if self.users == Users::Any || owner.uid == user::own() {
@@ -134,7 +134,7 @@ impl Address {
         SharedError::OtherUser { name: self.name.clone(), owner: owner.uid, user: user::own() }
     }
 
-    /// An answer; `None` where none came in time, or the party ended before it had answered.
+    /// Receives an answer; `None` if none came in time, or the party ended before it answered.
     fn receive(
         &self,
         socket: BorrowedFd<'_>,
@@ -197,7 +197,7 @@ impl Address {
         }
     }
 
-    /// Whether a descriptor is the listening socket of this name.
+    /// Whether a descriptor is the listening socket with this name.
     fn is_name(&self, listener: BorrowedFd<'_>) -> bool {
         let address = getsockname(listener).ok().and_then(|any| SocketAddrUnix::try_from(any).ok());
         address.is_some_and(|address| address.abstract_name() == self.socket.abstract_name())
@@ -210,8 +210,8 @@ pub(super) fn start(listener: BorrowedFd<'_>) -> Result<(), SharedError> {
     listen(listener, BACKLOG).map_err(failed("listen"))
 }
 
-/// Takes an opener from the line, if one waits. Waits itself only if another party clears the flag of the socket, which all
-/// parties share, at this very moment.
+/// Accepts an opener, if one is waiting. Blocks only if another party clears the non-blocking flag, which all parties
+/// share, at this very moment.
 pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
     rustix::fs::fcntl_setfl(listener, OFlags::NONBLOCK)?;
     match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -222,7 +222,7 @@ pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno>
     }
 }
 
-/// Answers an opener. Never waits. An opener that goes unanswered tries again.
+/// Answers an opener without waiting. An opener that gets no answer retries.
 pub(super) fn answer(
     opener: BorrowedFd<'_>,
     parts: &Parts<BorrowedFd<'_>>,

@@ -1,16 +1,16 @@
 //! Copies to and from memory that other processes and threads may write at any moment.
 //!
-//! Every access is a relaxed atomic load or store of one aligned machine word, so there is no data race, even if something else
-//! copies; accesses of one size only, as the memory model wants. A range that ends inside a word reads the whole word, and
-//! writes its part of it by a compare-exchange, so that bytes beside the range never go back to an old value. Aligned
-//! elements of up to a word are read and written whole.
+//! Every access is a relaxed atomic load or store of one aligned machine word, so there is no data race, even with
+//! other copiers; all accesses have the same size, as the memory model requires. If a range ends inside a word, reads
+//! load the whole word, and writes update their part by compare-exchange, so that bytes beside the range never revert
+//! to an old value. Aligned elements of up to a word are never torn.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The bytes of a word.
+/// The size of a word in bytes.
 const WORD: usize = size_of::<usize>();
 
-/// A range of so many bytes from `offset` on: how many before the first whole word, and the words it touches.
+/// For `length` bytes from `offset` on: the number of bytes before the first word boundary.
 fn head_of(offset: usize, length: usize) -> usize {
     (offset.next_multiple_of(WORD) - offset).min(length)
 }
@@ -54,7 +54,7 @@ pub(super) unsafe fn store(base: *const AtomicUsize, offset: usize, from: &[u8])
             bytes.iter_mut().skip(skip).zip(from).for_each(|(to, from)| *to = *from);
             Some(usize::from_ne_bytes(bytes))
         };
-        // Never refused: `changed` always gives a value.
+        // Cannot fail: `changed` always returns a value.
         let _ = word(index).fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
     };
     let (head, rest) = from.split_at(head_of(offset, from.len()));

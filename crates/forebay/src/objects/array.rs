@@ -1,4 +1,4 @@
-//! Arrays of normalised sizes: one object pool for each power of two.
+//! Arrays in power-of-two sizes, with one object pool per size.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -19,7 +19,7 @@ use crate::pool_id::PoolId;
 use crate::sync::fork::LeakOnFork;
 use crate::sync::tracked::lock;
 
-/// The shortest array that a pool makes. Shorter ones would cost more to keep than to allocate.
+/// The shortest array that a pool makes. Shorter ones cost more to keep than to allocate.
 const SHORTEST: usize = 16;
 
 /// Options of a new array pool.
@@ -39,8 +39,8 @@ impl Default for ArrayPoolOptions {
 }
 
 impl ArrayPoolOptions {
-    /// Sets the longest array to keep, in elements; rounded down to a power of two. A longer one is made for its rental
-    /// alone.
+    /// Sets the longest array to keep, in elements; rounded down to a power of two. A longer one is made for one rental
+    /// and dropped afterwards.
     pub fn longest(mut self, longest: usize) -> Self {
         self.longest = longest;
         self
@@ -52,14 +52,14 @@ impl ArrayPoolOptions {
         self
     }
 
-    /// Sets whether returned arrays are overwritten with default values. Otherwise the next to rent an array finds the
-    /// values that were left there.
+    /// Sets whether returned arrays are overwritten with default values. Otherwise the next user finds the values left
+    /// there.
     pub fn clear(mut self, clear: bool) -> Self {
         self.clear = clear;
         self
     }
 
-    /// Makes the pool.
+    /// Builds the pool.
     pub fn build<T: Clone + Default + Send + 'static>(self) -> ArrayPool<T> {
         let sizes = self.longest.checked_ilog2().map_or(0, |log2| log2 as usize + 1);
         let inner = Inner {
@@ -103,7 +103,7 @@ pub struct ArrayPool<T: Send + 'static> {
     inner: LeakOnFork<Inner<T>>,
 }
 
-/// The pool of arrays of one length, made when it is first needed.
+/// The pool of arrays of one length, made on first use.
 type OneSize<T> = OnceLock<ObjectPool<Box<[T]>>>;
 
 struct Inner<T: Send + 'static> {
@@ -112,11 +112,11 @@ struct Inner<T: Send + 'static> {
     /// Arrays of length 2^n at position n.
     sizes: Box<[OneSize<T>]>,
     too_long_to_keep: AtomicU64,
-    /// Locked for a lookup alone: arrays are created, dropped and returned outside.
+    /// Locked only for a lookup: arrays are created, dropped and returned without it.
     by_id: Mutex<ById<T>>,
 }
 
-/// Arrays that are rented by id.
+/// Arrays rented by id.
 struct ById<T: Send + 'static> {
     serials: Serial,
     last: u64,
@@ -135,8 +135,8 @@ impl<T: Clone + Default + Send + 'static> ArrayPool<T> {
         ArrayPoolOptions::default().build()
     }
 
-    /// Rents an array of `len` elements until the handle is dropped. They are initialised: with default values in a new
-    /// array, and with what the last user left there in a used one, unless the pool [clears](ArrayPoolOptions::clear).
+    /// Rents an array of `len` elements until the handle is dropped. All are initialised: to default values in a new
+    /// array, and to the values its last user left in a reused one, unless the pool [clears](ArrayPoolOptions::clear).
     pub fn rent(&self, len: usize) -> Result<RentedArray<'_, T>, ArrayError> {
         let inner = self.inner.get()?;
         let array = match inner.pool_for(len)? {
@@ -163,7 +163,7 @@ impl<T: Clone + Default + Send + 'static> ArrayPool<T> {
         Ok(RawArray { id: ArrayId::from_parts(inner.id, serial), address, len })
     }
 
-    /// Returns an array that was rented by id. The address must not be used any more.
+    /// Returns an array that was rented by id. Its address becomes invalid.
     pub fn return_by_id(&self, id: ArrayId) -> Result<(), ArrayError> {
         let inner = self.inner.get()?;
         if id.pool() != inner.id {
@@ -182,8 +182,8 @@ impl<T: Clone + Default + Send + 'static> ArrayPool<T> {
         returned.map(drop)
     }
 
-    /// Evicts idle arrays, the least recently used first, until `keep` of each size are left. Returns how many it
-    /// evicted; 0 in a forked child.
+    /// Evicts idle arrays, least recently used first, until `keep` of each size are left. Returns the number evicted; 0
+    /// in a forked child.
     pub fn shrink_to(&self, keep: usize) -> usize {
         let Ok(inner) = self.inner.get() else { return 0 };
         inner.made().map(|(_, pool)| pool.shrink_to(keep)).sum()
@@ -257,13 +257,13 @@ fn make_array<T: Clone + Default>(len: usize) -> Result<Box<[T]>, ArrayError> {
     Ok(array.into_boxed_slice())
 }
 
-/// The error of an array pool for that of one of its object pools.
+/// Converts the error of an object pool to that of the array pool.
 fn failure(error: ObjectError, len: usize) -> ArrayError {
     match error {
         ObjectError::Forked => ArrayError::Forked,
         ObjectError::Create(error) => match error.downcast::<ArrayError>() {
             Ok(error) => *error,
-            // Not reached: the hook is `make_array`.
+            // Unreachable: the hook is `make_array`.
             Err(_) => ArrayError::OutOfMemory { len, bytes: Bytes::ZERO },
         },
     }
@@ -275,7 +275,7 @@ enum Array<'p, T: Send + 'static> {
     Unpooled(Box<[T]>),
 }
 
-/// An array of a pool, which returns when it is dropped. It is a slice of as many elements as were requested.
+/// An array of a pool, which it returns to on drop. It is a slice of as many elements as were requested.
 #[must_use = "an array that is not used returns at once"]
 pub struct RentedArray<'p, T: Send + 'static> {
     array: Array<'p, T>,
@@ -283,7 +283,7 @@ pub struct RentedArray<'p, T: Send + 'static> {
 }
 
 impl<T: Send + 'static> RentedArray<'_, T> {
-    /// The number of elements of the whole array: at least as many as requested.
+    /// The length of the whole array: at least the number of elements requested.
     pub fn capacity(&self) -> usize {
         self.whole().len()
     }
@@ -296,7 +296,7 @@ impl<T: Send + 'static> RentedArray<'_, T> {
         }
     }
 
-    /// The whole array, for changes.
+    /// The whole array, mutable.
     pub fn whole_mut(&mut self) -> &mut [T] {
         match &mut self.array {
             Array::Pooled(array) => array,

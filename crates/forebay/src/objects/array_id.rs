@@ -1,9 +1,9 @@
-//! Arrays known by a number, for languages without ownership.
+//! Arrays identified by a number, for languages without ownership.
 
 use core::fmt;
 use core::ptr::NonNull;
 
-/// The number of an array that was rented by id. No two rentals of a process have the same.
+/// The id of a rented array, unique among the rentals of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArrayId {
     pool: u64,
@@ -21,7 +21,7 @@ impl ArrayId {
         self.pool
     }
 
-    /// Which rental of that pool, from 1.
+    /// The number of the rental within that pool, from 1.
     pub const fn serial(self) -> u64 {
         self.serial
     }
@@ -33,16 +33,16 @@ impl fmt::Display for ArrayId {
     }
 }
 
-/// An array that was rented by id. It owns nothing: the array stays rented until its id is returned or the pool is
-/// dropped, and the address is valid until then.
+/// An array rented by id. It owns nothing: the array stays rented, and the address valid, until its id is returned or
+/// the pool is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the array stays rented until its id is returned"]
 #[non_exhaustive]
 pub struct RawArray<T> {
-    /// What to return it by.
+    /// The id to return it with.
     pub id: ArrayId,
     /// The first element.
     pub address: NonNull<T>,
-    /// The number of elements: at least as many as requested. All are initialised.
+    /// The number of elements: at least as many as requested, all initialised.
     pub len: usize,
 }

@@ -1,21 +1,20 @@
-//! The objects that one thread has cached, behind the thread's gate.
+//! The objects cached by one thread, behind the thread's gate.
 
 use super::object::{Eviction, Object, Rank};
 
-/// Places that a cache has before it needs them, so that a return allocates nothing. A program may allow any number of
-/// objects, and a cache of more grows with them.
+/// Slots preallocated on reservation, so that returns do not allocate. A cache may be larger; it then grows on use.
 const READY: usize = 1024;
 
-/// A thread's cache: a stack of the objects that it returned last.
+/// A thread's cache: a stack of the objects that it returned most recently.
 #[derive(Debug)]
 pub(super) struct ObjectCache<T> {
-    /// From the least to the most recently returned. At most `reserved` of them.
+    /// From the least to the most recently returned, at most `reserved`.
     objects: Vec<Box<Object<T>>>,
     /// How many objects the pool has reserved for this cache.
     reserved: usize,
-    /// How many objects were ever taken from it.
+    /// Total objects taken from it.
     pub(super) taken: u64,
-    /// How many were ever returned to it.
+    /// Total objects returned to it.
     pub(super) returned: u64,
 }
 
@@ -26,7 +25,7 @@ impl<T> Default for ObjectCache<T> {
 }
 
 impl<T> ObjectCache<T> {
-    /// Takes the object that was returned last.
+    /// Takes the most recently returned object.
     #[inline(always)]
     pub(super) fn take(&mut self) -> Option<Box<Object<T>>> {
         let object = self.objects.pop()?;
@@ -86,7 +85,7 @@ impl<T> ObjectCache<T> {
         (position < self.objects.len()).then(|| self.objects.remove(position))
     }
 
-    /// Takes all objects, the least recently returned first, and gives up what is reserved.
+    /// Takes all objects, least recently returned first, and gives up the reservation.
     pub(super) fn clear(&mut self) -> (Vec<Box<Object<T>>>, usize) {
         (core::mem::take(&mut self.objects), core::mem::take(&mut self.reserved))
     }

@@ -8,7 +8,7 @@ use forebay_core::Bytes;
 use super::array_id::ArrayId;
 use crate::sync::fork::Forked;
 
-/// Why an object pool has no object.
+/// Why an object pool could not provide an object.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ObjectError {
@@ -48,21 +48,21 @@ impl From<Forked> for ObjectError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ArrayError {
-    /// No array has so many elements: their bytes exceed the address space.
+    /// An array of this length would exceed the address space.
     TooLong {
         /// The number of elements.
         len: usize,
-        /// The size of one.
+        /// The size of one element.
         element: Bytes,
     },
     /// The system has no memory for the array.
     OutOfMemory {
         /// The number of elements, rounded up.
         len: usize,
-        /// Their size together.
+        /// Their total size.
         bytes: Bytes,
     },
-    /// The array was returned already.
+    /// The array was already returned.
     AlreadyReturned {
         /// Which array.
         id: ArrayId,

@@ -1,4 +1,4 @@
-//! The handle of an object that is in use.
+//! The handle of an object in use.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -19,7 +19,7 @@ enum Home<'p, T> {
 }
 
 impl<T: Send + 'static> Home<'_, T> {
-    /// The pool; an error in a forked child.
+    /// The pool; fails in a forked child.
     #[inline(always)]
     fn get(&self) -> Result<&Shared<T>, Forked> {
         match self {
@@ -29,10 +29,10 @@ impl<T: Send + 'static> Home<'_, T> {
     }
 }
 
-/// An object of a pool, which returns when it is dropped. In a forked child it leaks instead.
+/// An object of a pool, which it returns to on drop. In a forked child it leaks instead.
 ///
-/// The lifetime is that of the pool. A handle from [`get_owned`](super::ObjectPool::get_owned) has none: it is a
-/// `Pooled<'static, T>`, and so is a handle from a pool in a `static`.
+/// The lifetime is that of the pool. A handle from [`get_owned`](super::ObjectPool::get_owned) is independent of the
+/// pool: it is a `Pooled<'static, T>`, as is a handle from a pool in a `static`.
 #[must_use = "an object that is not used returns at once"]
 pub struct Pooled<'p, T: Send + 'static> {
     /// Initialised until the handle is dropped or detached.

@@ -1,4 +1,4 @@
-//! The idle objects that all threads share, in the order of eviction. Guarded by the pool's mutex.
+//! The idle objects shared by all threads, in eviction order. Guarded by the pool's mutex.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -6,24 +6,24 @@ use std::collections::BTreeMap;
 use super::cache::ObjectCache;
 use super::object::{Eviction, Object, Rank};
 
-/// Idle objects and what is reserved for thread caches. On its own cache lines, as the lock before it.
+/// Idle objects and the reservations of thread caches. On its own cache lines, like the lock before it.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct IdleObjects<T> {
     policy: Eviction,
-    /// The most idle objects, those in thread caches included.
+    /// The most idle objects, including those in thread caches.
     most: usize,
-    /// The most that is reserved for one thread.
+    /// The most to reserve for one thread.
     per_thread: usize,
-    /// Evicted from the front, handed out from the back. The number of arrival makes keys unique, and orders objects
-    /// that one thread returned during one tick.
+    /// Evicted from the front, handed out from the back. The arrival number makes keys unique, and orders objects that
+    /// one thread returned during one tick.
     ordered: BTreeMap<(Rank, u64), Box<Object<T>>>,
     arrivals: u64,
-    /// What all thread caches may hold together. With the objects here never more than `most`.
+    /// Total capacity of all thread caches. Together with the objects here, at most `most`.
     reserved: usize,
-    /// The fewest objects here since the last maintenance.
+    /// The lowest number of objects here since the last maintenance.
     low_water: usize,
-    /// The pool was dropped: nothing is kept any more.
+    /// The pool was dropped: nothing more is kept.
     closed: bool,
 }
 
@@ -41,7 +41,7 @@ impl<T> IdleObjects<T> {
         }
     }
 
-    /// How many objects are here, without those in thread caches.
+    /// The number of objects here, excluding those in thread caches.
     pub(super) fn len(&self) -> usize {
         self.ordered.len()
     }
@@ -51,7 +51,7 @@ impl<T> IdleObjects<T> {
         self.closed
     }
 
-    /// How many more objects may be here.
+    /// The number of further objects that fit here.
     fn room(&self) -> usize {
         self.most.saturating_sub(self.reserved).saturating_sub(self.ordered.len())
     }
@@ -74,18 +74,18 @@ impl<T> IdleObjects<T> {
         Some(object)
     }
 
-    /// Fills a cache that ran empty by half.
+    /// Fills half of a cache that ran empty.
     pub(super) fn refill(&mut self, cache: &mut ObjectCache<T>) {
         self.reserve_for(cache);
         let count = (cache.reserved() / 2).saturating_sub(cache.len());
         let mut moved: Vec<_> = core::iter::from_fn(|| self.take()).take(count).collect();
-        // The best comes off the stack first.
+        // The best object must come off the stack first.
         moved.reverse();
         cache.fill(moved);
     }
 
-    /// Reserves for a cache what it lacks, as far as there is room. Half of the maximum stays shared, so that objects
-    /// find room while caches are empty.
+    /// Tops up a cache's reservation as far as there is room. Half of the maximum stays shared, so that objects find
+    /// room while caches are empty.
     fn reserve_for(&mut self, cache: &mut ObjectCache<T>) {
         if self.closed {
             return;
@@ -98,8 +98,8 @@ impl<T> IdleObjects<T> {
         }
     }
 
-    /// Keeps an object that was returned, and returns the object that has to go for it, which may be the same. `cache`
-    /// is the calling thread's, where it has one.
+    /// Keeps a returned object, and returns the object evicted for it, which may be the same. `cache` is the calling
+    /// thread's, if it has one.
     pub(super) fn put(
         &mut self,
         cache: Option<&mut ObjectCache<T>>,
@@ -129,7 +129,7 @@ impl<T> IdleObjects<T> {
         self.evict_here_or_in(cache)
     }
 
-    /// Evicts the lowest object of this list and a cache that holds one too many.
+    /// Evicts the lowest-ranked object of this list and a cache that holds one too many.
     fn evict_here_or_in(&mut self, cache: &mut ObjectCache<T>) -> Option<Box<Object<T>>> {
         let (position, cached) = cache.lowest(self.policy)?;
         let shared = self.ordered.first_key_value().map(|(&(rank, _), _)| rank);
@@ -150,7 +150,7 @@ impl<T> IdleObjects<T> {
         Ok(())
     }
 
-    /// Takes over everything that a thread has cached and reserved.
+    /// Takes over all objects and the reservation of a thread cache.
     pub(super) fn absorb(&mut self, cache: &mut ObjectCache<T>) {
         let (objects, reserved) = cache.clear();
         self.reserved = self.reserved.saturating_sub(reserved);
@@ -173,7 +173,7 @@ impl<T> IdleObjects<T> {
         core::iter::from_fn(|| self.evict_first()).take(count).collect()
     }
 
-    /// Evicts half of the objects that were here all the time since the last call, and leaves at least `least`.
+    /// Evicts half of the objects that stayed here since the last call, but leaves at least `least`.
     pub(super) fn evict_unused(&mut self, least: usize) -> Vec<Box<Object<T>>> {
         let unused = self.low_water.min(self.ordered.len()).div_ceil(2);
         let keep = self.ordered.len().saturating_sub(unused).max(least);

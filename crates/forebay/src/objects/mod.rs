@@ -12,12 +12,12 @@
 //!   max_idle  =  reserved for thread caches (at most half)  +  shared
 //! ```
 //!
-//! A thread cache holds at most what was reserved for it, so the number of idle objects never exceeds the maximum,
-//! and no thread has to count the others' objects.
+//! A thread cache holds at most its reservation, so the number of idle objects never exceeds the maximum, and threads
+//! need not count each other's objects.
 //!
 //! # Locks
 //!
-//! * One mutex for each pool guards the shared idle objects. A thread takes it when its cache is empty or full, and then
+//! * One mutex per pool guards the shared idle objects. A thread takes it when its cache is empty or full, and then
 //!   moves half a cache at once.
 //! * A thread cache is behind the thread's gate. Its owner enters without an atomic exchange. Other threads visit it,
 //!   to count or to drain, only while they hold the mutex; so a thread that holds the mutex always finds its own gate

@@ -1,30 +1,29 @@
-//! An object as its pool knows it, and the policies that rank objects.
+//! An object with its bookkeeping, and the policies that rank objects.
 
 use core::time::Duration;
 
-/// Which idle object a pool evicts when it has one too many. Ties are broken by use: the least recently returned goes
-/// first.
+/// Which idle object a pool evicts when it has one too many. Ties go to the least recently returned object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Eviction {
-    /// The object that was returned longest ago. Returns of different threads are ordered as far as one of the threads
-    /// exchanged objects with the shared list in between.
+    /// The object returned longest ago. Returns of different threads are ordered only if one of the threads exchanged
+    /// objects with the shared list in between.
     #[default]
     LeastRecentlyUsed,
-    /// The object that was handed out least often.
+    /// The object handed out least often.
     LeastFrequentlyUsed,
-    /// The object that was created first, however often it was used.
+    /// The object created first, however often it was used.
     FirstInFirstOut,
-    /// The object that was created first. In addition, an object that was created `max_age` ago or earlier is neither
-    /// handed out nor kept. Every get and every return reads the clock.
+    /// The object created first. In addition, objects of age `max_age` or more are neither handed out nor kept. Every
+    /// get and every return reads the clock.
     Age {
-        /// How long an object may live.
+        /// The longest lifetime of an object.
         max_age: Duration,
     },
 }
 
 impl Eviction {
-    /// The first part of an object's rank. The object with the lowest rank is evicted first.
+    /// The rank of an object. The object with the lowest rank is evicted first.
     pub(super) fn rank<T>(self, object: &Object<T>) -> Rank {
         let first = match self {
             Self::LeastRecentlyUsed => 0,
@@ -55,7 +54,7 @@ pub(super) struct Rank {
     returned: u64,
 }
 
-/// An object and its history. Boxed, so that an object of any size moves by its pointer and stays where it is.
+/// An object and its history. Boxed, so that moving it moves only a pointer, and its address stays the same.
 #[derive(Debug)]
 pub(super) struct Object<T> {
     pub(super) value: T,

@@ -36,10 +36,10 @@ pub struct ObjectPoolOptions<T> {
 }
 
 impl<T: Send + 'static> ObjectPoolOptions<T> {
-    /// A pool of objects that `create` makes. At most 1,024 objects stay idle, at most 16 of them for each thread.
+    /// A pool of objects made by `create`. Keeps at most 1,024 idle objects, and at most 16 per thread cache.
     ///
-    /// A panic of `create` is the caller's: it goes through [`ObjectPool::get`] or [`ObjectPool::maintain`], and leaves
-    /// the pool as it was.
+    /// A panic of `create` propagates to the caller of [`ObjectPool::get`] or [`ObjectPool::maintain`], and leaves the
+    /// pool unchanged.
     pub fn new(create: impl Fn() -> T + Send + Sync + 'static) -> Self {
         Self::fallible(move || Ok::<T, Infallible>(create()))
     }
@@ -73,21 +73,21 @@ impl<T: Send + 'static> ObjectPoolOptions<T> {
         Self { hooks, limits }
     }
 
-    /// Sets what is done to an object when it returns. If it panics, the object is dropped and the panic ends there.
+    /// Sets a hook that resets each returned object. If it panics, the object is dropped and the panic is caught.
     pub fn reset(mut self, reset: impl Fn(&mut T) + Send + Sync + 'static) -> Self {
         self.hooks.reset = Some(Box::new(reset));
         self
     }
 
-    /// Sets the test that an idle object has to pass before it is handed out again. An object that fails, or makes the
-    /// test panic, is dropped, and the next one is tried.
+    /// Sets a test that idle objects must pass before they are handed out again. If an object fails it, or makes it
+    /// panic, it is dropped, and the next one is tried.
     pub fn validate(mut self, validate: impl Fn(&mut T) -> bool + Send + Sync + 'static) -> Self {
         self.hooks.validate = Some(Box::new(validate));
         self
     }
 
-    /// Sets the largest object that is kept, and how large an object is. `size` is called when an object returns, after
-    /// the reset; a larger object is dropped.
+    /// Sets the size limit for kept objects, and a function that measures them. `size` is called when an object
+    /// returns, after the reset; a larger object is dropped.
     pub fn largest(
         mut self,
         most: Bytes,
@@ -97,31 +97,30 @@ impl<T: Send + 'static> ObjectPoolOptions<T> {
         self
     }
 
-    /// Sets the most objects that are idle at any moment. Above it a return evicts one by the policy, chosen among the
-    /// shared objects and those of the calling thread.
+    /// Sets the maximum number of idle objects. Above it, a return evicts one by the policy, from the shared objects
+    /// and those of the calling thread.
     ///
-    /// What is reserved for other threads' caches counts as idle, at most half of the maximum in all. On one thread, and
-    /// without [thread caches](Self::thread_cache), the maximum is reached exactly.
+    /// Reservations of other threads' caches count as idle, but take at most half of the maximum in all. On one thread,
+    /// and without [thread caches](Self::thread_cache), the maximum is reached exactly.
     pub fn max_idle(mut self, max_idle: usize) -> Self {
         self.limits.max_idle = max_idle;
         self
     }
 
-    /// Sets how many objects [`ObjectPool::maintain`] leaves and, where there are fewer, makes. Never more than the
-    /// maximum.
+    /// Sets how many idle objects [`ObjectPool::maintain`] keeps, creating missing ones. Never more than the maximum.
     pub fn min_idle(mut self, min_idle: usize) -> Self {
         self.limits.min_idle = min_idle;
         self
     }
 
-    /// Sets how many objects a thread may cache. With 0 every call takes the pool's lock, and the policy is exact over
-    /// all threads.
+    /// Sets how many objects a thread may cache. With 0, every call takes the pool's lock, and the policy is exact
+    /// across all threads.
     pub fn thread_cache(mut self, objects: usize) -> Self {
         self.limits.per_thread = objects;
         self
     }
 
-    /// Sets which objects are evicted.
+    /// Sets the eviction policy.
     pub fn eviction(mut self, eviction: Eviction) -> Self {
         self.limits.eviction = eviction;
         self
@@ -134,14 +133,14 @@ impl<T: Send + 'static> ObjectPoolOptions<T> {
         self
     }
 
-    /// Makes the pool. It is empty until [`ObjectPool::maintain`] or the first return.
+    /// Builds the pool. It is empty until [`ObjectPool::maintain`] or the first return.
     pub fn build(self) -> ObjectPool<T> {
         ObjectPool::of(Shared::new(self.hooks, self.limits))
     }
 }
 
 impl<T: Send + 'static> ObjectPool<T> {
-    /// Makes a pool of objects that `create` makes, with the default options.
+    /// Makes a pool of objects made by `create`, with the default options.
     pub fn new(create: impl Fn() -> T + Send + Sync + 'static) -> Self {
         ObjectPoolOptions::new(create).build()
     }

@@ -9,7 +9,7 @@ use super::shared::Shared;
 use super::statistics::{Maintenance, ObjectStatistics};
 use crate::sync::fork::LeakOnFork;
 
-/// Objects that are expensive to make, kept and handed out again.
+/// Keeps objects that are expensive to make, and hands them out again.
 ///
 /// ```
 /// use forebay::objects::ObjectPool;
@@ -25,11 +25,11 @@ use crate::sync::fork::LeakOnFork;
 /// # Ok::<(), forebay::objects::ObjectError>(())
 /// ```
 ///
-/// A pool is shared by reference, in an [`Arc`] or in a `static`. When it is dropped, its idle objects are dropped;
-/// objects of [owned](Self::get_owned) handles are dropped with their handles.
+/// A pool is shared by reference, in an [`Arc`] or in a `static`. Dropping it drops its idle objects; objects of
+/// [owned](Self::get_owned) handles are dropped with their handles.
 ///
-/// The objects may return on any thread. An object goes to the thread that returned it; so a thread that only gets and
-/// another that only returns exchange objects through the shared list, half a thread cache at a time.
+/// Objects may return on any thread, and are cached by the thread that returned them. So if one thread only gets and
+/// another only returns, they exchange objects through the shared list, half a thread cache at a time.
 ///
 /// A borrowed handle cannot outlive its pool. This does not compile:
 ///
@@ -50,7 +50,7 @@ impl<T: Send + 'static> ObjectPool<T> {
         Self { shared: LeakOnFork::new(Arc::new(shared)) }
     }
 
-    /// Gets an object: the one this thread returned last, or another idle one, or a new one.
+    /// Gets an object: the one this thread returned last, else another idle one, else a new one.
     ///
     /// Fails if none is idle and the create hook fails, and in a forked child.
     #[inline]
@@ -59,27 +59,27 @@ impl<T: Send + 'static> ObjectPool<T> {
         Ok(Pooled::borrowed(shared.get()?, shared))
     }
 
-    /// As [`get`](Self::get), with a handle that may outlive the pool. It counts references to the pool in one place
-    /// for all threads, so it is slower where several threads get and return at the same time.
+    /// As [`get`](Self::get), with a handle that may outlive the pool. All threads share one reference count, so this
+    /// is slower when several threads get and return concurrently.
     pub fn get_owned(&self) -> Result<Pooled<'static, T>, ObjectError> {
         let shared = self.shared.get()?;
         Ok(Pooled::owned(shared.get()?, Arc::clone(shared)))
     }
 
-    /// Maintains the pool. A program calls this now and then, for example once a second from a thread of its own:
+    /// Maintains the pool. Call it periodically, for example once a second from a background thread:
     ///
-    /// 1. Objects that are too old are evicted ([`Eviction::Age`](super::Eviction::Age)).
-    /// 2. Of the shared objects that nobody needed since the last call, half are evicted, in the order of the policy, but
-    ///    not below the minimum. So a pool that is no longer used shrinks step by step.
-    /// 3. If fewer than the minimum are idle, new ones are created. If the create hook fails, this stops with its error;
-    ///    what was done until then stays done.
+    /// 1. Evicts objects that are too old ([`Eviction::Age`](super::Eviction::Age)).
+    /// 2. Evicts half of the shared objects that went unused since the last call, in the order of the policy, but not
+    ///    below the minimum. So a pool that is no longer used shrinks step by step.
+    /// 3. Creates objects up to the minimum. If the create hook fails, this stops with its error; earlier steps stay
+    ///    done.
     ///
-    /// Thread caches are emptied into the shared list, and what was reserved for threads that have ended is free again.
+    /// Also empties thread caches into the shared list, and frees the reservations of threads that have ended.
     pub fn maintain(&self) -> Result<Maintenance, ObjectError> {
         self.shared.get()?.maintain()
     }
 
-    /// Evicts idle objects by the policy until `keep` are left. Returns how many it evicted; 0 in a forked child.
+    /// Evicts idle objects by the policy until `keep` are left. Returns the number evicted; 0 in a forked child.
     pub fn shrink_to(&self, keep: usize) -> usize {
         self.shared.get().map_or(0, |shared| shared.shrink_to(keep))
     }

@@ -1,4 +1,4 @@
-//! The parts of one object pool, and what its calls do.
+//! The state of one object pool, and the implementation of its calls.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -16,7 +16,7 @@ use crate::sync::gates::Gates;
 use crate::sync::thread_slot;
 use crate::sync::tracked::{Guard, lock};
 
-/// How many objects a pool keeps, and which.
+/// How many objects a pool keeps, and by which policy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) max_idle: usize,
@@ -29,28 +29,28 @@ pub(super) struct Limits {
 /// Why an object is dropped.
 #[derive(Clone, Copy, Debug)]
 enum Because {
-    /// It cannot be used again.
+    /// It cannot be reused.
     Unusable,
     /// The policy chose it.
     Evicted,
 }
 
-/// What calls that go past the thread caches change. The caches have counts of their own. On its own cache lines, so that
-/// these calls do not slow down the others.
+/// Counters of calls that bypass the thread caches, which have their own. On separate cache lines, so that these calls
+/// do not slow down others.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Counts {
-    /// Changed under the lock, whenever a thread takes from or adds to the shared list: returns of different threads
-    /// are ordered by it.
+    /// Advanced under the lock whenever a thread takes from or adds to the shared list: this orders returns of
+    /// different threads.
     tick: AtomicU64,
     creations: AtomicU64,
-    /// Objects that were created for a get.
+    /// Objects created for a get.
     misses: AtomicU64,
-    /// Objects that were taken from the shared list.
+    /// Objects taken from the shared list.
     taken: AtomicU64,
-    /// Objects that were taken, but not fit to be handed out.
+    /// Objects taken but unfit to be handed out.
     refused: AtomicU64,
-    /// Returns past the thread cache.
+    /// Returns that bypassed the thread cache.
     returns: AtomicU64,
     discards: AtomicU64,
     evictions: AtomicU64,
@@ -63,7 +63,7 @@ fn count(counter: &AtomicU64) {
 
 /// One object pool.
 pub(super) struct Shared<T> {
-    /// A thread that visits another's cache holds the lock of `idle`.
+    /// A thread that visits another's cache must hold the lock of `idle`.
     caches: Gates<ObjectCache<T>>,
     idle: Mutex<IdleObjects<T>>,
     hooks: Hooks<T>,
@@ -87,13 +87,13 @@ impl<T: Send + 'static> Shared<T> {
         }
     }
 
-    /// Locks the shared list. In a forked child the caller has found out before.
+    /// Locks the shared list. The caller has already checked for a forked child.
     fn idle(&self) -> Guard<'_, IdleObjects<T>> {
         lock(&self.idle)
     }
 
     /// Calls `work` with this thread's cache. Does nothing and returns `None` if a visitor is there, or if no thread
-    /// slot is left. `work` calls nothing of the program.
+    /// slot is left. `work` must not call code of the program.
     #[inline(always)]
     fn with_own_cache<R>(&self, work: impl FnOnce(&mut ObjectCache<T>) -> R) -> Option<R> {
         let gate = self.caches.get_or_make(thread_slot::current()?, ObjectCache::default)?;
@@ -106,7 +106,7 @@ impl<T: Send + 'static> Shared<T> {
         unsafe { gate.enter(work) }
     }
 
-    /// The time, if the policy needs it. Without a clock that works nothing is too old.
+    /// The time, if the policy needs it. If the clock fails, nothing is too old.
     fn now(&self) -> Duration {
         if !self.limits.eviction.reads_clock() {
             return Duration::ZERO;
@@ -121,7 +121,7 @@ impl<T: Send + 'static> Shared<T> {
         tick
     }
 
-    /// Takes an idle object that is fit to be used, or creates one.
+    /// Takes a usable idle object, or creates one.
     #[inline]
     pub(super) fn get(&self) -> Result<Box<Object<T>>, ObjectError> {
         while let Some(object) = self.take_idle() {
@@ -148,7 +148,7 @@ impl<T: Send + 'static> Shared<T> {
     #[inline(never)]
     fn take_shared(&self) -> Option<Box<Object<T>>> {
         let mut idle = self.idle();
-        // Not empty if a visitor was there before.
+        // Not empty if a visitor kept us out of it before.
         if let Some(object) = self.with_own_cache(ObjectCache::take).flatten() {
             return Some(object);
         }
@@ -188,7 +188,7 @@ impl<T: Send + 'static> Shared<T> {
         Ok(Box::new(object))
     }
 
-    /// Takes an object back. Panics of hooks end here, since this runs in a drop.
+    /// Takes an object back. Catches panics of hooks, since this runs in a drop.
     #[inline]
     pub(super) fn put_back(&self, mut object: Box<Object<T>>) {
         if !self.prepare(&mut object) {
@@ -207,7 +207,7 @@ impl<T: Send + 'static> Shared<T> {
         }
     }
 
-    /// Keeps an object for which the thread's cache has no room.
+    /// Keeps an object that does not fit in the thread's cache.
     #[cold]
     #[inline(never)]
     fn put_shared(&self, mut object: Box<Object<T>>) {
@@ -247,7 +247,7 @@ impl<T: Send + 'static> Shared<T> {
         }
     }
 
-    /// Drops an object. A panic of its destructor ends here: it is not the caller's object.
+    /// Drops an object. Catches a panic of its destructor, since it is not the caller's object.
     #[cold]
     fn drop_object(&self, object: Box<Object<T>>, because: Because) {
         count(match because {
@@ -267,7 +267,7 @@ impl<T: Send + 'static> Shared<T> {
         count(&self.counts.detached);
     }
 
-    /// Locks the shared list, with the objects of all threads in it.
+    /// Locks the shared list and drains all thread caches into it.
     fn idle_of_all(&self) -> Guard<'_, IdleObjects<T>> {
         let mut idle = self.idle();
         self.advance();
@@ -275,14 +275,14 @@ impl<T: Send + 'static> Shared<T> {
         idle
     }
 
-    /// Evicts by the policy until `keep` objects are idle. Returns how many it evicted.
+    /// Evicts by the policy until `keep` objects are idle. Returns the number evicted.
     pub(super) fn shrink_to(&self, keep: usize) -> usize {
-        // A statement of its own, so that the lock is free when objects are dropped.
+        // A separate statement, so that objects are dropped without the lock.
         let evicted = self.idle_of_all().shrink_to(keep);
         self.drop_all(evicted, Because::Evicted)
     }
 
-    /// Evicts what is too old or unused, and creates what is missing from the minimum.
+    /// Evicts old and unused objects, and creates missing ones up to the minimum.
     pub(super) fn maintain(&self) -> Result<Maintenance, ObjectError> {
         let now = self.now();
         let min_idle = self.limits.min_idle.min(self.limits.max_idle);
@@ -293,7 +293,7 @@ impl<T: Send + 'static> Shared<T> {
         let expired = self.drop_all(expired, Because::Evicted);
         let unused = self.drop_all(unused, Because::Evicted);
         let mut created = 0;
-        // Other threads may take what is created. It is no more than the minimum in any case.
+        // Other threads may take the new objects meanwhile; still, create at most the minimum.
         while created < min_idle && self.idle().len() < min_idle {
             let object = self.create()?;
             let added = self.idle().add(object);
@@ -306,7 +306,7 @@ impl<T: Send + 'static> Shared<T> {
         Ok(Maintenance { expired, unused, created })
     }
 
-    /// Drops all idle objects, and from now on those that return.
+    /// Drops all idle objects, and later those that return.
     pub(super) fn close(&self) {
         let idle = self.idle_of_all().close();
         self.drop_all(idle, Because::Unusable);

@@ -1,45 +1,45 @@
-//! The figures of object pools and array pools.
+//! Statistics of object pools and array pools.
 
 use core::ops::AddAssign;
 
-/// The figures of an object pool. While other threads use the pool, figures of one call may differ by what these
+/// Statistics of an object pool. While other threads use the pool, the values of one call may differ by what those
 /// threads did meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ObjectStatistics {
     /// Objects handed out.
     pub gets: u64,
-    /// Those of them that had been used before.
+    /// Of these, objects that had been used before.
     pub hits: u64,
     /// Objects made by the create hook, for a get or by maintenance.
     pub creations: u64,
     /// Handles dropped, whether the pool kept the object or not.
     pub returns: u64,
-    /// Objects dropped because they could not be used again: the validate hook refused them, they were too large, a hook
-    /// panicked, or the pool was dropped.
+    /// Objects dropped as unusable: the validate hook rejected them, they were too large, a hook panicked, or the pool
+    /// was dropped.
     pub discards: u64,
     /// Objects dropped by the policy, by maintenance or by a shrink.
     pub evictions: u64,
     /// Objects that [`Pooled::detach`](super::Pooled::detach) took out of the pool.
     pub detached: u64,
-    /// Panics of hooks and of destructors of objects that the pool stopped.
+    /// Panics of hooks and of objects' destructors that the pool caught.
     pub panics: u64,
-    /// Objects that are idle now.
+    /// Currently idle objects.
     pub idle: u64,
 }
 
 impl ObjectStatistics {
-    /// The share of gets that an idle object served, from 0 to 1; 0 before the first get.
+    /// The fraction of gets that an idle object served, from 0 to 1; 0 before the first get.
     pub fn hit_rate(&self) -> f64 {
         share(self.hits, self.gets)
     }
 
-    /// The share of objects that the program did not have to make, from 0 to 1: 0.9 if ten gets cost one creation.
+    /// The fraction of creations saved, from 0 to 1: 0.9 if ten gets cost one creation.
     pub fn allocation_reduction(&self) -> f64 {
         share(self.gets.saturating_sub(self.creations), self.gets)
     }
 
-    /// Objects that handles own now.
+    /// Objects currently owned by handles.
     pub fn in_use(&self) -> u64 {
         let gone = [self.discards, self.evictions, self.detached, self.idle];
         gone.iter().fold(self.creations, |left, &gone| left.saturating_sub(gone))
@@ -65,28 +65,28 @@ impl AddAssign for ObjectStatistics {
     }
 }
 
-/// What [`ObjectPool::maintain`](super::ObjectPool::maintain) did.
+/// The results of [`ObjectPool::maintain`](super::ObjectPool::maintain).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Maintenance {
     /// Objects evicted because they were too old.
     pub expired: usize,
-    /// Objects evicted because nobody had needed them since the last call.
+    /// Objects evicted because they went unused since the last call.
     pub unused: usize,
     /// Objects made to reach the minimum.
     pub created: usize,
 }
 
-/// The figures of an array pool.
+/// Statistics of an array pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ArrayStatistics {
     /// Arrays of all pooled sizes.
     pub arrays: ObjectStatistics,
-    /// The elements of all idle arrays.
+    /// Total elements of all idle arrays.
     pub idle_elements: u64,
-    /// Arrays that were made for one rental, because they were longer than the pool keeps.
+    /// Arrays made for one rental because they exceed the longest length that the pool keeps.
     pub too_long_to_keep: u64,
-    /// Arrays that are rented out by id now.
+    /// Arrays currently rented by id.
     pub rented_by_id: usize,
 }

@@ -17,7 +17,7 @@ use crate::pool::WorkEvent;
 use crate::sync::lock;
 use crate::{Allocate, DeviceArray, Error, OwnedBlock, Request, Result};
 
-/// What work does with the memory.
+/// How work uses the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     /// It reads: the host may read meanwhile.
@@ -26,25 +26,24 @@ enum Access {
     Writes,
 }
 
-/// Work that uses the memory and may not be done.
+/// Work that uses the memory and may still be pending.
 #[derive(Clone, Debug)]
 struct Use {
-    /// Which it is, of all.
+    /// A sequence number.
     number: u64,
     access: Access,
     stream: NamedStream,
-    /// The point after which it is done; `None` if the device could record none, so that only a wait for the whole
-    /// device tells.
+    /// An event after the work; `None` if the device could not record one, so that only a wait for the whole device can
+    /// tell.
     end: Option<WorkEvent>,
 }
 
-/// An array of plain elements in pinned host memory, made by [`PinnedPool::array`]. When it is dropped, its memory
+/// An array of plain elements in pinned host memory, made by [`PinnedPool::array`]. After it is dropped, its memory
 /// returns to the pool as soon as all work that uses it is done.
 ///
-/// The host reaches the elements by [`host`](Self::host) and [`host_mut`](Self::host_mut), which wait for the work that
-/// uses them: what the array itself has enqueued, and what was recorded by [`read_on`](Self::read_on) and
-/// [`written_on`](Self::written_on). While the host holds a slice, the borrow checker refuses copies that conflict with
-/// it:
+/// The host accesses the elements by [`host`](Self::host) and [`host_mut`](Self::host_mut), which wait for work that
+/// uses them: work that the array itself enqueued, and work recorded by [`read_on`](Self::read_on) and
+/// [`written_on`](Self::written_on). While the host holds a slice, the borrow checker rejects conflicting copies:
 ///
 /// ```compile_fail,E0502
 /// # fn f(mut array: forebay::PinnedArray<u8>, from: forebay::DeviceArray<u8>) -> Result<(), forebay::Error> {
@@ -56,17 +55,17 @@ struct Use {
 /// ```
 #[must_use = "the array is freed when it is dropped"]
 pub struct PinnedArray<T: Pod> {
-    /// Freed in the order of the host's stream, which says that no work uses it.
+    /// Freed on the host's stream, which means that no work uses it.
     block: ManuallyDrop<OwnedBlock<Arc<Parts>>>,
     length: usize,
-    /// Uses that were not seen to be done. A use that writes is only added by an exclusive borrow.
+    /// Uses not yet known to be done. Adding a use that writes needs an exclusive borrow.
     uses: Mutex<Vec<Use>>,
     element: PhantomData<T>,
 }
 
 /// # Arrays
 impl PinnedPool {
-    /// Allocates an array of `length` elements. They have whatever values the memory had before.
+    /// Allocates an array of `length` elements. They keep whatever values the memory had before.
     ///
     /// ```
     /// use forebay::{HostDevice, PinnedPool};
@@ -86,7 +85,7 @@ impl<T: Pod> PinnedArray<T> {
     fn new(pool: &PinnedPool, length: usize) -> Result<Self> {
         let size = Bytes::of::<T>(length as u64)
             .map_err(|error| hal::Error::quantity(Call::AllocatePinned, "length", &error))?;
-        // Blocks begin at multiples of 512 B in any case: few types need more.
+        // Blocks are aligned to 512 B in any case; few types need more.
         let alignment = Alignment::new(align_of::<T>() as u64).unwrap_or_default();
         let request = Request::new(size, pool.host()).aligned_to(alignment.max(Alignment::BLOCK));
         let block = ManuallyDrop::new(pool.owned(request)?);
@@ -98,7 +97,7 @@ impl<T: Pod> PinnedArray<T> {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -108,7 +107,7 @@ impl<T: Pod> PinnedArray<T> {
         self.block.address()
     }
 
-    /// The address of the first element on the device, for memory that is [mapped](super::PinnedOptions::mapped).
+    /// The device address of the first element, for [mapped](super::PinnedOptions::mapped) memory.
     pub fn device_address(&self) -> Result<Address> {
         Ok(self.block.allocator().source.device_address(self.address())?)
     }
@@ -130,27 +129,27 @@ impl<T: Pod> PinnedArray<T> {
     }
 
     fn pointer(&self) -> NonNull<T> {
-        // The address came from the device as a number. On a system of 32 bits every address of the host fits.
+        // The device returned the address as a number. On 32-bit systems every host address fits.
         let address = usize::try_from(self.address().get()).unwrap_or(0);
         NonNull::new(ptr::with_exposed_provenance_mut(address)).unwrap_or(NonNull::dangling())
     }
 
-    /// Copies the elements to `to`, in the order of its stream, which waits on the device for earlier work that writes to
-    /// them. The host does not wait. Fails if the lengths or devices differ.
+    /// Copies the elements to `to`, in the order of its stream, which waits on the device for earlier work that writes
+    /// to them. Does not block the host. Fails if the lengths or devices differ.
     pub fn copy_to_device<A: Allocate>(&self, to: &mut DeviceArray<T, A>) -> Result<()> {
         let (host, device) = (Place::Host(self.address()), Place::Device(to.address()));
         self.enqueue(Access::Reads, (device, host), to)
     }
 
     /// Copies `from` to the elements, in the order of its stream, which waits on the device for earlier work that uses
-    /// them. The host does not wait. Fails if the lengths or devices differ.
+    /// them. Does not block the host. Fails if the lengths or devices differ.
     pub fn copy_from_device<A: Allocate>(&mut self, from: &DeviceArray<T, A>) -> Result<()> {
         let (host, device) = (Place::Host(self.address()), Place::Device(from.address()));
         self.enqueue(Access::Writes, (host, device), from)
     }
 
-    /// Enqueues a copy between this array and `other`, from the second of `ends` to the first. With
-    /// [`Access::Writes`] the caller holds `self` exclusively.
+    /// Enqueues a copy between this array and `other`, from the second of `ends` to the first. For [`Access::Writes`]
+    /// the caller must hold `self` exclusively.
     fn enqueue<A: Allocate>(
         &self,
         access: Access,
@@ -176,7 +175,7 @@ impl<T: Pod> PinnedArray<T> {
             return Ok(());
         }
         let copy = hal::Copy::linear(to, from, size)?;
-        // Made first: a copy without an event could not be waited for.
+        // Create the event first: a copy without one could not be waited for.
         let event = match self.is_capturing() {
             true => None,
             false => Some(self.block.allocator().pool.work_event()?),
@@ -189,7 +188,7 @@ impl<T: Pod> PinnedArray<T> {
         match unsafe { device.copy(&copy, stream) } {
             Ok(()) => self.record(access, event, stream),
             Err(error) => {
-                // A copy that fails has finished with the host's memory, except on a lost device.
+                // A failed copy no longer uses the host's memory, except on a lost device.
                 if matches!(error, hal::Error::Lost { .. }) {
                     self.add(access, stream, None);
                 }
@@ -198,9 +197,8 @@ impl<T: Pod> PinnedArray<T> {
         }
     }
 
-    /// Makes `stream` wait, on the device, for the work on other streams that conflicts with `access`. During a capture the
-    /// wait would become part of the graph: that is an error, except for work of the capture itself, whose order is the
-    /// graph's.
+    /// Makes `stream` wait, on the device, for conflicting work on other streams. During a capture the wait would
+    /// become part of the graph: that fails, except for work of the capture itself, which the graph orders.
     fn put_after_conflicts(&self, access: Access, stream: StreamHandle) -> Result<()> {
         let device = self.device();
         let is_before = |of: NamedStream| of.handle() == stream.resolved() && !of.has_ended(device);
@@ -226,14 +224,14 @@ impl<T: Pod> PinnedArray<T> {
         Ok(())
     }
 
-    /// Records that work enqueued so far on `stream` reads the elements, such as a kernel or a copy that the program
-    /// enqueued itself. Call it right after that.
+    /// Records that work enqueued so far on `stream` reads the elements, such as a kernel or a copy of the program.
+    /// Call it right after enqueuing that work.
     pub fn read_on(&self, stream: StreamHandle) -> Result<()> {
         self.use_on(Access::Reads, stream)
     }
 
     /// Records that work enqueued so far on `stream` writes to the elements, or reads and writes. Call it right after
-    /// the work was enqueued.
+    /// enqueuing that work.
     pub fn written_on(&mut self, stream: StreamHandle) -> Result<()> {
         self.use_on(Access::Writes, stream)
     }
@@ -249,8 +247,8 @@ impl<T: Pod> PinnedArray<T> {
         }
     }
 
-    /// Records a use until `event`, which is put after the work on `stream`; without one, until a wait for the whole
-    /// device: during a capture the event would be part of the graph.
+    /// Records a use until `event`, which is recorded after the work on `stream`; without one, until a wait for the
+    /// whole device, since during a capture the event would become part of the graph.
     fn record(&self, access: Access, event: Option<WorkEvent>, stream: StreamHandle) -> Result<()> {
         match event.as_ref().map_or(Ok(()), |event| event.record(stream)) {
             Ok(()) => {
@@ -266,8 +264,8 @@ impl<T: Pod> PinnedArray<T> {
         self.block.allocator().is_capturing()
     }
 
-    /// Waits for a stream whose work could not be given an event. If that fails too, the use stays until the whole device
-    /// was waited for, and `error` is returned: the stream may have ended, and its work goes on.
+    /// Waits for a stream whose work could not get an event. If that fails too, the stream may have ended while its
+    /// work goes on: keeps the use until a wait for the whole device, and returns `error`.
     fn settle(&self, access: Access, stream: StreamHandle, error: Error) -> Result<()> {
         if self.device().synchronize_stream(stream).is_ok() {
             return Ok(());
@@ -276,7 +274,7 @@ impl<T: Pod> PinnedArray<T> {
         Err(error)
     }
 
-    /// Adds a use, and forgets those that are done, so that their number is bounded by the work under way.
+    /// Adds a use, and removes those that are done, so that their number is bounded by the work in flight.
     fn add(&self, access: Access, stream: StreamHandle, end: Option<WorkEvent>) {
         let is_capturing = self.is_capturing();
         let mut uses = lock(&self.uses);
@@ -303,7 +301,7 @@ impl<T: Pod> PinnedArray<T> {
 
     fn wait_for(&self, concerns: &dyn Fn(Access) -> bool) -> Result<()> {
         self.device().descriptor().check_process(Call::SynchronizeEvent)?;
-        // Copied, so that no other thread waits for the lock as long as for the device.
+        // Copy the list, so that other threads need not wait for the lock during a wait for the device.
         let pending: Vec<Use> =
             lock(&self.uses).iter().filter(|one| concerns(one.access)).cloned().collect();
         for one in &pending {
@@ -313,13 +311,13 @@ impl<T: Pod> PinnedArray<T> {
             }
         }
         if !pending.is_empty() {
-            // Another thread may have added reads meanwhile, which stay until they are seen to be done.
+            // Another thread may have added reads meanwhile; keep them.
             lock(&self.uses).retain(|one| !pending.iter().any(|done| done.number == one.number));
         }
         Ok(())
     }
 
-    /// Makes the pool keep the memory until all these uses are done; `false` if it cannot.
+    /// Makes the pool keep the memory until all these uses are done. Returns `false` if it cannot.
     fn record_pending(&self, uses: Vec<Use>) -> bool {
         let (pool, address) = (&self.block.allocator().pool, self.block.address());
         let is_capturing = self.is_capturing();
@@ -331,7 +329,7 @@ impl<T: Pod> PinnedArray<T> {
         self.block.allocator().pool.device()
     }
 
-    /// Whether `device` is the one that copies from and to the memory.
+    /// Whether `device` is the one that copies from and to this memory.
     pub(crate) fn is_of(&self, device: &Arc<dyn Device>) -> bool {
         ptr::addr_eq(Arc::as_ptr(device), Arc::as_ptr(self.device()))
     }
@@ -347,7 +345,7 @@ impl<T: Pod> Drop for PinnedArray<T> {
     fn drop(&mut self) {
         let uses = core::mem::take(self.uses.get_mut().unwrap_or_else(PoisonError::into_inner));
         if self.device().descriptor().is_inherited() {
-            // Nothing here is the child's: neither events nor memory.
+            // In a forked child, neither events nor memory are its own.
             core::mem::forget(uses);
             return;
         }
@@ -355,7 +353,7 @@ impl<T: Pod> Drop for PinnedArray<T> {
             // SAFETY: it is dropped nowhere else, and not used after this.
             unsafe { ManuallyDrop::drop(&mut self.block) };
         }
-        // Else work may use the memory for ever. The block is leaked, and its pool with it, which the block keeps alive.
+        // Otherwise work may use the memory forever. Leak the block, which keeps its pool alive.
     }
 }
 

@@ -1,11 +1,11 @@
-//! Pools of pinned host memory: what a device copies from and to at the full speed of its bus.
+//! Pools of pinned host memory, which a device copies from and to at full bus speed.
 //!
-//! Pinning is the dearest call of a driver (31 ms for 64 MiB on an H200), so a program pins once and uses the memory
-//! again and again. A [`PinnedPool`] is a [`Pool`](crate::Pool) over pinned memory: blocks have the requested size,
-//! rounded up to 512 B, are cut from larger pieces and merged with their neighbours when they are freed. An allocation
-//! from the cache costs what one of device memory does: an array takes 64 ns and one of device memory 50 ns, through C a
-//! pair of calls takes 19 and 16 ns (64 KiB; simulated device, two shared cores, 2026-11-17: `hot_pair` of
-//! `forebay-probe` with `pinned` and `array`, and of `forebay-capi/tests/c` with `pinned` and `default`).
+//! Pinning is the most expensive call of a driver (31 ms for 64 MiB on an H200), so a program should pin once and reuse
+//! the memory. A [`PinnedPool`] is a [`Pool`](crate::Pool) over pinned memory: blocks have the requested size, rounded
+//! up to 512 B, are cut from larger pieces and merged with their neighbours when freed. A cached allocation costs about
+//! the same as one of device memory: an array takes 64 ns and one of device memory 50 ns; through C a pair of calls
+//! takes 19 and 16 ns (64 KiB; simulated device, two shared cores, 2026-11-17: `hot_pair` of `forebay-probe` with
+//! `pinned` and `array`, and of `forebay-capi/tests/c` with `pinned` and `default`).
 //!
 //! ```text
 //!   PinnedArray ── host(), host_mut()          wait for the work that uses the memory, then lend it to the host
@@ -19,20 +19,19 @@
 //!
 //! # How much is pinned
 //!
-//! On a device with [`PINNED_PAGES`](forebay_hal::Capabilities::PINNED_PAGES), which a CUDA device has where its driver creates
-//! pages of host memory, free pages serve any
-//! request, and a pool holds hardly more than the most that the program had at once: 1.02 to 1.05 of it for data loaders
-//! with batches of random sizes that keep a few hundred MiB ready, where powers of two hold 1.1 to 2.5 times as much
-//! (generated loaders on the simulated device, tests `pinned::tests::workload`). Elsewhere, and for
-//! [portable](PinnedOptions::portable) and [write-combined](PinnedOptions::write_combined) memory, a block cannot span two
-//! segments: a program whose batches all have a few sizes pins what it needs, but with random sizes a pool pins 1.3 to 3
-//! times as much.
+//! On a device with [`PINNED_PAGES`](forebay_hal::Capabilities::PINNED_PAGES), which includes CUDA devices whose driver
+//! creates pages of host memory, free pages serve any request, and a pool holds hardly more than the program's peak:
+//! 1.02 to 1.05 times for data loaders with batches of random sizes that keep a few hundred MiB ready, where powers of
+//! two hold 1.1 to 2.5 times as much (generated loaders on the simulated device, tests `pinned::tests::workload`). On
+//! other devices, and for [portable](PinnedOptions::portable) and [write-combined](PinnedOptions::write_combined)
+//! memory, a block cannot span two segments: with a few fixed batch sizes a program pins just what it needs, but with
+//! random sizes a pool pins 1.3 to 3 times as much.
 //!
 //! # Order
 //!
 //! A pool of device memory reuses a block at once on the stream that freed it, because the stream keeps the order. The
-//! host is no stream: it would write to the memory while an earlier copy still reads it. So pinned memory is reused only
-//! when all work that used it is done, and memory that no stream used is reused at once.
+//! host is not a stream: it would write to the memory while an earlier copy still reads it. So pinned memory is reused
+//! only when all work that used it is done; memory that no stream used is reused at once.
 //!
 //! ```
 //! use forebay::{HostDevice, PinnedPool, Pool, StreamHandle};
@@ -52,16 +51,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Where the memory lies, and who touches it first
+//! # NUMA placement and first touch
 //!
-//! A pinned page is present, so pinning touches every page: there is no option to touch them beforehand. A CUDA device
-//! makes pinned memory of 4 MiB and more itself, in huge pages that up to 16 threads touch at once, and has the driver
-//! register it; `docs/performance.md` has what that gains. Segments of that size are made so. Pages are the driver's alone
-//! to make.
+//! Pinned pages are always present, so pinning touches every page; there is no option to touch them beforehand. A CUDA
+//! device allocates pinned memory of 4 MiB and more itself, in huge pages that up to 16 threads touch at once, and has
+//! the driver register it; `docs/performance.md` has the gain. Segments of that size use this; pages come from the
+//! driver alone.
 //!
 //! A host device places its pinned memory by the NUMA policy that it was opened with. Pages of a CUDA device, and
-//! segments of 4 MiB and more, lie on the NUMA node next to it, unless the process has a policy of its own. Smaller
-//! segments lie where the system places memory for the thread that makes the pool grow.
+//! segments of 4 MiB and more, lie on the nearest NUMA node, unless the process has its own policy. Smaller segments
+//! lie where the system places memory of the thread that grows the pool.
 
 mod array;
 mod pool;

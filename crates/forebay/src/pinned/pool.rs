@@ -13,11 +13,11 @@ use crate::config::Fraction;
 use crate::pool::Capture;
 use crate::{Allocate, Block, Error, OwnedBlock, Pool, PoolOptions, Request, Result, Statistics};
 
-/// The most that a pool without `max_bytes` pins: half of the machine's memory. The system cannot take pinned memory
-/// back, so a program that pins nearly all of it stalls the machine.
+/// The default of `max_bytes`: half of the machine's memory. The system cannot reclaim pinned memory, so a program that
+/// pins nearly all of it stalls the machine.
 const MOST: Fraction = Fraction::percent(50);
 
-/// Options of a new [`PinnedPool`]. Settings of the environment, which are for device memory, do not apply.
+/// Options of a new [`PinnedPool`]. Environment settings, which are for device memory, do not apply.
 ///
 /// ```
 /// use forebay::pinned::PinnedOptions;
@@ -41,7 +41,7 @@ impl PinnedOptions {
         Self::default()
     }
 
-    /// Gives the memory an address on the device too: [`PinnedArray::device_address`](super::PinnedArray::device_address).
+    /// Also maps the memory to a device address: [`PinnedArray::device_address`](super::PinnedArray::device_address).
     pub fn mapped(mut self) -> Self {
         self.flags |= PinnedFlags::MAPPED;
         self
@@ -54,7 +54,7 @@ impl PinnedOptions {
     }
 
     /// Keeps the memory out of the processor's caches, which makes it fast for the device to read and very slow for the
-    /// host to read. Refused by devices that cannot.
+    /// host to read. Building the pool fails if the device does not support it.
     pub fn write_combined(mut self) -> Self {
         self.flags |= PinnedFlags::WRITE_COMBINED;
         self
@@ -66,7 +66,7 @@ impl PinnedOptions {
         self
     }
 
-    /// Makes the pool. Pins nothing yet.
+    /// Builds the pool. Pins nothing yet.
     pub fn build(self, device: &impl ToDevice) -> Result<PinnedPool> {
         let device = device.to_device();
         let source = Arc::new(PinnedSource::new(Arc::clone(&device), self.flags)?);
@@ -83,9 +83,8 @@ impl PinnedOptions {
     }
 }
 
-/// How a pool grows by pages. Pinning costs by the byte, so that the smallest pages are as cheap as large ones, and lose
-/// the least; and what is pinned is lost to the rest of the machine, so that free pages are moved rather than new ones
-/// pinned.
+/// How a pool grows by pages. Pinning costs by the byte, so the smallest pages are as cheap as large ones and waste the
+/// least. Pinned memory is lost to the rest of the machine, so free pages are moved in preference to pinning new ones.
 fn growth_of_pages() -> Growth {
     let mut growth = Growth::default();
     growth.largest_page = PageSize::DEVICE.bytes();
@@ -95,7 +94,7 @@ fn growth_of_pages() -> Growth {
     growth
 }
 
-/// How a pool grows by segments: by a twelfth of what it holds, however much that is, as blocks of many sizes share a
+/// How a pool grows by segments: by a twelfth of what it holds, without a cap, because blocks of many sizes share a
 /// large segment better than small ones.
 fn growth_of_segments() -> Growth {
     let mut growth = Growth::default();
@@ -104,20 +103,20 @@ fn growth_of_segments() -> Growth {
     growth
 }
 
-/// A pool of pinned host memory of a device. Clones share it, and any thread may use it.
+/// A pool of a device's pinned host memory. Clones share it, and any thread may use it.
 ///
-/// The [module's documentation](super) says when memory is reused.
+/// The [module's documentation](super) explains when memory is reused.
 #[derive(Clone)]
 pub struct PinnedPool {
     pub(super) parts: Arc<Parts>,
 }
 
-/// What the clones of a pool and its arrays share. One count for all, as an array is made and dropped in little more
-/// time than counting takes.
+/// The state shared by a pool's clones and its arrays. One reference count for everything, because making and dropping
+/// an array takes little more time than counting does.
 pub(super) struct Parts {
     pub(super) pool: Pool,
     pub(super) source: Arc<PinnedSource>,
-    /// The stream that stands for the host.
+    /// The stream that represents the host.
     host: StreamHandle,
 }
 
@@ -159,7 +158,7 @@ impl PinnedPool {
         Ok(owned.on_lasting_stream())
     }
 
-    /// The error of the device if it has less than the pool knows of: the system limits how much memory a process locks.
+    /// The device's error if it has less memory than the pool knows: the system limits the memory a process locks.
     fn explain(&self, error: Error) -> Error {
         let refusal = match &error {
             Error::OutOfMemory(_) => self.parts.pool.take_refusal(),
@@ -190,25 +189,25 @@ impl PinnedPool {
         self.parts.pool.held()
     }
 
-    /// The figures of the pool at one moment. All blocks are counted for one stream, which stands for the host.
+    /// Statistics of the pool at one moment. All blocks count for one stream, which represents the host.
     pub fn statistics(&self) -> Statistics {
         self.parts.pool.statistics()
     }
 
-    /// Unpins free memory until the pool holds `keep` bytes, and returns how much that was. Waits for work that uses
+    /// Unpins free memory until the pool holds `keep` bytes, and returns the bytes unpinned. Waits for work that uses
     /// freed memory.
     pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
         self.parts.pool.trim(keep)
     }
 
     /// Makes the pool and its arrays safe to use while work is captured into a graph, as
-    /// [`Pool::capture`](crate::Pool::capture) does for device memory: until the guard is dropped, no event is recorded or
-    /// queried. Memory that work uses meanwhile is reused after a wait for the whole device.
+    /// [`Pool::capture`](crate::Pool::capture) does for device memory: no event is recorded or queried until the guard
+    /// is dropped. Memory used by work meanwhile is reused after a wait for the whole device.
     pub fn capture(&self) -> Result<Capture> {
         self.parts.pool.capture()
     }
 
-    /// The stream that stands for the host.
+    /// The stream that represents the host.
     pub(super) fn host(&self) -> StreamHandle {
         self.parts.host
     }
@@ -223,20 +222,20 @@ impl PinnedPool {
         self.parts.pool.allocate_owned(request).map_err(|error| self.explain(error))
     }
 
-    /// Allocates a small block as [`allocate_raw`](Self::allocate_raw) does, without the call of a function. `None`
-    /// where that is not possible, and nothing has changed.
+    /// Inlined fast path of [`allocate_raw`](Self::allocate_raw) for small blocks. Returns `None`, without effect, if
+    /// it does not apply.
     #[inline(always)]
     pub fn allocate_raw_hit(&self, size: Bytes) -> Option<Address> {
         self.parts.pool.allocate_owned_hit(size, self.parts.host)
     }
 
-    /// The size that was requested for a live block of [`allocate_raw`](Self::allocate_raw).
+    /// The requested size of a live block of [`allocate_raw`](Self::allocate_raw).
     pub fn requested_raw(&self, address: Address) -> Option<Bytes> {
         self.parts.pool.requested_at(address)
     }
 
-    /// Records that work enqueued so far on `stream`, of the device of `of`, uses the block. Where no event can be
-    /// recorded it waits for the work.
+    /// Records that work enqueued so far on `stream`, on the device of `of`, uses the block. Waits for the work if no
+    /// event can be recorded.
     pub fn record_raw(&self, address: Address, of: &Pool, stream: StreamHandle) -> Result<()> {
         let record = || {
             let event = of.work_event()?;
@@ -249,23 +248,23 @@ impl PinnedPool {
         }
     }
 
-    /// The pool of the blocks, for its figures.
+    /// The pool of the blocks, for its statistics.
     pub fn raw(&self) -> &Pool {
         &self.parts.pool
     }
 
-    /// Frees a block of [`allocate_raw`](Self::allocate_raw), whose memory may be allocated again at once.
+    /// Frees a block of [`allocate_raw`](Self::allocate_raw). Its memory may be allocated again at once.
     ///
     /// # Safety
     ///
-    /// * All work that uses the block is done or recorded, and nobody uses it from now on.
+    /// * All work that uses the block is done or recorded, and nothing uses it from now on.
     pub unsafe fn free_raw(&self, address: Address) -> Result<()> {
         // SAFETY: the caller gives the block up.
         unsafe { self.parts.pool.free_owned_at(address, self.parts.host) }
     }
 
-    /// Frees a small block as [`free_raw`](Self::free_raw) does, without the call of a function. `false` where that is
-    /// not possible, and nothing has changed.
+    /// Inlined fast path of [`free_raw`](Self::free_raw) for small blocks. Returns `false`, without effect, if it does
+    /// not apply.
     ///
     /// # Safety
     ///

@@ -9,24 +9,24 @@ use forebay_hal::{
 };
 use forebay_host::system::System;
 
-/// The pinned memory of a device, with a stream that stands for the host.
+/// The pinned memory of a device, with a stream that represents the host.
 #[derive(Debug)]
 pub(super) struct PinnedSource {
     device: Arc<dyn Device>,
     descriptor: Descriptor,
     flags: PinnedFlags,
     host: Stream,
-    /// Whether the memory comes as pages, which serve any request, or else as whole allocations.
+    /// Whether memory comes as pages, which serve any request, rather than as whole allocations.
     in_pages: bool,
 }
 
 impl PinnedSource {
-    /// Refuses devices that cannot pin memory.
+    /// Fails for devices that cannot pin memory.
     pub(super) fn new(device: Arc<dyn Device>, flags: PinnedFlags) -> Result<Self> {
         let mut descriptor = device.descriptor().clone();
         descriptor.check_process(Call::Open)?;
         group(&*device)?;
-        // Pages are for one device alone, and cached like any memory.
+        // Pages are pinned for one device only, and are cached normally.
         let in_segments = PinnedFlags::WRITE_COMBINED | PinnedFlags::PORTABLE;
         let in_pages = descriptor.capabilities.contains(Capabilities::PINNED_PAGES)
             && !flags.intersects(in_segments);
@@ -37,7 +37,7 @@ impl PinnedSource {
         Ok(Self { device, descriptor, flags, host, in_pages })
     }
 
-    /// The stream that stands for the host.
+    /// The stream that represents the host.
     pub(super) fn host(&self) -> StreamHandle {
         self.host.handle()
     }
@@ -46,7 +46,7 @@ impl PinnedSource {
     pub(super) fn device_address(&self, host: Address) -> Result<Address> {
         self.descriptor.check_process(Call::DeviceAddress)?;
         if self.in_pages && self.flags.contains(PinnedFlags::MAPPED) {
-            // Pages have one address for both.
+            // Pages have the same address on both sides.
             return Ok(host);
         }
         group(&*self.device)?.device_address(host)
@@ -68,7 +68,7 @@ unsafe impl MemorySource for PinnedSource {
         &self.descriptor
     }
 
-    /// The figures of the host's memory.
+    /// The free and total memory of the host.
     fn memory_info(&self) -> Result<MemoryInfo> {
         if self.descriptor.kind == DeviceKind::Host {
             return self.device.memory_info();

@@ -1,4 +1,4 @@
-//! Why a request was refused, and what would have helped. Every claim follows from the figures beside it.
+//! Why a request was refused, and what would have helped. Every claim follows from the reported figures.
 
 use core::fmt;
 use std::path::PathBuf;
@@ -9,19 +9,19 @@ use forebay_core::{Alignment, Bytes};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusalCause {
-    /// The live blocks and the request together exceed the limit.
+    /// The live blocks plus the request exceed the limit.
     #[default]
     Limit,
-    /// They exceed the memory of the whole device.
+    /// They exceed the device's total memory.
     DeviceTooSmall,
-    /// Other programs, libraries or pools hold the memory that is missing.
+    /// Other programs, libraries or pools hold the missing memory.
     DeviceFull,
-    /// Enough is free in all, but in pieces that are too small, and the limit or the device leaves no room to grow.
+    /// Enough memory is free in total, but fragmented, and the limit or the device leaves no room to grow.
     Fragmented,
-    /// A hole is large enough. Work of another stream used it for longer than the request may wait, or another thread
-    /// freed it just now.
+    /// A hole is large enough, but work of another stream used it for longer than the request may wait, or another
+    /// thread has only just freed it.
     Busy,
-    /// Limit and device leave room, and the driver provided none.
+    /// The limit and the device leave room, but the driver provided no memory.
     Driver,
     /// The request was made to fail ([`Failing`](crate::adaptor::Failing)).
     Injected,
@@ -42,13 +42,13 @@ impl RefusalCause {
     }
 }
 
-/// The file that describes a refusal: the setting `oom_report`.
+/// The file that describes a refusal, written by the setting `oom_report`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReportFile {
-    /// The file; if one could not be written, that one: the text, or the snapshot beside it.
+    /// The file; if writing failed, the one that failed: the text, or the snapshot beside it.
     pub path: PathBuf,
-    /// Why it could not be written, if so.
+    /// Why writing failed, if it did.
     pub failure: Option<String>,
 }
 
@@ -56,66 +56,66 @@ pub struct ReportFile {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
-    /// The bytes that were requested.
+    /// The requested size.
     pub requested: Bytes,
-    /// The contiguous bytes that the request needs: after rounding, with its alignment and the debugging aids.
+    /// The contiguous bytes needed: after rounding, with alignment and debugging aids.
     pub needed: Bytes,
-    /// What kept the pool from serving it.
+    /// Why the pool could not serve it.
     pub cause: RefusalCause,
     /// The most the pool may hold.
     pub limit: Bytes,
     /// Bytes the pool holds.
     pub held: Bytes,
-    /// Bytes of those in live blocks.
+    /// Bytes of `held` in live blocks.
     pub live: Bytes,
-    /// Bytes of those in free blocks that threads have cached.
+    /// Bytes of `held` in free blocks in thread caches.
     pub cached: Bytes,
-    /// Bytes of those in no live block, cached blocks included. They may be in pieces that are too small, or still in
-    /// use by work.
+    /// Bytes of `held` outside live blocks, including cached blocks. They may be too fragmented, or still in use by
+    /// work.
     pub free: Bytes,
-    /// Bytes of those in whole pages that the pool can map elsewhere or return to the device. 0 where addresses must keep
-    /// their memory, or where too many pages would have to be looked at.
+    /// Bytes of `free` in whole pages that the pool can map elsewhere or return to the device. 0 if addresses must keep
+    /// their memory, or if there are too many pages to search.
     pub free_pages: Bytes,
     /// The largest hole on the side (small or large blocks) of the request.
     pub largest_free: Bytes,
-    /// Bytes the device has free.
+    /// Bytes free on the device.
     pub device_free: Bytes,
-    /// Bytes of the device that are neither free nor held by this pool: they belong to other programs, libraries or
-    /// pools, or to the driver.
+    /// Bytes of the device that are neither free nor held by this pool, but by other programs, libraries or pools, or
+    /// by the driver.
     pub held_elsewhere: Bytes,
-    /// Bytes of those that other pools hold which [share the limit](crate::PoolOptions::sharing_limit_with).
+    /// Bytes of `held_elsewhere` in pools that [share the limit](crate::PoolOptions::sharing_limit_with).
     pub held_by_group: Bytes,
-    /// A limit at which the request would have been served beside the blocks that were live. `None` if the limit is not
-    /// what kept the pool from growing, or if the device has too little for that.
+    /// A limit at which the request would have been served alongside the live blocks. `None` if the limit did not keep
+    /// the pool from growing, or if the device has too little memory for that.
     pub enough_limit: Option<Bytes>,
-    /// The largest request that would have been served instead, on any stream once work is done.
+    /// The largest request that would have been served instead, on any stream, once work is done.
     pub fits: Bytes,
-    /// Live bytes by tag, as name and bytes, the most first. Beyond a few tags the rest is one entry, so that the sum is
-    /// `live`.
+    /// Live bytes by tag, as name and bytes, largest first. After a few tags, one entry sums up the rest, so that the
+    /// total is `live`.
     pub owners: Vec<(String, Bytes)>,
-    /// The file that describes this refusal, if the setting `oom_report` asks for one. One is written in a second at
-    /// most.
+    /// The file that describes this refusal, if the setting `oom_report` asks for one. At most one per second is
+    /// written.
     pub report: Option<ReportFile>,
 }
 
 impl Shortage {
-    /// The whole memory of the device; 0 if it is not known.
+    /// The total memory of the device; 0 if unknown.
     fn whole_device(&self) -> Bytes {
         self.held.saturating_add(self.device_free).saturating_add(self.held_elsewhere)
     }
 
-    /// The live blocks and the request.
+    /// The total of the live blocks and the request.
     fn wanted(&self) -> Bytes {
         self.live.saturating_add(self.needed.max(self.requested))
     }
 
-    /// What the pool would hold if it returned its free pages and took new ones for the request.
+    /// What the pool would hold after returning its free pages and taking new ones for the request.
     fn grown(&self, new_pages: Bytes) -> Bytes {
         self.held.saturating_sub(self.free_pages).saturating_add(new_pages)
     }
 
-    /// Sets the cause, the limit that is enough and what would fit, from the other figures. `new_pages` are the bytes of
-    /// new pages that hold the request, `granule` the size of a page, `largest_hole` the largest piece that is free for
+    /// Derives the cause, the sufficient limit and the largest fitting request from the other figures. `new_pages` is
+    /// the size of new pages for the request, `granule` the size of a page, `largest_hole` the largest piece free for
     /// any request.
     pub(crate) fn explain(&mut self, new_pages: Bytes, granule: Alignment, largest_hole: Bytes) {
         let grown = self.grown(new_pages);
@@ -144,7 +144,7 @@ impl Shortage {
         self.fits = largest_hole.max(room);
     }
 
-    /// Whether memory that another pool on the device returns would help: one with the same limit, or any.
+    /// Whether it would help if another pool on the device returned memory: one with the same limit, or any.
     pub(crate) fn is_helped_by(&self, shares_limit: bool) -> bool {
         match self.cause {
             RefusalCause::DeviceFull => true,
@@ -153,8 +153,8 @@ impl Shortage {
         }
     }
 
-    /// What would have helped, a sentence for each way. They are true of the figures, and beside each other: any one of
-    /// them is enough, unless it says "at least".
+    /// What would have helped, one sentence each. Each is true of the figures and independent: any one is enough,
+    /// unless it says "at least".
     pub fn remedies(&self) -> Vec<String> {
         let mut all = Vec::new();
         let needed = self.needed.max(self.requested);
@@ -219,7 +219,7 @@ impl Shortage {
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "out of memory: {} ({} B) requested", self.requested, self.requested.get())?;
-        // Rounding alone is not worth mentioning.
+        // Do not mention mere rounding.
         if self.needed > self.requested.saturating_add(Alignment::BLOCK.bytes()) {
             write!(f, ", which need {} of contiguous memory", self.needed)?;
         }
@@ -259,9 +259,9 @@ impl fmt::Display for Shortage {
 }
 
 impl Shortage {
-    /// What to do, in a few words.
+    /// Brief advice.
     fn write_advice(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Freeing helps only if there is something to free, and the request alone is not too large.
+        // Freeing helps only if there is something to free and the request itself is not too large.
         let can_free = !self.live.is_zero();
         let fits_limit = self.needed <= self.limit;
         let mut is_first = true;

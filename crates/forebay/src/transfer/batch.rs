@@ -1,4 +1,4 @@
-//! Many transfers at once: small ones are staged together, and each has a result of its own.
+//! Batches of transfers: small ones are staged together, and each has its own result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -16,10 +16,10 @@ use super::worker::{submit, wait};
 use crate::sync::lock;
 use crate::{Allocate, DeviceArray, Error, Result};
 
-/// Items of no more than this are staged together.
+/// Largest item, in bytes, that is staged with others.
 const SMALL: u64 = 64 << 10;
 
-/// So many small items are one transfer: it begins while the items after them are still looked at.
+/// Small items per transfer. It starts while later items are still being examined.
 const GROUP: usize = 2048;
 
 /// An item that was accepted.
@@ -37,17 +37,17 @@ pub struct BatchTicket<'scope> {
     engine: &'scope Arc<Engine>,
     open: &'scope Mutex<BTreeSet<JobId>>,
     direction: Direction,
-    /// One for each item. Those that are under way are in the lists below.
+    /// One per item. Those in flight are in the lists below.
     results: Vec<Result<()>>,
     alone: Vec<(usize, JobId)>,
     groups: Vec<(JobId, Vec<Accepted>)>,
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Transfers of all elements of each slice to the array beside it. Small ones are combined: one call of the device
+    /// Transfers all elements of each slice to the array beside it. Small transfers are combined: one device call
     /// serves all whose destinations are adjacent.
     ///
-    /// An item that is refused or fails leaves the others alone:
+    /// An item that is refused or fails does not affect the others:
     ///
     /// ```
     /// # use forebay::transfer::TransferEngine;
@@ -80,7 +80,7 @@ impl<'scope> Scope<'scope, '_> {
         BatchTicket::begin(self, Direction::Up, copies)
     }
 
-    /// Transfers of as many elements of each array as the slice beside it has, to it. See
+    /// Transfers elements of each array to the slice beside it, as many as fit in the slice. See
     /// [`upload_all`](Self::upload_all).
     pub fn download_all<T: Pod + Send, A: Allocate>(
         &'scope self,
@@ -96,7 +96,7 @@ impl<'scope> Scope<'scope, '_> {
     }
 }
 
-/// Whether a copy is few bytes in a row.
+/// Whether a copy is small and contiguous.
 fn is_small(copy: &Copy) -> bool {
     let extent = copy.extent();
     extent.bytes().get() <= SMALL && (extent.rows, extent.slices) == (1, 1)
@@ -137,7 +137,7 @@ impl<'scope> BatchTicket<'scope> {
         }
     }
 
-    /// Begins the transfer of an item, or notes why it could not.
+    /// Starts the transfer of an item, or records why it could not start.
     fn begin_alone(&mut self, number: usize, copy: &Copy, stream: NamedStream) {
         // SAFETY: both sides are borrowed until the end of the scope, which waits for the transfer.
         match unsafe { begin(self.engine, self.direction, copy, Choices::default(), stream) } {
@@ -149,7 +149,7 @@ impl<'scope> BatchTicket<'scope> {
         }
     }
 
-    /// Begins one transfer of many small items; each by itself, if that is refused.
+    /// Starts one transfer of many small items; if that is refused, one for each.
     fn begin_group(&mut self, items: Vec<Accepted>) {
         match self.begin_together(&items) {
             Ok(id) => self.groups.push((id, items)),
@@ -173,7 +173,7 @@ impl<'scope> BatchTicket<'scope> {
         };
         let items: Arc<[Item]> = accepted.iter().map(item).collect();
         let total = items.iter().map(|item| item.size).sum();
-        // Of several with one handle the one that was named first: if it has not ended, none has.
+        // Of several streams with one handle, take the one named first: if it has not ended, none has.
         let mut streams = BTreeMap::<StreamHandle, NamedStream>::new();
         for one in accepted {
             let first = streams.entry(one.stream.handle()).or_insert(one.stream);
@@ -197,11 +197,11 @@ impl<'scope> BatchTicket<'scope> {
         outcome
     }
 
-    /// Waits until all are done, and returns the result of each, in the order of the items.
+    /// Waits until all are done, and returns their results in the order of the items.
     pub fn wait(mut self) -> Vec<Result<()>> {
         for (id, items) in core::mem::take(&mut self.groups) {
             if self.end(id).is_err() {
-                // One of them is at fault: each by itself, to know which.
+                // One of them is at fault: retry each by itself to find out which.
                 for Accepted { number, copy, stream } in items {
                     self.begin_alone(number, &copy, stream);
                 }

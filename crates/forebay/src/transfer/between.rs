@@ -1,4 +1,4 @@
-//! From a device to another, of any two kinds, through ordinary host memory.
+//! Copies between devices, of any two kinds, through ordinary host memory.
 //!
 //! ```text
 //!   engine of the source   device memory ──> half A of the stage      and then half B, ...
@@ -15,18 +15,18 @@ use super::engine::TransferEngine;
 use super::owned::check_device;
 use crate::{Allocate, DeviceArray, Result};
 
-/// How many pieces of a transfer half the stage has: enough that a transfer's slow beginning and end are lost in it.
+/// Pieces per half of the stage: enough to hide the slow start and end of a transfer.
 const PIECES: usize = 8;
 
 impl TransferEngine {
-    /// Copies all elements of `from`, an array of this engine's device, to `to`, an array of the device of `target`, after
+    /// Copies all elements of `from`, an array of this engine's device, to `to`, an array of `target`'s device, after
     /// the work on the streams of both, and waits. The devices may be of any two kinds.
     ///
-    /// The data goes through host memory, in parts: one goes up while the next comes down. Between devices of one kind that
-    /// [reach each other](forebay_hal::Peers), a peer copy needs no detour.
+    /// The data goes through host memory, in parts: one part is uploaded while the next is downloaded. Between devices
+    /// of one kind that [reach each other](forebay_hal::Peers), a peer copy avoids the detour.
     ///
-    /// Fails, with nothing written, if the lengths differ or an array is not of its engine's device. If it fails in the
-    /// middle, a part of `to` is written.
+    /// Fails, without writing anything, if the lengths differ or an array is not on its engine's device. An error
+    /// midway leaves a part of `to` written.
     ///
     /// ```
     /// use forebay::{HostDevice, Pool, StreamHandle, TransferEngine};
@@ -67,13 +67,13 @@ impl TransferEngine {
         unsafe { self.copy_between_raw(source, target, sink, size) }
     }
 
-    /// As [`copy_between`](Self::copy_between), for the bindings: of memory that is named by address, each with the stream
-    /// whose earlier work comes first.
+    /// As [`copy_between`](Self::copy_between), for the bindings: takes memory by address, each with the stream whose
+    /// earlier work comes first.
     ///
     /// # Safety
     ///
-    /// * `size` bytes at `from` are memory of this engine's device that nobody writes until this returns; as many at `to`
-    ///   are memory of the target's device that nobody else uses.
+    /// * `size` bytes at `from` are memory of this engine's device that nothing writes until this returns; as many at
+    /// `to` are memory of the target's device that nothing else uses.
     /// * Each stream is one of its device until then.
     pub unsafe fn copy_between_raw(
         &self,

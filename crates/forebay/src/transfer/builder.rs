@@ -1,4 +1,4 @@
-//! A transfer as it is asked for.
+//! Builders of transfers.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use super::engine::{Engine, TransferEngine};
 use super::figures::Progress;
 use super::job::{Direction, HostEnd, Observer, Order, Supply};
 
-/// How a transfer is made.
+/// The options of a transfer.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     priority: Priority,
     pub(super) first: usize,
     pub(super) region: Option<Region>,
-    /// Of a comparison: one of so many places.
+    /// For a comparison: check one in so many places.
     pub(super) sample: Option<u64>,
     observer: Option<Observer>,
 }
 
-/// Rows, or rows in slices: what is copied of host memory and of an array that hold more. All in elements.
+/// A region of rows, or of rows in slices, within larger host memory and a larger array. All in elements.
 ///
 /// ```
 /// # use forebay::transfer::{Region, TransferEngine};
@@ -38,30 +38,30 @@ pub struct Choices {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     pub(super) extent: [usize; 3],
-    /// From a row to the next, and from a slice to the next.
+    /// Distances from one row to the next, and from one slice to the next.
     pub(super) host: [usize; 2],
     pub(super) device: [usize; 2],
 }
 
 impl Region {
-    /// `rows` rows of `width` elements, without gaps on either side.
+    /// `rows` rows of `width` elements, contiguous on both sides.
     pub fn rows(width: usize, rows: usize) -> Self {
         Self::volume(width, rows, 1)
     }
 
-    /// `slices` slices of `rows` rows of `width` elements, without gaps on either side.
+    /// `slices` slices of `rows` rows of `width` elements, contiguous on both sides.
     pub fn volume(width: usize, rows: usize, slices: usize) -> Self {
         let packed = [width, width.saturating_mul(rows)];
         Self { extent: [width, rows, slices], host: packed, device: packed }
     }
 
-    /// From a row to the next and from a slice to the next in host memory.
+    /// Sets the distances between rows and between slices in host memory.
     pub fn host_pitch(mut self, row: usize, slice: usize) -> Self {
         self.host = [row, slice];
         self
     }
 
-    /// From a row to the next and from a slice to the next in the array.
+    /// Sets the distances between rows and between slices in the array.
     pub fn device_pitch(mut self, row: usize, slice: usize) -> Self {
         self.device = [row, slice];
         self
@@ -69,7 +69,7 @@ impl Region {
 }
 
 impl Choices {
-    /// A transfer of a shape, whose sides are host memory and device memory by direction.
+    /// Makes the order for a shape; the direction tells which side is host memory.
     pub(super) fn order(
         self,
         engine: &Engine,
@@ -94,17 +94,17 @@ impl Choices {
     }
 }
 
-/// The two ends of a transfer, and whether it owns or borrows them.
+/// The two ends of a transfer, owned or borrowed.
 pub trait Ends: Sized {
-    /// A ticket, or the error with what was owned.
+    /// A ticket, or the error with any owned memory.
     type Submitted;
 
-    /// Begins the transfer.
+    /// Starts the transfer.
     #[doc(hidden)]
     fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted;
 }
 
-/// A transfer that [`submit`](Self::submit) begins.
+/// A transfer to be started with [`submit`](Self::submit).
 #[derive(Debug)]
 #[must_use = "nothing is copied before `submit`"]
 pub struct Transfer<'e, E> {
@@ -122,20 +122,20 @@ impl<'e, E: Ends> Transfer<'e, E> {
         &mut self.choices
     }
 
-    /// The same as another transfer that it is a part of.
+    /// Takes the options of another transfer that it is a part of.
     pub(super) fn with(mut self, choices: Choices) -> Self {
         self.choices = choices;
         self
     }
 
-    /// Above or below other transfers: of several, a piece of the most urgent one begins first. Pinned memory is copied by
-    /// the device in one call, whatever the priority.
+    /// Sets the priority: pieces of the most urgent transfer start first. The device copies pinned memory in one call,
+    /// whatever the priority.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.choices.priority = priority;
         self
     }
 
-    /// The index of the array's first element that takes part; 0 if this is not called.
+    /// Sets the index of the array's first element to transfer; 0 by default.
     pub fn at(mut self, first: usize) -> Self {
         self.choices.first = first;
         self
@@ -147,17 +147,17 @@ impl<'e, E: Ends> Transfer<'e, E> {
         self
     }
 
-    /// Calls `observer` after each piece, on the thread that copied it. Pieces end in any order, and two calls may
-    /// overlap. Pinned memory is one piece, at `submit`.
+    /// Calls `observer` after each piece, on the thread that copied it. Pieces finish in any order, and calls may
+    /// overlap. Pinned memory is one piece, reported during `submit`.
     pub fn on_progress(mut self, observer: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.choices.observer = Some(Observer(Arc::new(observer)));
         self
     }
 
-    /// Begins the transfer.
+    /// Starts the transfer.
     ///
-    /// It does not wait for the transfer, but for the oldest of those whose tickets were dropped once 1,024 of them are not
-    /// done.
+    /// Does not wait for it. If 1,024 transfers whose tickets were dropped are still unfinished, waits for the oldest
+    /// of those.
     pub fn submit(self) -> E::Submitted {
         self.ends.begin(self.engine, self.choices)
     }

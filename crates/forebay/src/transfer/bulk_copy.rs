@@ -1,4 +1,4 @@
-//! What arrays ask of an engine.
+//! The engine's implementation of bulk copies for arrays.
 
 use std::sync::Arc;
 

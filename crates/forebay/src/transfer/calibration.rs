@@ -1,4 +1,4 @@
-//! How fast a machine copies, measured, and the options that follow from it.
+//! Calibration: measures how fast a machine copies, and derives options from it.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::pinned::{PinnedArray, PinnedOptions, PinnedPool};
 use crate::pool::Pool;
 use crate::sync::fork::PerProcess;
 
-/// What is moved for one measurement of the wire.
+/// Bytes moved per measurement of the bus.
 const SAMPLE: Bytes = Bytes::mib(64);
 
-/// What is moved for one measurement of the engine, unless the host sees the device's memory: more than the caches of most
-/// processors hold, as a program's data is.
+/// Bytes moved per measurement of the engine, unless the host sees the device's memory: more than most processors'
+/// caches hold, like a program's data.
 const LARGE_SAMPLE: Bytes = Bytes::mib(256);
 
-/// After so long no further choice is tried.
+/// Time limit: no further choice is tried after it.
 const MOST_TIME: Duration = Duration::from_millis(500);
 
-/// Of each choice the best of so many counts.
+/// Rounds per choice, of which the best counts.
 const ROUNDS: u32 = 2;
 
-/// The threads and pieces that are tried.
+/// The thread counts and piece sizes to try.
 const THREADS: [usize; 6] = [1, 2, 4, 8, 12, 16];
 const CHUNKS: [Bytes; 3] = [Bytes::mib(1), Bytes::mib(2), Bytes::mib(8)];
 
-/// How many times as fast as the one before a choice must be to be taken: what takes more threads or memory must pay.
+/// Speed-up that a choice needs over the one before: more threads or memory must pay off.
 const GAIN: f64 = 1.05;
 
 /// The calibrations of this process.
@@ -41,7 +41,7 @@ static KNOWN: PerProcess<Vec<(Which, Calibration)>> = PerProcess::new();
 
 type Which = (DeviceKind, DeviceOrdinal, String);
 
-/// How fast this machine copies to and from a device, and how it does so best. Bandwidths are in bytes a second.
+/// How fast this machine copies to and from a device, and the best options for it. Bandwidths are in bytes per second.
 ///
 /// ```
 /// use forebay::transfer::{Calibration, TransferOptions};
@@ -61,27 +61,27 @@ pub struct Calibration {
     pub upload_limit: f64,
     /// Pinned memory from the device: the limit of a download.
     pub download_limit: f64,
-    /// Ordinary memory to the device through the engine, with the options found.
+    /// Ordinary memory to the device through the engine, with the best options.
     pub upload: f64,
-    /// Ordinary memory from the device through the engine, with the options found for uploads.
+    /// Ordinary memory from the device through the engine, with the best options for uploads.
     pub download: f64,
     /// The threads that copy on the host.
     pub threads: usize,
     /// The size of a piece.
     pub chunk: Bytes,
-    /// Whether slots are filled past the caches.
+    /// Whether slots are filled with stores that bypass the caches.
     pub past_caches: bool,
-    /// How long measuring took.
+    /// The duration of the calibration.
     pub took: Duration,
 }
 
 impl Calibration {
-    /// Measures a device, or returns what this process has measured before. Begins no further choice after half a
-    /// second, and measures the first one in any case. Takes at most 580 MiB of host memory, 324 MiB of it pinned, and 256 MiB
-    /// of the device meanwhile.
+    /// Measures a device, or returns this process's earlier measurement. Tries no further choice after half a second,
+    /// but always measures the first one. Meanwhile uses at most 580 MiB of host memory, 324 MiB of it pinned, and 256
+    /// MiB of device memory.
     ///
-    /// A machine that is busy meanwhile gives lower figures. Threads that measure at the same time disturb each other;
-    /// what the first of them finds is kept.
+    /// Other load on the machine lowers the figures. Concurrent measurements disturb each other; the first one to
+    /// finish is kept.
     pub fn of(device: &impl ToDevice) -> Result<Self> {
         let device = device.to_device();
         let which = which(&device);
@@ -99,14 +99,14 @@ impl Calibration {
 }
 
 impl TransferOptions {
-    /// The threads, pieces and kind of copies that a calibration has found.
+    /// Applies the threads, piece size and kind of copies of a calibration.
     pub fn calibrated(self, found: &Calibration) -> Self {
         let options = self.threads(found.threads).chunk(found.chunk);
         if found.past_caches { options.past_caches(true) } else { options }
     }
 
-    /// The options for a device: what the settings `transfer_threads` and `transfer_chunk` of the process fix; for the rest
-    /// what a [`Calibration`] has found, if this process has made one for the device, and else the [defaults](Self::new).
+    /// The options for a device. The process's settings `transfer_threads` and `transfer_chunk` take precedence; then
+    /// the [`Calibration`] of the device, if this process has made one; then the [defaults](Self::new).
     pub fn for_device(device: &impl ToDevice) -> Result<Self> {
         let settings = match Pool::process_settings() {
             Some(settings) => settings,
@@ -125,18 +125,18 @@ impl TransferOptions {
     }
 }
 
-/// How a device is known.
+/// Identifies a device.
 fn which(device: &Arc<dyn Device>) -> Which {
     let of = device.descriptor();
     (of.kind, of.ordinal, of.name.clone())
 }
 
-/// What was found for a device before.
+/// The earlier calibration of a device.
 fn known(which: &Which) -> Option<Calibration> {
     KNOWN.lock().iter().find(|(known, _)| known == which).map(|(_, found)| found.clone())
 }
 
-/// What is moved, and what it goes through.
+/// The memory and streams of a measurement.
 struct Bench {
     device: Arc<dyn Device>,
     slots: PinnedPool,
@@ -144,7 +144,7 @@ struct Bench {
     pinned: PinnedArray<u8>,
     ordinary: Vec<u8>,
     began: Instant,
-    /// The stream of the array, dropped after it.
+    /// The stream of the array, to be dropped after it.
     stream: Stream,
 }
 
@@ -154,13 +154,13 @@ impl Bench {
         let size = |of: Bytes| usize::try_from(of.get()).unwrap_or(0);
         let is_visible = device.descriptor().capabilities.contains(Capabilities::HOST_VISIBLE);
         let large = if is_visible { SAMPLE } else { LARGE_SAMPLE };
-        // What is sent from pinned memory, and the slots.
+        // Room for the pinned source and for the slots.
         let most = SAMPLE.saturating_add(LARGE_SAMPLE).saturating_add(Bytes::mib(4));
         let slots = PinnedOptions::new().max_bytes(most).build(device)?;
         let stream = Stream::new(device, Priority::Normal)?;
         let array = Pool::new(device)?.array(size(large), stream.handle())?;
         let mut pinned = slots.array(size(SAMPLE))?;
-        // Not zero, so that nothing is left out.
+        // Not zero: zeros would be skipped.
         pinned.host_mut()?.fill(1);
         let (device, ordinary) = (Arc::clone(device), vec![1; size(large)]);
         Ok(Self { device, slots, array, pinned, ordinary, began, stream })
@@ -171,7 +171,7 @@ impl Bench {
         let upload_limit = self.best(SAMPLE, |bench| bench.copy_pinned(true))?;
         let download_limit = self.best(SAMPLE, |bench| bench.copy_pinned(false))?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        // Where there are many processors, few threads are a waste of the time there is.
+        // With many processors, trying few threads wastes the available time.
         let fewest = (processors / 4).min(4);
         let mut best = (TransferOptions::new().threads(1), 0.0);
         for threads in THREADS.into_iter().filter(|n| (fewest..=processors).contains(n)) {
@@ -196,7 +196,7 @@ impl Bench {
         })
     }
 
-    /// Measures uploads by `options`, which become the best if they are faster by enough. Not if there is no time left.
+    /// Measures uploads with `options`, and keeps them as the best if faster by enough. Does nothing if time is up.
     fn try_options(
         &mut self,
         options: TransferOptions,
@@ -215,8 +215,8 @@ impl Bench {
         Ok(())
     }
 
-    /// An engine over the same pinned memory as the others, which has no more slots than one measurement fills, and whose
-    /// threads end at once.
+    /// An engine over the shared pinned memory, with no more slots than one measurement fills, and with threads that
+    /// exit at once.
     fn engine(&self, options: &TransferOptions) -> Result<TransferEngine> {
         let parts = LARGE_SAMPLE.get().div_ceil(options.chunk.get().max(1));
         let slots = options.slots_in_use().min(usize::try_from(parts).unwrap_or(usize::MAX));
@@ -225,7 +225,7 @@ impl Bench {
         options.build_over(&self.device, self.slots.clone())
     }
 
-    /// Bytes a second, of the best of some rounds after a first one, which makes slots and threads.
+    /// The best bandwidth of some rounds, in bytes per second. A first, uncounted one makes slots and threads.
     fn best(&mut self, size: Bytes, mut round: impl FnMut(&mut Self) -> Result<()>) -> Result<f64> {
         round(self)?;
         let mut shortest = Duration::MAX;
@@ -263,7 +263,7 @@ impl Bench {
     }
 }
 
-/// Drops an engine, once its threads have: so that its slots are free for the next.
+/// Drops an engine once its threads have exited, so that its slots are free for the next.
 fn end(engine: TransferEngine) {
     let began = Instant::now();
     while Arc::strong_count(&engine.engine) > 1 && began.elapsed() < MOST_TIME {

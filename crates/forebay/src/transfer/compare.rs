@@ -1,4 +1,4 @@
-//! Whether host memory and device memory are the same, by bringing the device's bytes back.
+//! Compares host memory with device memory by copying the device's bytes back.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -18,7 +18,7 @@ use super::worker::submit;
 use crate::sync::lock;
 use crate::{Allocate, DeviceArray, Result};
 
-/// What is compared at a place of a sample.
+/// Bytes compared at each sampled place.
 const SAMPLE: u64 = 4 << 10;
 
 /// A borrowed array beside borrowed memory.
@@ -31,9 +31,9 @@ pub struct ScopedComparison<'scope, T: Pod, A: Allocate> {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Compares as many elements of `array` as `host` has with it: to check what was uploaded or downloaded before. The
-    /// device's bytes come back through the engine, and are compared there. Fails with
-    /// [`Error::Differs`](crate::Error::Differs), which says where.
+    /// Compares elements of `array` with `host`, as many as `host` has, to check an earlier upload or download. The
+    /// device's bytes come back through the engine and are compared on the host. Fails with
+    /// [`Error::Differs`](crate::Error::Differs), which gives the position.
     ///
     /// ```
     /// # use forebay::transfer::TransferEngine;
@@ -51,7 +51,7 @@ impl<'scope> Scope<'scope, '_> {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     ///
-    /// With [`sampled`](Transfer::sampled) only a part is compared.
+    /// [`sampled`](Transfer::sampled) compares only a part.
     pub fn compare<T: Pod + Sync, A: Allocate>(
         &'scope self,
         array: &'scope DeviceArray<T, A>,
@@ -63,7 +63,7 @@ impl<'scope> Scope<'scope, '_> {
 }
 
 impl<T: Pod + Sync, A: Allocate> Transfer<'_, ScopedComparison<'_, T, A>> {
-    /// Compares 4 KiB of every `every` times 4 KiB, at random places, of consecutive memory.
+    /// Compares only 4 KiB in every `every` times 4 KiB, at random places, of contiguous memory.
     pub fn sampled(mut self, every: u64) -> Self {
         self.choices_mut().sample = Some(every.max(1));
         self

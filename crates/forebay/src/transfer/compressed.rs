@@ -1,4 +1,4 @@
-//! Data kept compressed.
+//! Compressed data.
 
 use core::fmt;
 use std::num::NonZeroUsize;
@@ -15,7 +15,7 @@ use crate::sync::lock;
 use crate::sync::thread::spawn_scoped;
 use crate::{Result, host_vec};
 
-/// The threads that compress, if the machine has that many.
+/// The most threads that compress, if the machine has that many.
 const MOST_THREADS: usize = 8;
 
 /// Data as independent LZ4 blocks, which [`upload_compressed`](super::TransferEngine::upload_compressed) decodes on the
@@ -35,21 +35,21 @@ const MOST_THREADS: usize = 8;
 /// # Ok::<(), forebay::Error>(())
 /// ```
 ///
-/// The format is that of [`forebay_core::transfer::lz4`]: a header of 24 bytes, where each block ends, and the blocks, each
-/// of LZ4's block format or as it was.
+/// The format is that of [`forebay_core::transfer::lz4`]: a header of 24 bytes, a table of where each block ends, and
+/// the blocks, each in LZ4's block format or uncompressed.
 #[derive(Clone)]
 pub struct Compressed {
     bytes: Packed,
     layout: Lz4Layout,
 }
 
-/// Who decodes compressed data.
+/// What decodes compressed data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Decoder {
-    /// The device: the compressed bytes are sent.
+    /// The device: sends the compressed bytes.
     Device,
-    /// Threads of the host: the decoded bytes are sent.
+    /// Threads of the host: sends the decoded bytes.
     Host,
 }
 
@@ -65,13 +65,13 @@ unsafe impl HostSource<u8> for Packed {
 }
 
 impl Compressed {
-    /// Compresses `data` in blocks of 64 KiB, with a thread for each processor up to eight.
+    /// Compresses `data` in blocks of 64 KiB, with one thread per processor, at most eight.
     pub fn new<T: Pod>(data: &[T]) -> Result<Self> {
         Self::with_block(data, Bytes::new(Lz4Layout::USUAL_BLOCK.into()))
     }
 
-    /// Compresses `data` in blocks of `block` bytes, 1 KiB to 4 MiB. Larger ones compress better up to the 64 KiB that LZ4
-    /// looks back; of smaller ones a device decodes more at the same time.
+    /// Compresses `data` in blocks of `block` bytes, 1 KiB to 4 MiB. Larger blocks compress better, up to LZ4's window
+    /// of 64 KiB; smaller ones let a device decode more at a time.
     pub fn with_block<T: Pod>(data: &[T], block: Bytes) -> Result<Self> {
         let refused = CompressedError::BlockSize { found: block.get() };
         let size = u32::try_from(block.get()).map_err(|_| refused)?;
@@ -79,7 +79,7 @@ impl Compressed {
         let layout = Lz4Layout::new(size, data.len() as u64)?;
         let call = Call::Allocate;
         let (length, count) = (length_of(size), data.len().div_ceil(length_of(size)));
-        // Each block is compressed to a place of its own, which has room for the worst.
+        // Compress each block to its own area, sized for the worst case.
         let room = lz4_flex::block::get_maximum_output_size(length);
         let mut places = host_vec::zeroed::<u8>(room.saturating_mul(count), call)?;
         let mut lengths = host_vec::zeroed::<usize>(count, call)?;
@@ -102,35 +102,34 @@ impl Compressed {
         Ok(Self { bytes, layout })
     }
 
-    /// Compressed data as it was kept. Checks the header and the table; what is in the blocks is checked when they are
-    /// decoded.
+    /// Loads compressed data that was saved. Checks the header and the table; the blocks are checked when decoded.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
         let layout = Lz4Layout::parse(&bytes)?;
         Ok(Self { bytes: Packed(Arc::new(bytes)), layout })
     }
 
-    /// The bytes to be kept.
+    /// The bytes to save.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes.0
     }
 
-    /// The size of the data.
+    /// The size of the uncompressed data.
     pub fn size(&self) -> Bytes {
         Bytes::new(self.layout.total())
     }
 
-    /// The bytes of a block.
+    /// The size of a block in bytes.
     pub fn block(&self) -> Bytes {
         Bytes::new(self.layout.block().into())
     }
 
-    /// The data, decoded on the host. The size must be a whole number of elements.
+    /// Decodes the data on the host. Its size must be a whole number of elements.
     pub fn decompress<T: Pod>(&self) -> Result<Vec<T>> {
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.decode(processors.min(MOST_THREADS))
     }
 
-    /// The data, decoded on the host by several threads.
+    /// Decodes the data on the host with several threads.
     pub(super) fn decode<T: Pod>(&self, threads: usize) -> Result<Vec<T>> {
         let mut elements = host_vec::zeroed::<T>(self.elements::<T>()?, Call::Decompress)?;
         let to: &mut [u8] = bytemuck::cast_slice_mut(&mut elements);
@@ -152,7 +151,7 @@ impl Compressed {
         }
     }
 
-    /// How many elements of a type the data is.
+    /// The number of elements of type `T` in the data.
     pub(super) fn elements<T: Pod>(&self) -> Result<usize> {
         let (total, size) = (self.layout.total(), size_of::<T>() as u64);
         let whole = if size == 0 { total == 0 } else { total % size == 0 };
@@ -181,7 +180,7 @@ fn length_of(block: u32) -> usize {
     usize::try_from(block).unwrap_or(usize::MAX)
 }
 
-/// Does `work` on each of `items`, by so many threads at most, of which this is one.
+/// Runs `work` on each of `items`, on at most `threads` threads including this one.
 fn in_parallel<I: Iterator + Send>(threads: usize, items: I, work: impl Fn(I::Item) + Sync) {
     let items = Mutex::new(items);
     let take = || lock(&items).next();
@@ -193,7 +192,7 @@ fn in_parallel<I: Iterator + Send>(threads: usize, items: I, work: impl Fn(I::It
     thread::scope(|scope| {
         for _ in 1..threads {
             let started = spawn_scoped(scope, "forebay-pack", run);
-            // This thread does what others cannot be had for.
+            // This thread does the work of threads that could not be started.
             if started.is_err() {
                 break;
             }

@@ -1,13 +1,13 @@
-//! Copies of host memory that leave the processor's caches to others.
+//! Host memory copies that bypass the processor's caches.
 //!
-//! An ordinary copy reads the lines that it is about to overwrite, and keeps them in the caches, where nobody looks for
-//! them: the device reads a slot next, or the program the other end of a large array. Non-temporal stores do neither.
+//! An ordinary copy reads the lines that it is about to overwrite, and keeps them in the caches, where they are
+//! useless: the device reads a slot next, or the program the other end of an array. Non-temporal stores do neither.
 
-/// Copies past the caches if `past_caches` and the processor can, else by an ordinary copy.
+/// Copies past the caches if `past_caches` is set and the processor supports it; else copies normally.
 ///
 /// # Safety
 ///
-/// * `size` bytes are readable at `from` and writable at `to`, and do not overlap; nobody else uses those at `to`.
+/// * `size` bytes are readable at `from` and writable at `to`, and do not overlap; nothing else uses those at `to`.
 pub(super) unsafe fn copy_memory(from: *const u8, to: *mut u8, size: usize, past_caches: bool) {
     #[cfg(target_arch = "x86_64")]
     if past_caches && size >= LEAST {
@@ -19,11 +19,11 @@ pub(super) unsafe fn copy_memory(from: *const u8, to: *mut u8, size: usize, past
     unsafe { core::ptr::copy_nonoverlapping(from, to, size) };
 }
 
-/// Shorter copies are ordinary ones.
+/// Shorter copies are done normally.
 #[cfg(target_arch = "x86_64")]
 const LEAST: usize = 4 << 10;
 
-/// A line of the caches.
+/// The size of a cache line.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
@@ -50,7 +50,7 @@ unsafe fn stream_lines(from: *const u8, to: *mut u8, size: usize) {
     }
 }
 
-/// A line in one store: 53 GB/s from eight threads on an H200's host, where stores of half a line reached 43.
+/// Writes a line in one store: 53 GB/s from eight threads on an H200's host, where stores of half a line reached 43.
 ///
 /// # Safety
 ///
@@ -69,7 +69,7 @@ unsafe fn stream_wide(from: *const u8, to: *mut u8, lines: usize) {
     }
 }
 
-/// A line in four stores, which every processor of this kind has.
+/// Writes a line in four stores, which every processor of this kind supports.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Transfers of compressed data: its bytes go to the device as they are, and are decoded there.
+//! Transfers of compressed data: sends its bytes as they are, and decodes them on the device.
 //!
 //! ```text
 //!   host                      device
@@ -32,13 +32,13 @@ pub struct CompressedUpload<T: Pod, A: Allocate> {
     decoder: Option<Decoder>,
 }
 
-/// The two ends of such a transfer, which come back.
+/// The two ends of such a transfer, which are returned.
 type Pair<T, A> = (Compressed, DeviceArray<T, A>);
 
-/// The error of one, with its ends.
+/// The error of such a transfer, with its ends.
 type RefusedPair<T, A> = Refused<Pair<T, A>>;
 
-/// A transfer of compressed data under way. It owns its memory until [`wait`](Self::wait).
+/// A transfer of compressed data in flight. It owns its memory until [`wait`](Self::wait).
 ///
 /// Dropping it drops the array; the engine keeps what the device still uses.
 #[derive(Debug)]
@@ -50,20 +50,20 @@ pub struct CompressedTicket<T: Pod + Send, A: Allocate + Clone + Send + 'static>
     stage: Stage<T, A>,
 }
 
-/// What is on its way to the device.
+/// The data in flight.
 #[derive(Debug)]
 enum Stage<T: Pod + Send, A: Allocate + Clone + Send + 'static> {
-    /// The compressed bytes, for the array and the statuses.
+    /// The compressed bytes, with the destination array and the block statuses.
     Packed(Ticket<(Packed, DeviceArray<u8, A>)>, DeviceArray<T, A>, DeviceArray<u32, A>),
-    /// The data itself.
+    /// The decoded data.
     Decoded(Ticket<(Vec<T>, DeviceArray<T, A>)>),
 }
 
-/// How long the same upload took with each decoder: [`TransferEngine::calibrate_decoder`].
+/// How long the same upload took with each decoder, from [`TransferEngine::calibrate_decoder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DecoderTimes {
-    /// With the device; `None` where it cannot decode.
+    /// With the device; `None` if it cannot decode.
     pub device: Option<Duration>,
     /// With the host.
     pub host: Duration,
@@ -80,10 +80,10 @@ impl DecoderTimes {
 }
 
 impl TransferEngine {
-    /// A transfer of compressed data to the elements of `array` from [`at`](Transfer::at) on. The device decodes it if it
+    /// Uploads compressed data to the elements of `array` from [`at`](Transfer::at) on. The device decodes it if it
     /// can, with memory for the compressed bytes from the array's allocator; else the host does.
     ///
-    /// A damaged block fails with [`Error::Compressed`], which names it. Then the contents of the array are undefined.
+    /// A damaged block fails with [`Error::Compressed`], which names it. The array's contents are then undefined.
     ///
     /// ```
     /// use forebay::transfer::{Compressed, TransferEngine};
@@ -111,10 +111,10 @@ impl TransferEngine {
         Transfer::new(self, CompressedUpload { from, to, decoder: None })
     }
 
-    /// Uploads compressed data with each decoder and remembers the faster one for later transfers of this engine. Each is
-    /// run once before, so that nothing that is made once is counted. The array then has the data.
+    /// Uploads compressed data with each decoder, and uses the faster one for later transfers of this engine. Runs each
+    /// once beforehand, to exclude one-time costs. The array holds the data afterwards.
     ///
-    /// Without it an engine has the device decode if that has memory of its own.
+    /// Without calibration, the device decodes if it has its own memory.
     pub fn calibrate_decoder<T, A>(
         &self,
         from: Compressed,
@@ -142,7 +142,7 @@ impl TransferEngine {
         Ok((pair, times))
     }
 
-    /// Who decodes where the transfer does not say.
+    /// The decoder to use if the transfer does not choose one.
     fn usual_decoder(&self) -> Decoder {
         if let Some(decoder) = *lock(&self.engine.decoder) {
             return decoder;
@@ -154,8 +154,8 @@ impl TransferEngine {
 }
 
 impl<T: Pod, A: Allocate> Transfer<'_, CompressedUpload<T, A>> {
-    /// Chooses who decodes. The host does where the device cannot, or has no memory for the compressed bytes; it does so
-    /// within [`submit`](Self::submit).
+    /// Chooses the decoder. The host decodes, during [`submit`](Self::submit), if the device cannot or has no memory
+    /// for the compressed bytes.
     pub fn decoded_by(mut self, decoder: Decoder) -> Self {
         self.ends.decoder = Some(decoder);
         self
@@ -185,7 +185,7 @@ where
     }
 }
 
-/// Refuses what no way of decoding does.
+/// Fails for transfers that neither decoder supports.
 fn check<T: Pod, A: Allocate>(
     engine: &TransferEngine,
     from: &Compressed,
@@ -200,7 +200,7 @@ fn check<T: Pod, A: Allocate>(
     }
 }
 
-/// Memory for the compressed bytes and for the statuses, in the order of the array's stream.
+/// Memory for the compressed bytes and the block statuses, in the order of the array's stream.
 type Temporary<A> = (DeviceArray<u8, A>, DeviceArray<u32, A>);
 
 fn temporary<T: Pod, A: Allocate + Clone>(
@@ -263,8 +263,8 @@ where
 }
 
 impl<T: Pod + Send, A: Allocate + Clone + Send + 'static> CompressedTicket<T, A> {
-    /// Waits until the bytes are on the device, has it decode them in the order of the array's stream, and waits until that
-    /// is done. This thread helps to copy meanwhile.
+    /// Waits until the bytes are on the device and decoded there, in the order of the array's stream. This thread helps
+    /// to copy meanwhile.
     pub fn wait(self) -> core::result::Result<Pair<T, A>, RefusedPair<T, A>> {
         let Self { engine, from, first, stage } = self;
         let (ticket, to, statuses) = match stage {
@@ -285,7 +285,7 @@ impl<T: Pod + Send, A: Allocate + Clone + Send + 'static> CompressedTicket<T, A>
         };
         match outcome {
             Ok(()) => Ok((from, to)),
-            // The driver does not take the kernel, which shows only now. Nothing was enqueued. The next ones know.
+            // The driver rejects the kernel, which shows only now. Nothing was enqueued. Later transfers use the host.
             Err(Error::Device(hal::Error::Unsupported { call: Call::Decompress, .. })) => {
                 *lock(&engine.engine.decoder) = Some(Decoder::Host);
                 let again = engine.upload_compressed(from, to).at(first);
@@ -295,7 +295,7 @@ impl<T: Pod + Send, A: Allocate + Clone + Send + 'static> CompressedTicket<T, A>
         }
     }
 
-    /// How far the bytes are that are sent.
+    /// The progress of the bytes being sent.
     pub fn progress(&self) -> Progress {
         match &self.stage {
             Stage::Packed(ticket, ..) => ticket.progress(),
@@ -312,7 +312,7 @@ impl<T: Pod + Send, A: Allocate + Clone + Send + 'static> CompressedTicket<T, A>
     }
 }
 
-/// Has the device decode what is in `stage`, and looks at the statuses.
+/// Decodes the contents of `stage` on the device, and checks the statuses.
 fn decode<T: Pod, A: Allocate>(
     engine: &TransferEngine,
     from: &Compressed,
@@ -331,9 +331,9 @@ fn decode<T: Pod, A: Allocate>(
     // stream waits for the transfer to `stage`.
     let enqueue = || unsafe { decompression.decompress(&blocks, stream) };
     engine.engine.retried(Direction::Up, enqueue)?;
-    // Waits for the decoding, as it is on the same stream.
+    // This also waits for the decoding, which is on the same stream.
     let codes = statuses.to_vec().inspect_err(|_| {
-        // The array comes back with the error: nothing may write to it any more.
+        // The array is returned with the error, so nothing may still write to it.
         let _ = engine.engine.settle(Direction::Up, stream);
     })?;
     let bad = |code: &u32| BlockStatus::from_code(*code) != BlockStatus::Decoded;

@@ -1,6 +1,6 @@
-//! The engine: a device, a ring of pinned memory for each direction, and the transfers.
+//! The engine: a device, a ring of pinned memory per direction, and the transfers.
 //!
-//! One lock guards the state. No copy, no call of the device and no code of the program runs under it.
+//! One lock guards the state. No copy, device call or code of the program runs under it.
 
 use core::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,14 +23,14 @@ use crate::pinned::{PinnedArray, PinnedOptions, PinnedPool};
 use crate::sync::lock;
 use crate::{Error, Result, Tag};
 
-/// Streams of each direction. Transfers take them in turn, so that the device's copies of one that waits for its array's
-/// stream do not hold up those of all others.
+/// Streams per direction. Transfers use them in turn, so that one transfer waiting for its array's stream does not hold
+/// up the device's copies of all others.
 const STREAMS: usize = 4;
 
-/// How often a wait is tried again, without which memory cannot be given back.
+/// Retries of a wait that must succeed before memory can be released.
 const SETTLE_RETRIES: u32 = 400;
 
-/// Errors that tell whether the same call may succeed later.
+/// Errors that may be transient.
 pub(super) trait MayPass {
     fn may_pass(&self) -> bool;
 }
@@ -47,9 +47,9 @@ impl MayPass for Error {
     }
 }
 
-/// Copies between host memory and the memory of one device. Clones are the same engine.
+/// Copies between host memory and the memory of one device. Clones share the engine.
 ///
-/// The [module's documentation](super) says what it does.
+/// See the [module's documentation](super).
 #[derive(Clone, Debug)]
 pub struct TransferEngine {
     pub(super) engine: Arc<Engine>,
@@ -61,27 +61,27 @@ pub(super) struct Engine {
     pub(super) pinned: PinnedPool,
     streams: [Vec<Stream>; 2],
     state: Mutex<State>,
-    /// There is something to do for a thread of the engine.
+    /// Signals work for a thread of the engine.
     pub(super) work: Condvar,
-    /// A part, a slot or a transfer has changed, for threads of the program that wait for one transfer.
+    /// Signals a change of a part, a slot or a transfer to threads of the program that wait for a transfer.
     pub(super) changed: Condvar,
     pub(super) callbacks: Callbacks,
-    /// Who decodes compressed data, once that was measured.
+    /// The decoder for compressed data, once calibrated.
     pub(super) decoder: Mutex<Option<Decoder>>,
 }
 
 impl TransferOptions {
-    /// Makes an engine. As long as it lives, arrays of this device copy a megabyte and more through it. Pins nothing and starts no thread yet. Fails with
-    /// [`Unsupported`](forebay_hal::Error::Unsupported) if `device` cannot pin host memory.
+    /// Builds an engine, through which this device's arrays copy a megabyte and more. Pins nothing and starts no thread
+    /// yet. Fails with [`Unsupported`](forebay_hal::Error::Unsupported) if `device` cannot pin host memory.
     pub fn build(self, device: &impl ToDevice) -> Result<TransferEngine> {
         let device = device.to_device();
-        // Beside the slots, what a pool loses between them.
+        // Beyond the slots, allow for what the pool loses between them.
         let most = self.most_pinned().saturating_add(self.chunk).saturating_add(Bytes::mib(4));
         let pinned = PinnedOptions::new().max_bytes(most).build(&device)?;
         let engine = self.build_over(&device, pinned)?;
         let shown: Weak<Engine> = Arc::downgrade(&engine.engine);
         monitored::enter(shown);
-        // A device whose memory the host sees copies without a detour.
+        // If the host sees the device's memory, arrays copy directly.
         if !device.descriptor().capabilities.contains(Capabilities::HOST_VISIBLE) {
             let known: Weak<Engine> = Arc::downgrade(&engine.engine);
             bulk::enter(&device, known);
@@ -89,7 +89,7 @@ impl TransferOptions {
         Ok(engine)
     }
 
-    /// Makes an engine whose slots are of `pinned`.
+    /// Builds an engine with slots from `pinned`.
     pub(super) fn build_over(
         self,
         device: &Arc<dyn Device>,
@@ -116,7 +116,7 @@ impl TransferOptions {
 }
 
 impl TransferEngine {
-    /// An engine with the [options for the device](TransferOptions::for_device).
+    /// Makes an engine with the [options for the device](TransferOptions::for_device).
     pub fn new(device: &impl ToDevice) -> Result<Self> {
         TransferOptions::for_device(device)?.build(device)
     }
@@ -131,8 +131,8 @@ impl TransferEngine {
         &self.engine.options
     }
 
-    /// The last transfers that are over, the oldest first, as many as [`TransferOptions::history`] keeps. None in a forked
-    /// child.
+    /// The most recently finished transfers, oldest first, as many as [`TransferOptions::history`] keeps. Empty in a
+    /// forked child.
     pub fn history(&self) -> Vec<TransferEvent> {
         if self.engine.device.descriptor().is_inherited() {
             return Vec::new();
@@ -140,7 +140,7 @@ impl TransferEngine {
         self.engine.state().history.iter().copied().collect()
     }
 
-    /// What the engine has done. Nothing in a forked child.
+    /// Statistics of the engine. All zero in a forked child.
     pub fn figures(&self) -> TransferFigures {
         if self.engine.device.descriptor().is_inherited() {
             return TransferFigures::default();
@@ -190,7 +190,7 @@ impl Engine {
         self.pinned.array(size)
     }
 
-    /// Makes a call of the device, again if it fails and may pass. Sleeps in between, so no lock is held.
+    /// Calls the device, and retries transient errors. Sleeps in between, so hold no lock.
     pub(super) fn retried<T, E: MayPass>(
         &self,
         direction: Direction,
@@ -199,8 +199,8 @@ impl Engine {
         self.retried_by(&self.options.backoff, direction, call)
     }
 
-    /// Waits for the work of a transfer's stream, or for the whole device. Tries many more times than other calls, since
-    /// memory cannot be given back before; after that the device counts as lost.
+    /// Waits for the work of a transfer's stream, or for the whole device. Retries far more often than other calls,
+    /// since memory cannot be released before; after that, treats the device as lost.
     pub(super) fn settle(&self, direction: Direction, stream: StreamHandle) -> hal::Result<()> {
         let backoff = Backoff { retries: SETTLE_RETRIES, ..self.options.backoff };
         let wait = || self.device.synchronize_stream(stream);
@@ -232,7 +232,7 @@ impl Engine {
         }
     }
 
-    /// An event after all that was enqueued on `stream`.
+    /// Records an event after everything enqueued on `stream`.
     pub(super) fn event_after(
         &self,
         direction: Direction,
@@ -246,13 +246,13 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Not locked: in a forked child a thread that is not there may hold the lock.
+        // Not locked: in a forked child, a thread of the parent may have held the lock.
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let kept = core::mem::take(&mut state.kept);
         if kept.is_empty() {
             return;
         }
-        // No transfer is running: the thread that runs one holds the engine.
+        // No transfer is running: a thread that runs one keeps the engine alive.
         let settled = !self.device.descriptor().is_inherited()
             && self.streams.iter().flatten().all(|stream| stream.synchronize().is_ok());
         for Kept { memory, .. } in kept {

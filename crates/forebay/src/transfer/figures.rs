@@ -1,30 +1,30 @@
-//! What an engine has done.
+//! Statistics of an engine.
 
 use core::time::Duration;
 use std::time::Instant;
 
 use forebay_core::Bytes;
 
-/// What an engine has done in one direction.
+/// Statistics of an engine in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DirectionFigures {
-    /// Transfers that are done.
+    /// Completed transfers.
     pub transfers: u64,
-    /// Transfers that failed or were cancelled.
+    /// Failed or cancelled transfers.
     pub failures: u64,
-    /// Bytes of the pieces that were copied.
+    /// Bytes of copied pieces.
     pub bytes: Bytes,
-    /// Bytes of those that were zero, and filled in on the device.
+    /// Bytes of these that were zero, and filled on the device.
     pub zeros: Bytes,
-    /// Calls of the device that were tried again.
+    /// Retried device calls.
     pub retries: u64,
-    /// The time during which at least one transfer was under way, up to the last piece being handed over.
+    /// The time during which at least one transfer was in flight, until its last piece was handed over.
     pub busy: Duration,
 }
 
 impl DirectionFigures {
-    /// Bytes a second while transfers were under way.
+    /// Bytes per second while transfers were in flight.
     pub fn bandwidth(&self) -> f64 {
         let seconds = self.busy.as_secs_f64();
         #[allow(clippy::cast_precision_loss)] // a figure for people
@@ -33,7 +33,7 @@ impl DirectionFigures {
     }
 }
 
-/// What an engine has done.
+/// Statistics of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferFigures {
@@ -41,34 +41,34 @@ pub struct TransferFigures {
     pub uploads: DirectionFigures,
     /// From the device to the host.
     pub downloads: DirectionFigures,
-    /// Transfers under way.
+    /// Transfers in flight.
     pub under_way: u64,
     /// Pinned memory in slots.
     pub pinned: Bytes,
 }
 
-/// A transfer that is over, as [`TransferEngine::history`](super::TransferEngine::history) lists them.
+/// A finished transfer, as listed by [`TransferEngine::history`](super::TransferEngine::history).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferEvent {
-    /// When it was handed to the engine.
+    /// When it was submitted.
     pub begun: Instant,
-    /// How long it took, up to the last piece being handed over.
+    /// Its duration, until its last piece was handed over.
     pub took: Duration,
-    /// How much was to be copied.
+    /// The bytes to copy.
     pub bytes: Bytes,
-    /// Whether it went to the device; else from it.
+    /// Whether it went to the device; otherwise from it.
     pub is_upload: bool,
     /// Whether it failed or was cancelled.
     pub failed: bool,
 }
 
-/// How far a transfer is.
+/// The progress of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// The bytes of pieces that were copied on the host and handed over.
+    /// Bytes of the pieces copied on the host and handed over.
     pub moved: Bytes,
-    /// All bytes.
+    /// Total bytes.
     pub total: Bytes,
 }

@@ -17,7 +17,7 @@ use super::worker::submit;
 use crate::handle::Refused;
 use crate::{Allocate, DeviceArray};
 
-/// Between a file and an array.
+/// A transfer between a file and an array.
 #[derive(Debug)]
 pub struct FileTransfer<T: Pod, A: Allocate> {
     direction: Direction,
@@ -27,8 +27,8 @@ pub struct FileTransfer<T: Pod, A: Allocate> {
 }
 
 impl TransferEngine {
-    /// A transfer of bytes of a file, from `offset` on, to all elements of `array` from [`at`](Transfer::at) on. It fails if
-    /// the file ends before.
+    /// Uploads bytes of a file, from `offset` on, to all elements of `array` from [`at`](Transfer::at) on. Fails if the
+    /// file is too short.
     ///
     /// ```
     /// # use forebay::transfer::TransferEngine;
@@ -58,7 +58,7 @@ impl TransferEngine {
         Transfer::new(self, FileTransfer { direction: Direction::Up, file, offset, array })
     }
 
-    /// A transfer of all elements of `array` from [`at`](Transfer::at) on to a file, from `offset` on.
+    /// Downloads all elements of `array` from [`at`](Transfer::at) on to a file, from `offset` on.
     pub fn download_file<T, A>(
         &self,
         array: DeviceArray<T, A>,
@@ -122,7 +122,7 @@ where
     }
 }
 
-/// Refuses to write to a file that is open for appending: the system would ignore the offset.
+/// Fails for a file opened for appending, because the system would ignore the offset.
 #[cfg(unix)]
 fn check_file(file: &File, direction: Direction) -> crate::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file);

@@ -13,18 +13,18 @@ use crate::pinned::PinnedArray;
 ///
 /// # Safety
 ///
-/// The elements stay where they are while the value lives, also when it is moved, and nobody writes to them.
+/// The elements stay in place while the value lives, even when it is moved, and nothing writes to them.
 pub unsafe trait HostSource<T: Pod>: Send + 'static {
     /// The elements. Waits for work that writes to them.
     fn elements(&self) -> Result<&[T]>;
 
-    /// Whether `device` copies them on its own.
+    /// Whether `device` can copy them directly.
     #[doc(hidden)]
     fn is_pinned_for(&self, _device: &Arc<dyn Device>) -> bool {
         false
     }
 
-    /// Notes that work on `stream` reads them, if they are pinned.
+    /// Records that work on `stream` reads them, if they are pinned.
     #[doc(hidden)]
     fn read_on(&self, _: StreamHandle) -> Result<()> {
         Ok(())
@@ -35,18 +35,18 @@ pub unsafe trait HostSource<T: Pod>: Send + 'static {
 ///
 /// # Safety
 ///
-/// As for [`HostSource`], and nobody else reads the elements either.
+/// As for [`HostSource`], and nothing else reads the elements either.
 pub unsafe trait HostSink<T: Pod>: Send + 'static {
     /// The elements. Waits for work that uses them.
     fn elements_mut(&mut self) -> Result<&mut [T]>;
 
-    /// Whether `device` copies to them on its own.
+    /// Whether `device` can copy to them directly.
     #[doc(hidden)]
     fn is_pinned_for(&self, _device: &Arc<dyn Device>) -> bool {
         false
     }
 
-    /// Notes that work on `stream` writes to them, if they are pinned.
+    /// Records that work on `stream` writes to them, if they are pinned.
     #[doc(hidden)]
     fn written_on(&mut self, _: StreamHandle) -> Result<()> {
         Ok(())
@@ -111,13 +111,13 @@ unsafe impl<T: Pod + Send> HostSink<T> for PinnedArray<T> {
     }
 }
 
-/// A pointer to host memory at an address that was made from one.
+/// A pointer to host memory at an address that came from a pointer.
 pub(super) fn pointer(address: u64) -> *mut u8 {
-    // Pointers are 64 bits wide wherever this crate builds, so nothing is ever cut.
+    // This crate builds for 64-bit targets only, so nothing is truncated.
     core::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0))
 }
 
-/// The address of elements, to be made a pointer again.
+/// The address of elements, for [`pointer`] to convert back.
 pub(super) fn address_of<T>(elements: *const T) -> u64 {
     Address::of_pointer(elements).get()
 }

@@ -1,4 +1,4 @@
-//! A transfer as the engine sees it.
+//! A transfer, from the engine's point of view.
 
 use core::task::Waker;
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::sync::lock;
 /// The number of a transfer.
 pub(super) type JobId = u64;
 
-/// Which way.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Up,
@@ -33,18 +33,18 @@ impl Direction {
     }
 }
 
-/// Where the host's bytes are.
+/// The host's end of a transfer.
 #[derive(Clone, Debug)]
 pub(super) enum HostEnd {
     /// In memory, by address.
     Memory,
     /// In a file, by offset.
     File(Arc<File>),
-    /// In memory, by address: compared with what comes from the device. With the first address.
+    /// In memory, by address: compared with what comes from the device. Holds the first address.
     Compared(u64),
 }
 
-/// What is copied at a time: as much as a slot holds.
+/// The unit of copying: at most what fits in a slot.
 #[derive(Clone, Debug)]
 pub(super) enum Part {
     Rows(Piece),
@@ -60,10 +60,10 @@ impl Part {
     }
 }
 
-/// Where the parts come from.
+/// The source of the parts.
 #[derive(Debug)]
 pub(super) enum Supply {
-    /// The device copies on its own.
+    /// None: the device copies directly.
     Nothing,
     Rows(Pieces),
     Items(Arc<[Item]>, Packing),
@@ -83,7 +83,7 @@ impl Iterator for Supply {
     }
 }
 
-/// What is to be done.
+/// A transfer to carry out.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) direction: Direction,
@@ -104,20 +104,20 @@ impl core::fmt::Debug for Observer {
     }
 }
 
-/// How far a transfer is.
+/// The phase of a transfer.
 #[derive(Clone, Debug)]
 pub(super) enum Phase {
-    /// Parts are to be begun, or under way.
+    /// Parts are still to start, or in flight.
     Running,
-    /// All parts were handed to the device, which is done with them at the event.
+    /// All parts were handed to the device, which has finished with them at the event.
     Ordered(Arc<Event>),
     Done,
-    /// Nothing on the host uses the memory any more; the stream of the transfer may.
+    /// The host no longer uses the memory; the transfer's stream still may.
     Failed(Error),
 }
 
-/// What polls a transfer as a future, to be woken. Locked by a thread of the device too, so nothing else is under this
-/// lock.
+/// The waker of a transfer that is polled as a future. A thread of the device locks it too, so this lock guards nothing
+/// else.
 #[derive(Debug, Default)]
 pub(super) struct Signal {
     waker: Mutex<Option<Waker>>,
@@ -146,20 +146,20 @@ pub(super) struct Job {
     pub(super) stream: StreamHandle,
     pub(super) host: HostEnd,
     pub(super) supply: Supply,
-    /// The part after those that were begun; `None` if there is none.
+    /// The next part to start; `None` if there is none.
     pub(super) next: Option<Part>,
-    /// Parts that were begun in vain.
+    /// Parts that were started in vain.
     returned: Vec<Part>,
     pub(super) under_way: u32,
     pub(super) total: u64,
     pub(super) moved: u64,
     pub(super) failure: Option<Error>,
     pub(super) phase: Phase,
-    /// Whether a thread is about to note the end.
+    /// Whether a thread is about to record the end.
     pub(super) concluding: bool,
     pub(super) signal: Arc<Signal>,
     pub(super) observer: Option<Observer>,
-    /// When it was entered, if the engine keeps a history.
+    /// When it was submitted, if the engine keeps a history.
     pub(super) begun: Option<Instant>,
 }
 
@@ -187,7 +187,7 @@ impl Job {
         }
     }
 
-    /// Begins the next part.
+    /// Starts the next part.
     pub(super) fn begin_part(&mut self) -> Option<Part> {
         let part = match self.returned.pop() {
             Some(part) => part,
@@ -201,14 +201,14 @@ impl Job {
         Some(part)
     }
 
-    /// Ends the transfer early: parts that were not begun never are.
+    /// Ends the transfer early: parts that have not started never will.
     pub(super) fn fail(&mut self, error: Error) {
         self.failure.get_or_insert(error);
         self.next = None;
         self.returned.clear();
     }
 
-    /// Takes back a part that could not be begun after all, unless the transfer has failed.
+    /// Takes back a part that could not start after all, unless the transfer has failed.
     pub(super) fn put_back(&mut self, part: Part) {
         self.under_way -= 1;
         if self.failure.is_none() {
@@ -216,12 +216,12 @@ impl Job {
         }
     }
 
-    /// Whether a part is to be begun.
+    /// Whether a part is still to start.
     pub(super) fn has_next(&self) -> bool {
         self.next.is_some() || !self.returned.is_empty()
     }
 
-    /// Whether no part is under way or to come, and the end was not noted yet.
+    /// Whether no part is in flight or to come, and the end is not recorded yet.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Running)
             && self.under_way == 0

@@ -1,4 +1,4 @@
-//! Transfers: ordinary host memory to and from a device, through a ring of pinned memory that several threads fill and
+//! Transfers between ordinary host memory and a device, through a ring of pinned memory that several threads fill and
 //! empty.
 //!
 //! ```text
@@ -6,9 +6,9 @@
 //!   download   device memory ── the device copies ──> slots ── threads copy ──> host memory
 //! ```
 //!
-//! A driver moves ordinary memory at a fraction of what its wire takes, because one thread copies it into pinned memory.
-//! An engine does that with several threads, in pieces, while the device copies the pieces before: both directions at
-//! once, the most urgent transfer first. Pinned memory goes straight to the device.
+//! A driver moves ordinary memory at a fraction of the bus speed, because a single thread copies it into pinned memory.
+//! An engine uses several threads, which copy pieces while the device transfers earlier ones: in both directions at
+//! once, the most urgent transfer first. The device copies pinned memory directly.
 //!
 //! ```
 //! use forebay::transfer::TransferEngine;
@@ -30,23 +30,23 @@
 //!
 //! # Order
 //!
-//! A transfer begins after the work that was enqueued on the array's stream before [`submit`](Transfer::submit).
-//! [`Ticket::wait`] waits on the host until it is done. [`Ticket::order`] returns an upload's memory as soon as the last
-//! piece was handed to the device, and makes later work on the array's stream wait for it on the device.
+//! A transfer starts after the work that was enqueued on the array's stream before [`submit`](Transfer::submit).
+//! [`Ticket::wait`] waits on the host until it is done. [`Ticket::order`] returns an upload's memory as soon as the
+//! last piece is handed to the device, and makes later work on the array's stream wait for it on the device.
 //!
-//! A ticket owns what its transfer uses, and a [scope](TransferEngine::scope) ends after all transfers in it, so no copy
-//! touches memory that was freed. Dropping a ticket lets the transfer go on: the engine keeps the memory until then.
+//! A ticket owns the memory of its transfer, and a [scope](TransferEngine::scope) ends after all its transfers, so no
+//! copy touches freed memory. After a drop of the ticket the transfer goes on, and the engine keeps the memory.
 //!
 //! # Compressed data
 //!
-//! [`Compressed`] is data as LZ4 blocks. [`TransferEngine::upload_compressed`] sends them as they are and has the device
-//! decode them, or decodes them on the host where the device cannot.
+//! [`Compressed`] holds data as LZ4 blocks. [`TransferEngine::upload_compressed`] sends them as they are and decodes
+//! them on the device, or decodes them on the host if the device cannot.
 //!
 //! # Failures
 //!
-//! A call of the device that may pass is tried again, with growing delays. Any other error ends the transfer: no further
-//! piece begins, and the memory comes back with the error once nothing uses it. What was copied by then stays; the
-//! contents of the destination are otherwise undefined. [Cancelling](Ticket::cancel) is such an end.
+//! Transient errors of device calls are retried, with growing delays. Any other error ends the transfer: no further
+//! piece starts, and the memory is returned with the error once nothing uses it. Pieces copied by then are kept; the
+//! rest of the destination is undefined. [Cancelling](Ticket::cancel) works the same way.
 
 mod batch;
 mod between;

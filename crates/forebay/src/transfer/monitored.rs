@@ -6,13 +6,13 @@ use super::figures::{DirectionFigures, TransferFigures};
 use crate::monitor::{DirectionTotals, Part, ProcessEngine, ProcessSnapshot, provide};
 use crate::sync::fork::PerProcess;
 
-/// An engine.
+/// An engine that snapshots show.
 pub(super) trait Shown: Send + Sync {
-    /// The kind of its device, which of its kind, and what it has done.
+    /// The kind of its device, its number within the kind, and the engine's statistics.
     fn shown(self: Arc<Self>) -> (String, u64, TransferFigures);
 }
 
-/// The engines by number, and the number of the last.
+/// The live engines by number, and the last number used.
 #[derive(Default)]
 struct Engines {
     living: Vec<(u64, Weak<dyn Shown>)>,
@@ -21,7 +21,7 @@ struct Engines {
 
 static ENGINES: PerProcess<Engines> = PerProcess::new();
 
-/// Has an engine shown as long as it lives.
+/// Lists an engine in snapshots while it lives.
 pub(super) fn enter(engine: Weak<dyn Shown>) {
     let mut engines = ENGINES.lock();
     engines.living.retain(|(_, engine)| engine.strong_count() > 0);
@@ -33,7 +33,7 @@ pub(super) fn enter(engine: Weak<dyn Shown>) {
 }
 
 fn read(snapshot: &mut ProcessSnapshot) {
-    // Unlocked before a reference is made: the drop of the last one waits for transfers.
+    // Unlock before taking references: dropping the last one waits for transfers.
     let living = ENGINES.lock().living.clone();
     let living = living.into_iter().filter_map(|(engine, living)| {
         let (kind, ordinal, figures) = living.upgrade()?.shown();

@@ -1,4 +1,4 @@
-//! How an engine works.
+//! Options of an engine.
 
 use core::time::Duration;
 use std::num::NonZeroUsize;
@@ -6,16 +6,16 @@ use std::num::NonZeroUsize;
 use forebay_core::Bytes;
 use forebay_core::transfer::{Backoff, Pace};
 
-/// The threads of an engine, if the machine has that many. One copies ordinary memory at about a seventh of what PCI
-/// Express 5 takes, less the more there are; what is not needed sleeps.
+/// The default number of threads, if the machine has that many. One thread copies ordinary memory at about a seventh of
+/// the speed of PCI Express 5, less with more threads; spare threads sleep.
 const MOST_THREADS: usize = 12;
 
-/// The smallest piece of a transfer that is not smaller itself. Copying 256 KiB takes a thread some 30 us, and the calls of
-/// the driver for a piece about 5.
+/// The smallest piece, unless the transfer itself is smaller. A thread copies 256 KiB in some 30 us, and the driver
+/// calls for a piece take about 5.
 const LEAST_PIECE: u64 = 256 << 10;
 
-/// From this size on a piece of a download is written past the caches, unless options say otherwise. On an H200's host of 16
-/// processors this took four threads from 30 to 48 GB/s with pieces of 4 MiB, and lost with pieces of 1 MiB.
+/// From this size on, pieces of downloads bypass the caches by default. On an H200's host of 16 processors this took
+/// four threads from 30 to 48 GB/s with pieces of 4 MiB, and was slower with pieces of 1 MiB.
 const PAST_CACHES: u64 = 2 << 20;
 
 /// Options of a [`TransferEngine`](super::TransferEngine).
@@ -38,9 +38,9 @@ pub struct TransferOptions {
     pub(super) fill_zeros: bool,
     pub(super) past_caches: Option<bool>,
     pub(super) history: usize,
-    /// How long a thread waits for work before it ends.
+    /// How long an idle thread waits for work before it exits.
     pub(super) linger: Duration,
-    /// How a retry waits. Tests count instead.
+    /// How a retry sleeps. Tests count calls instead.
     pub(super) sleep: fn(Duration),
 }
 
@@ -64,18 +64,18 @@ impl Default for TransferOptions {
 }
 
 impl TransferOptions {
-    /// The defaults: pieces of up to 4 MiB, a thread for each processor up to twelve, two slots for each thread.
+    /// The defaults: pieces of up to 4 MiB, one thread per processor up to twelve, two slots per thread.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The size of the largest piece, and so of a slot: 4 KiB at least. A transfer begins and ends with smaller ones.
+    /// Sets the size of the largest piece and of slots; at least 4 KiB. A transfer starts and ends with smaller ones.
     pub fn chunk(mut self, chunk: Bytes) -> Self {
         self.chunk = chunk.max(Bytes::kib(4));
         self
     }
 
-    /// The slots of each direction: one at least. Two for each thread if this is not called, and four at least.
+    /// Sets the slots per direction; at least one. By default two per thread, and at least four.
     pub fn slots(mut self, slots: usize) -> Self {
         self.slots = Some(slots.max(1));
         self
@@ -85,46 +85,46 @@ impl TransferOptions {
         self.slots.unwrap_or_else(|| self.threads.saturating_mul(2).max(4))
     }
 
-    /// The threads that copy on the host: one at least.
+    /// Sets the number of threads that copy on the host; at least one.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// How many transfers of one priority and direction take turns: one at least. Further ones wait.
+    /// Sets how many transfers of one priority and direction take turns; at least one. Others wait.
     pub fn at_once(mut self, at_once: usize) -> Self {
         self.at_once = at_once.max(1);
         self
     }
 
-    /// How often and after which delays a call of the device that may pass is tried again.
+    /// Sets how often, and after which delays, transient errors of device calls are retried.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// Whether runs of 64 KiB zeros and more in consecutive memory are filled in on the device instead of copied to it. They
-    /// are, by default. Memory is looked at once in 32 KiB, and only where 64 bytes are zero there in blocks of 4 KiB.
+    /// Sets whether runs of 64 KiB of zeros and more in contiguous memory are filled on the device rather than copied;
+    /// on by default. Probes memory once per 32 KiB, and examines it in blocks of 4 KiB only where 64 bytes are zero.
     pub fn fill_zeros(mut self, fill_zeros: bool) -> Self {
         self.fill_zeros = fill_zeros;
         self
     }
 
-    /// Whether threads copy past the caches of the processor, by non-temporal stores (x86-64). If this is not called, they
-    /// do so in downloads, in pieces of 2 MiB and more: what arrives is rarely read at once, while a slot that is filled for
-    /// the device is best read from the caches.
+    /// Sets whether threads bypass the processor's caches, with non-temporal stores (x86-64). By default, downloads do
+    /// so in pieces of 2 MiB and more: downloaded data is rarely read at once, while the device best reads a freshly
+    /// filled slot from the caches.
     pub fn past_caches(mut self, past_caches: bool) -> Self {
         self.past_caches = Some(past_caches);
         self
     }
 
-    /// How many transfers the engine remembers, for a time line. None by default.
+    /// Sets how many transfers the engine remembers, for a timeline; none by default.
     pub fn history(mut self, transfers: usize) -> Self {
         self.history = transfers;
         self
     }
 
-    /// Whether memory of this size is written past the caches: a slot, or what a slot is emptied into.
+    /// Whether to bypass the caches when writing this much memory: a slot, or what a slot is emptied into.
     pub(super) fn goes_past_caches(&self, into_slot: bool, size: u64) -> bool {
         self.past_caches.unwrap_or(!into_slot && size >= PAST_CACHES)
     }
@@ -134,12 +134,12 @@ impl TransferOptions {
         LEAST_PIECE.min(self.chunk.get()).max(1)
     }
 
-    /// How large the pieces of a transfer are.
+    /// The sizes of a transfer's pieces.
     pub(super) fn pace(&self) -> Pace {
         Pace { least: self.least_piece(), threads: self.threads as u64 }
     }
 
-    /// How much of `total` bytes in small transfers goes together: two loads for each thread.
+    /// How much of `total` bytes in small transfers to combine: two loads per thread.
     pub(super) fn load(&self, total: u64) -> u64 {
         let fair = total / (self.threads as u64).saturating_mul(2);
         fair.max(self.least_piece()).min(self.chunk.get())

@@ -25,14 +25,14 @@ pub struct OwnedUpload<S, T: Pod, A: Allocate>(S, DeviceArray<T, A>);
 #[derive(Debug)]
 pub struct OwnedDownload<D, T: Pod, A: Allocate>(DeviceArray<T, A>, D);
 
-/// A ticket, or the memory with the error.
+/// A ticket, or the error with the memory.
 pub(super) type Begun<R> = core::result::Result<Ticket<R>, Refused<R>>;
 
 impl TransferEngine {
-    /// A transfer of all elements of `source` to `array`. It owns both until it is done: [`Ticket`].
+    /// Uploads all elements of `source` to `array`. The transfer owns both until it is done: [`Ticket`].
     ///
-    /// The source is a vector, a shared or static slice, or a [`PinnedArray`](crate::PinnedArray), from which the device
-    /// copies directly.
+    /// The source is a vector, a shared or static slice, or a [`PinnedArray`](crate::PinnedArray), from which the
+    /// device copies directly.
     pub fn upload<S, T, A>(
         &self,
         source: S,
@@ -46,7 +46,7 @@ impl TransferEngine {
         Transfer::new(self, OwnedUpload(source, array))
     }
 
-    /// A transfer of as many elements of `array` as `sink` has, to it. It owns both until it is done: [`Ticket`].
+    /// Downloads elements of `array` to `sink`, as many as `sink` has. Owns both until it is done: [`Ticket`].
     pub fn download<D, T, A>(
         &self,
         array: DeviceArray<T, A>,
@@ -77,7 +77,7 @@ pub(super) fn check_device<T: Pod, A: Allocate>(
     Err(invalid(Call::Copy, "array", given, allowed).into())
 }
 
-/// The copy between `length` elements at `host` and an array. Fails if it reaches past the last element of either.
+/// The copy between `length` elements at `host` and an array. Fails if it is out of bounds of either.
 pub(super) fn copy_of<T: Pod, A: Allocate>(
     engine: &Engine,
     direction: Direction,
@@ -128,7 +128,7 @@ fn places(direction: Direction, host: Address, device: Address) -> (Place, Place
     }
 }
 
-/// Begins a copy through slots.
+/// Starts a copy through slots.
 ///
 /// # Safety
 ///
@@ -145,7 +145,7 @@ pub(super) unsafe fn begin(
     unsafe { submit(engine, order, &[earlier]) }
 }
 
-/// Begins a copy of memory that the device reaches itself. `note` notes its use on a stream.
+/// Starts a copy of memory that the device can access directly. `note` records its use on a stream.
 ///
 /// # Safety
 ///
@@ -164,7 +164,7 @@ pub(super) unsafe fn begin_direct(
     submit_direct(engine, order, &[earlier], |stream| {
         // SAFETY: as the caller promised.
         let copied = engine.retried(direction, || unsafe { engine.device.copy(copy, stream) });
-        // Also after a failure, since a part of the copy may have been enqueued.
+        // Even after a failure, since a part of the copy may have been enqueued.
         let noted = note(stream);
         if copied.is_err() || noted.is_err() {
             note_failure(stream);
@@ -200,7 +200,7 @@ where
                     let note = |stream| source.read_on(stream);
                     let failed = |stream| {
                         array.block().used_on(stream);
-                        // What was enqueued comes before whatever the program does with them next.
+                        // Finish what was enqueued before the program uses the memory again.
                         drop(engine.settle(Direction::Up, stream));
                     };
                     begin_direct(engine, Direction::Up, &copy, choices, earlier, note, failed)
@@ -241,7 +241,7 @@ where
                     let note = |stream| sink.written_on(stream);
                     let failed = |stream| {
                         array.block().used_on(stream);
-                        // What was enqueued comes before whatever the program does with them next.
+                        // Finish what was enqueued before the program uses the memory again.
                         drop(engine.settle(Direction::Down, stream));
                     };
                     begin_direct(engine, Direction::Down, &copy, choices, earlier, note, failed)

@@ -1,4 +1,4 @@
-//! One part: between host memory or a file and a slot, and between the slot and the device.
+//! Moves one part: between host memory or a file and a slot, and between the slot and the device.
 
 use core::ops::Range;
 use core::slice;
@@ -17,24 +17,24 @@ use super::state::Task;
 use crate::pinned::PinnedArray;
 use crate::{Error, Result};
 
-/// Memory is looked at for zeros in blocks of this size.
+/// The granularity of the search for zeros.
 const ZERO_BLOCK: u64 = 4 << 10;
 
-/// The shortest run of zeros that is not sent. What is on both sides of it are two copies then, and a copy more takes the
-/// device some microseconds; which length is best was not measured.
+/// The shortest run of zeros that is not sent. Skipping it splits a copy in two, and an extra copy takes the device
+/// some microseconds; the best length was not measured.
 const ZERO_RUN: u64 = 64 << 10;
 
-/// How many bytes a first look has: a line of the caches.
+/// Bytes probed at first: a cache line.
 const LOOK: usize = 64;
 
-/// What a part becomes on the device.
+/// The device operations for a part.
 #[derive(Default)]
 struct Sending {
-    /// Bytes that are filled with zeros first.
+    /// The range to fill with zeros first.
     zeros: Option<(u64, u64)>,
-    /// Copies: where in the slot, where on the device, and how many bytes.
+    /// Copies: offset in the slot, address on the device, and size.
     copies: Vec<Run>,
-    /// How many bytes are not copied.
+    /// Number of bytes not copied.
     skipped: u64,
 }
 
@@ -47,8 +47,8 @@ impl Sending {
 }
 
 impl Engine {
-    /// Fills the slot with a part, and enqueues its copy to the device. Returns how many of its bytes were zero and not
-    /// copied.
+    /// Fills the slot with a part, and enqueues its copy to the device. Returns the number of bytes that were zero and
+    /// not copied.
     ///
     /// # Safety
     ///
@@ -57,7 +57,7 @@ impl Engine {
     pub(super) unsafe fn send(&self, task: &Task, slot: &mut PinnedArray<u8>) -> Result<u64> {
         let start = slot.address().get();
         let past_caches = self.options.goes_past_caches(true, task.part.bytes());
-        // Waits until the device has read what was in the slot before.
+        // Waits until the device has read the slot's previous contents.
         let bytes = slot.host_mut()?;
         let outcome = match &task.part {
             Part::Rows(piece) if piece.rows > 1 => {
@@ -83,13 +83,13 @@ impl Engine {
                 self.enqueue(start, &sending, task.stream)
             }
         };
-        // Also after a failure, since a part of the copies may have been enqueued.
+        // Even after a failure, since some of the copies may have been enqueued.
         let noted = slot.read_on(task.stream);
         let zeros = outcome?;
         noted.map(|()| zeros)
     }
 
-    /// Brings a row into the slot, except for long runs of zeros.
+    /// Copies a row into the slot, except for long runs of zeros.
     ///
     /// # Safety
     ///
@@ -127,7 +127,7 @@ impl Engine {
             sending.skipped -= run.size;
             sending.copies.push(run);
         }
-        // One fill from the first byte that is skipped to the last: the copies overwrite what is between.
+        // A single fill from the first skipped byte to the last: the copies overwrite what lies between.
         let first = ranges.first().filter(|first| first.start == 0).map_or(0, |first| first.end);
         let last = ranges.last().filter(|last| last.end == size).map_or(size, |last| last.start);
         if sending.skipped > 0 {
@@ -136,8 +136,8 @@ impl Engine {
         Ok(sending)
     }
 
-    /// Enqueues the fill and the copies of a part, whose bytes are in the slot at `start`. Returns how many bytes were not
-    /// copied.
+    /// Enqueues the fill and the copies of a part, whose bytes are in the slot at `start`. Returns the number of bytes
+    /// not copied.
     fn enqueue(&self, start: u64, sending: &Sending, stream: StreamHandle) -> Result<u64> {
         if let Some((device, size)) = sending.zeros {
             let fill = Fill::linear(Address::new(device), Bytes::new(size), Pattern::U8(0))?;
@@ -202,7 +202,7 @@ impl Engine {
                 copies.map_err(Error::from).and_then(|copies| self.copy_all(&copies, task.stream))
             }
         };
-        // Also after a failure, since a part of the copies may have been enqueued.
+        // Even after a failure, since some of the copies may have been enqueued.
         let noted = slot.written_on(task.stream);
         outcome.and(noted)
     }
@@ -211,7 +211,7 @@ impl Engine {
     ///
     /// # Safety
     ///
-    /// * The host's side is writable, or readable if it is compared, and used by nobody else.
+    /// * The host's side is writable, or readable if it is compared, and used by nothing else.
     pub(super) unsafe fn land(&self, task: &Task, slot: &PinnedArray<u8>) -> Result<()> {
         let bytes = slot.host()?;
         let past_caches = self.options.goes_past_caches(false, task.part.bytes());
@@ -243,7 +243,7 @@ impl Engine {
     }
 }
 
-/// The items of a load, cut to what is in it, and where each is in the slot.
+/// The items of a load, cut to the load's range, and their positions in the slot.
 fn items_of<'a>(
     items: &'a [Item],
     load: &Load,
@@ -275,7 +275,7 @@ unsafe fn copy_in(from: u64, room: &mut [u8], past_caches: bool) {
 ///
 /// # Safety
 ///
-/// * As many bytes are at `to`, used by nobody else, and not in `bytes`: writable, or readable if they are compared.
+/// * As many bytes are at `to`, used by nothing else, and not in `bytes`: writable, or readable if they are compared.
 unsafe fn land_row(bytes: &[u8], to: u64, host: &HostEnd, past_caches: bool) -> Result<()> {
     let HostEnd::Compared(first) = host else {
         // SAFETY: as the caller promised.
@@ -306,8 +306,8 @@ unsafe fn gather_rows(piece: &Piece, bytes: &mut [u8], past_caches: bool) {
     }
 }
 
-/// Whether there may be a run of zeros that is long enough not to be sent. Such a run has a whole half of its shortest
-/// length in it, so one look into each half tells; a look costs as much as copying some hundred bytes.
+/// Whether there may be a run of zeros long enough to skip. Such a run contains a whole aligned half of the shortest
+/// length, so probing each half suffices; a probe costs as much as copying some hundred bytes.
 fn may_have_run(bytes: &[u8]) -> bool {
     let half = to_usize(ZERO_RUN / 2);
     let has_room = bytes.len() >= 2 * half;
@@ -316,13 +316,13 @@ fn may_have_run(bytes: &[u8]) -> bool {
 
 /// Whether all bytes are zero.
 fn is_zero(bytes: &[u8]) -> bool {
-    // Few first, which tell of most data; then as many at a time as vectors are good for.
+    // A few bytes first, which rule out most data; then chunks of a size that suits vectors.
     let (first, rest) = bytes.split_at(bytes.len().min(LOOK));
     let none = |bytes: &[u8]| bytes.iter().fold(0, |all, byte| all | byte) == 0;
     none(first) && rest.chunks(1024).all(none)
 }
 
-/// As a length in memory. Pointers are 64 bits wide wherever this crate builds, so nothing is ever cut.
+/// Converts to a length in memory. This crate builds for 64-bit targets only, so nothing is truncated.
 fn to_usize(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
@@ -355,7 +355,7 @@ fn write_at(_: &File, bytes: &[u8], offset: u64) -> Result<()> {
     Err(file_error("writing", bytes.len(), offset, &std::io::ErrorKind::Unsupported.into()))
 }
 
-/// The error of a file whose name is not known.
+/// The error of a file whose name is unknown.
 fn file_error(what: &str, size: usize, offset: u64, error: &std::io::Error) -> Error {
     let reason = format!("{what} {size} B at offset {offset}: {error}");
     Error::File { path: PathBuf::from("(open file)"), reason }

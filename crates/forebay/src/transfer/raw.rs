@@ -1,8 +1,8 @@
-//! Transfers of memory that is named by address, for the bindings. Not part of the stable interface.
+//! Transfers of memory given by address, for the bindings. Not part of the stable interface.
 //!
-//! The types of Rust keep the memory of a transfer: a ticket owns it, or a scope borrows it. C and Python name memory by
-//! address, so there the caller keeps it. Any number of threads may use a [`RawTicket`] at once, each sees the same
-//! outcome, and dropping it waits.
+//! In Rust, types keep the memory of a transfer alive: a ticket owns it, or a scope borrows it. C and Python pass
+//! memory by address, so the caller must keep it alive. Several threads may use a [`RawTicket`] at once; all see the
+//! same outcome, and dropping it waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,35 +25,35 @@ pub struct RawEnds {
     stream: NamedStream,
 }
 
-/// A transfer of memory that its caller keeps. Dropping it waits until nothing uses the memory any more.
+/// A transfer of memory that its caller keeps alive. Dropping it waits until nothing uses the memory any more.
 #[derive(Debug)]
 #[must_use = "dropping the ticket waits for the transfer"]
 pub struct RawTicket {
     engine: Arc<Engine>,
     id: JobId,
     stream: NamedStream,
-    /// Whether the device copies the host's side itself.
+    /// Whether the device accesses the host's side directly.
     is_direct: bool,
     /// Whether later work on the stream waits for the transfer.
     is_ordered: AtomicBool,
 }
 
 impl TransferEngine {
-    /// A transfer in the direction of `copy`, after the work that was enqueued on `stream` before. Host memory that is
-    /// [pinned](forebay_hal::Device::is_pinned), by whichever library, the device copies itself.
+    /// A transfer in the direction of `copy`, after the work enqueued so far on `stream`. The device copies
+    /// [pinned](forebay_hal::Device::is_pinned) host memory directly, whichever library pinned it.
     ///
     /// # Safety
     ///
     /// * Both sides of the copy are memory until the ticket was waited for or dropped: readable where they are read, and
-    ///   where they are written, used by nobody else. The ticket is not leaked before.
+    ///   where they are written, used by nothing else. The ticket is not leaked before.
     /// * After [`RawTicket::order`] and a drop, the device side is used in the order of `stream` alone.
     /// * `stream` is a stream of the engine's device until then.
     pub unsafe fn copy_raw(&self, copy: Copy, stream: StreamHandle) -> Transfer<'_, RawEnds> {
         Transfer::new(self, RawEnds { copy, stream: NamedStream::now(stream) })
     }
 
-    /// Makes many transfers of ordinary memory at once, all in one direction and after the work that was enqueued on
-    /// `stream` before, and waits for them. Each has a result of its own.
+    /// Runs many transfers of ordinary memory at once, all in one direction and after the work enqueued so far on
+    /// `stream`, and waits for them. Each has its own result.
     ///
     /// # Safety
     ///
@@ -119,15 +119,15 @@ impl RawTicket {
     /// Waits until the transfer is done. This thread helps to copy meanwhile.
     pub fn wait(&self) -> Result<()> {
         self.engine.device.descriptor().check_process(Call::SynchronizeEvent)?;
-        // The transfer is forgotten by the drop alone, so that each thread sees its outcome.
+        // Only the drop forgets the transfer, so that every thread sees its outcome.
         match worker::run_until_ordered(&self.engine, self.id) {
             Some(phase) => worker::settle(&self.engine, self.id, phase),
             None => Ok(()),
         }
     }
 
-    /// Waits until all pieces were handed to the device, and makes later work on the stream wait for them there. From
-    /// then on ordinary host memory is the caller's again.
+    /// Waits until all pieces are handed to the device, and makes later work on the stream wait for them there. The
+    /// caller may then reuse ordinary host memory.
     pub fn order(&self) -> Result<()> {
         self.engine.device.descriptor().check_process(Call::WaitEvent)?;
         if let Some(Phase::Ordered(event)) = worker::run_until_ordered(&self.engine, self.id)
@@ -139,7 +139,7 @@ impl RawTicket {
         self.wait()
     }
 
-    /// Waits until the memory is the caller's again, as the drop does: not for ordinary memory after
+    /// Waits, like the drop, until the caller may reuse the memory. Does not wait for ordinary memory after
     /// [`order`](Self::order).
     pub fn finish(&self) -> Result<()> {
         if !self.is_direct && self.is_ordered.load(Ordering::Acquire) {
@@ -148,23 +148,23 @@ impl RawTicket {
         self.wait()
     }
 
-    /// Whether the device copies the host's side itself, so that it is the caller's again only after
+    /// Whether the device accesses the host's side directly, so that the caller may reuse it only after
     /// [`wait`](Self::wait).
     pub fn is_direct(&self) -> bool {
         self.is_direct
     }
 
-    /// Whether the transfer is done, or has failed, and nothing uses its memory. Does not wait.
+    /// Whether the transfer has finished or failed, and nothing uses its memory. Does not wait.
     pub fn is_done(&self) -> bool {
         worker::is_settled(&self.engine, self.id)
     }
 
-    /// How far it is.
+    /// The progress of the transfer.
     pub fn progress(&self) -> Progress {
         worker::progress(&self.engine, self.id)
     }
 
-    /// Ends the transfer, as [`Ticket::cancel`](super::Ticket::cancel) does.
+    /// Cancels the transfer, as [`Ticket::cancel`](super::Ticket::cancel) does.
     pub fn cancel(&self) -> bool {
         worker::cancel(&self.engine, self.id)
     }

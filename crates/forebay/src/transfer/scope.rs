@@ -17,11 +17,11 @@ use super::worker;
 use crate::sync::lock;
 use crate::{Allocate, DeviceArray, Result};
 
-/// A time within which transfers borrow memory, made by [`TransferEngine::scope`].
+/// A scope in which transfers borrow memory, made by [`TransferEngine::scope`].
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
     engine: TransferEngine,
-    /// Transfers that were not waited for.
+    /// Transfers not yet waited for.
     open: Mutex<BTreeSet<JobId>>,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
@@ -36,7 +36,7 @@ pub struct ScopedTicket<'scope> {
     id: JobId,
 }
 
-/// From borrowed memory to a borrowed array.
+/// An upload from borrowed memory to a borrowed array.
 #[derive(Debug)]
 pub struct ScopedUpload<'scope, T: Pod, A: Allocate> {
     from: &'scope [T],
@@ -45,7 +45,7 @@ pub struct ScopedUpload<'scope, T: Pod, A: Allocate> {
     engine: &'scope Arc<Engine>,
 }
 
-/// From a borrowed array to borrowed memory.
+/// A download from a borrowed array to borrowed memory.
 #[derive(Debug)]
 pub struct ScopedDownload<'scope, T: Pod, A: Allocate> {
     from: &'scope DeviceArray<T, A>,
@@ -55,8 +55,8 @@ pub struct ScopedDownload<'scope, T: Pod, A: Allocate> {
 }
 
 impl TransferEngine {
-    /// Calls `body` with a scope in which transfers borrow memory, and returns when all of them are done. The error is
-    /// that of the first one that failed and was not [waited for](ScopedTicket::wait).
+    /// Calls `body` with a scope in which transfers borrow memory, and returns when all of them are done. Returns the
+    /// error of the first one that failed without being [waited for](ScopedTicket::wait).
     ///
     /// ```
     /// # use forebay::transfer::TransferEngine;
@@ -86,7 +86,7 @@ impl TransferEngine {
         };
         let returned = catch_unwind(AssertUnwindSafe(|| body(&scope)));
         let open = core::mem::take(&mut *lock(&scope.open));
-        // All of them, whatever happens in one: the borrows end here.
+        // Wait for all of them, even if one panics: the borrows end here.
         let outcomes: Vec<_> = open
             .into_iter()
             .map(|id| catch_unwind(AssertUnwindSafe(|| worker::wait(&self.engine, id))))
@@ -116,7 +116,7 @@ impl<'scope> Scope<'scope, '_> {
         &self.open
     }
 
-    /// A transfer of all elements of `from` to `to`.
+    /// Uploads all elements of `from` to `to`.
     pub fn upload<T: Pod + Sync, A: Allocate>(
         &'scope self,
         from: &'scope [T],
@@ -126,7 +126,7 @@ impl<'scope> Scope<'scope, '_> {
         Transfer::new(&self.engine, ScopedUpload { from, to, open, engine })
     }
 
-    /// A transfer of as many elements of `from` as `to` has, to it.
+    /// Downloads elements of `from` to `to`, as many as `to` has.
     pub fn download<T: Pod + Send, A: Allocate>(
         &'scope self,
         from: &'scope DeviceArray<T, A>,

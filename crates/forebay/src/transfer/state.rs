@@ -1,4 +1,4 @@
-//! What the threads of an engine share, under its lock.
+//! The state that an engine's threads share, under its lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -11,9 +11,9 @@ use super::figures::{DirectionFigures, TransferEvent};
 use super::job::{Direction, HostEnd, Job, JobId, Part};
 use crate::pinned::PinnedArray;
 
-/// How many threads of a direction may wait for the device at first. One would do, if waking another took no time; many
-/// would only disturb the driver and each other. To the device copies are made one after the other, from it several may
-/// have ended.
+/// How many threads per direction may wait for the device at first. One would do if waking another took no time; many
+/// would only disturb the driver and each other. Copies to the device run one after the other; several copies from it
+/// may have finished.
 const SEEKERS_UP: usize = 2;
 const SEEKERS_DOWN: usize = 4;
 
@@ -26,7 +26,7 @@ pub(super) struct Task {
     pub(super) stream: StreamHandle,
 }
 
-/// What a thread does next.
+/// The next step of a thread.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Fill a slot, or a new one, and enqueue its copy to the device.
@@ -46,23 +46,23 @@ impl Step {
     }
 }
 
-/// One direction.
+/// The state of one direction.
 pub(super) struct Lane {
     pub(super) queue: TransferQueue<Priority, JobId>,
-    /// Slots that no thread has, the one used longest ago first. The device may still read those of uploads.
+    /// Slots not in use by a thread, least recently used first. The device may still be reading those of uploads.
     pub(super) slots: VecDeque<PinnedArray<u8>>,
     is_up: bool,
-    /// The slots that exist, and how many may.
+    /// The number of slots that exist, and their limit.
     pub(super) made: usize,
     pub(super) most: usize,
-    /// Parts whose copy into a slot was enqueued.
+    /// Parts whose copy into a slot is enqueued.
     pub(super) landings: VecDeque<(Task, PinnedArray<u8>)>,
     /// Threads at work.
     pub(super) workers: usize,
-    /// Threads, of the program too, that have begun to wait for the device.
+    /// Threads, including the program's, that have begun to wait for the device.
     pub(super) seekers: usize,
     pub(super) figures: DirectionFigures,
-    /// Transfers that are running, and since when there is one.
+    /// Running transfers, and since when there has been at least one.
     pub(super) running: u64,
     since: Option<Instant>,
 }
@@ -84,12 +84,12 @@ impl Lane {
         }
     }
 
-    /// Whether a part can be begun: a slot can be made, or there is one and the thread may wait for it.
+    /// Whether a part can start: a slot can be made, or one exists and the thread may wait for it.
     fn has_slot(&self) -> bool {
         self.made < self.most || !self.slots.is_empty() && self.may_take()
     }
 
-    /// Whether a thread may take a slot there is.
+    /// Whether a thread may take an existing slot.
     fn may_take(&self) -> bool {
         !self.is_up || self.may_seek()
     }
@@ -99,7 +99,7 @@ impl Lane {
         self.seekers < if self.is_up { SEEKERS_UP } else { SEEKERS_DOWN }
     }
 
-    /// Whether a thread would find a step.
+    /// Whether a thread would find a step to run.
     fn has_step(&self) -> bool {
         self.has_slot() && !self.queue.is_empty() || !self.landings.is_empty() && self.may_seek()
     }
@@ -126,7 +126,7 @@ impl Lane {
     }
 }
 
-/// Memory of a ticket that was dropped.
+/// Memory of a dropped ticket.
 pub(super) struct Kept {
     pub(super) id: JobId,
     pub(super) memory: Box<dyn Send>,
@@ -136,19 +136,19 @@ pub(super) struct State {
     pub(super) up: Lane,
     pub(super) down: Lane,
     pub(super) jobs: BTreeMap<JobId, Job>,
-    /// The oldest first.
+    /// Oldest first.
     pub(super) kept: VecDeque<Kept>,
     next_id: JobId,
-    /// The slots that each direction may have.
+    /// The most slots per direction.
     slots: usize,
     pub(super) threads: usize,
-    /// Threads of the engine without anything to do, and threads of the program that wait.
+    /// Idle threads of the engine, and waiting threads of the program.
     pub(super) idle: usize,
     pub(super) waiting: usize,
-    /// The direction that is looked at first.
+    /// The direction to look at first.
     turn: Direction,
     pub(super) random: Random,
-    /// The last transfers, the oldest first, and how many are kept.
+    /// The last transfers, oldest first, and how many to keep.
     pub(super) history: VecDeque<TransferEvent>,
     most_history: usize,
 }
@@ -185,7 +185,7 @@ impl State {
         self.next_id
     }
 
-    /// Enters a transfer. It takes part in turns if it has parts.
+    /// Registers a transfer, and queues it if it has parts.
     pub(super) fn enter(&mut self, id: JobId, mut job: Job) {
         job.begun = (self.most_history > 0).then(Instant::now);
         let (direction, priority, has_parts) = (job.direction, job.priority, job.has_next());
@@ -193,7 +193,7 @@ impl State {
         let slots = self.slots;
         let lane = self.lane(direction);
         if lane.running == 0 {
-            // What could not be pinned before may be now.
+            // A slot that could not be pinned before may succeed now.
             lane.most = slots;
         }
         lane.begin();
@@ -202,7 +202,7 @@ impl State {
         }
     }
 
-    /// Counts the end of a transfer, and keeps it if there is a history.
+    /// Counts the end of a transfer, and adds it to the history if there is one.
     pub(super) fn end(&mut self, id: JobId, succeeded: bool) {
         let Some(job) = self.jobs.get(&id) else { return };
         let direction = job.direction;
@@ -217,8 +217,8 @@ impl State {
         self.lane(direction).end(succeeded);
     }
 
-    /// The next step of a thread of the engine, which is counted until it [ends](Self::end_step) the step. In each
-    /// direction all but one may be at work, since a thread may wait there for the device.
+    /// The next step for a thread of the engine, which counts as a worker until it [ends](Self::end_step) the step. All
+    /// threads but one may work in the same direction, since they may wait there for the device.
     pub(super) fn step(&mut self, threads: usize) -> Option<Step> {
         let first = self.turn;
         for direction in [first, first.other()] {
@@ -242,7 +242,7 @@ impl State {
             if let Some(step) = self.begin(direction, id) {
                 return Some(step);
             }
-            // It was cancelled, or has failed.
+            // It was cancelled or has failed.
             self.retire(direction, id);
         }
     }
@@ -270,12 +270,12 @@ impl State {
         Some(Step::Land(task, slot))
     }
 
-    /// Begins a part of a transfer, for which there is a slot. `None` if there is no part.
+    /// Starts a part of a transfer, for which there is a slot. `None` if no part is left.
     fn begin(&mut self, direction: Direction, id: JobId) -> Option<Step> {
         let job = self.jobs.get_mut(&id)?;
         let part = job.begin_part()?;
         let task = Task { id, part, host: job.host.clone(), stream: job.stream };
-        // Of several parts the next is not to wait until the device has read the slot of the last.
+        // With several parts, the next must not wait until the device has read the last one's slot.
         let is_one_of_several = job.total > task.part.bytes();
         if !job.has_next() {
             self.retire(direction, id);
@@ -291,7 +291,7 @@ impl State {
         })
     }
 
-    /// Whether a thread would find a step.
+    /// Whether a thread would find a step to run.
     pub(super) fn has_step(&self) -> bool {
         self.up.has_step() || self.down.has_step()
     }
@@ -306,11 +306,11 @@ impl State {
         lane.workers = lane.workers.saturating_sub(1);
     }
 
-    /// Takes a transfer that begins no more parts out of its queue.
+    /// Removes a transfer without further parts from its queue.
     fn retire(&mut self, direction: Direction, id: JobId) {
         let known = self.jobs.get(&id).map(|job| job.priority);
         let lane = self.lane(direction);
-        // One that was forgotten while it waited for its turn is in one of them.
+        // If it was forgotten while queued, its priority is unknown: search all of them.
         for priority in [Priority::High, Priority::Normal, Priority::Low] {
             if known.is_none_or(|known| known == priority) && lane.queue.retire(priority, &id) {
                 return;

@@ -1,4 +1,4 @@
-//! Transfers under way.
+//! Transfers in flight.
 
 use core::fmt;
 use core::future::{Future, IntoFuture};
@@ -19,12 +19,12 @@ use super::worker;
 use crate::Result;
 use crate::handle::Refused;
 
-/// The result of a transfer that owns memory, which comes back in any case.
+/// The result of a transfer that owns memory, which is returned in any case.
 pub(super) type Returned<R> = core::result::Result<R, Refused<R>>;
 
-/// A transfer that owns its memory, which comes back when it is done: by [`wait`](Self::wait), or by `.await`.
+/// A transfer that owns its memory and returns it when done: by [`wait`](Self::wait), or by `.await`.
 ///
-/// Dropping it lets the transfer go on, and the engine frees the memory afterwards.
+/// If it is dropped, the transfer goes on, and the engine frees the memory afterwards.
 #[must_use = "the memory of a transfer comes back by its ticket"]
 pub struct Ticket<R: Send + 'static> {
     engine: Arc<Engine>,
@@ -59,26 +59,26 @@ impl<R: Send + 'static> Ticket<R> {
         self.into_memory(outcome)
     }
 
-    /// Waits until all pieces were handed to the device, makes later work on the array's stream wait for them on the
-    /// device, and returns the memory. For an upload that is when the last piece was copied on the host. A download is
+    /// Waits until all pieces are handed to the device, makes later work on the array's stream wait for them on the
+    /// device, and returns the memory. For an upload, that is once the last piece was copied on the host. A download is
     /// done by then, unless it is into pinned memory.
     pub fn order(self) -> Returned<R> {
         let outcome = worker::order(&self.engine, self.id, self.stream);
         self.into_memory(outcome)
     }
 
-    /// Whether the transfer is done, or has failed. Does not wait.
+    /// Whether the transfer has finished or failed. Does not wait.
     pub fn is_done(&self) -> bool {
         worker::is_settled(&self.engine, self.id)
     }
 
-    /// How far it is.
+    /// The progress of the transfer.
     pub fn progress(&self) -> Progress {
         worker::progress(&self.engine, self.id)
     }
 
-    /// Ends the transfer: no further piece begins. [`wait`](Self::wait) then returns the memory with
-    /// [`Cancelled`](crate::Error::Cancelled). Returns `false` if all was handed over already, or it has failed.
+    /// Cancels the transfer: no further piece starts. [`wait`](Self::wait) then returns the memory with
+    /// [`Cancelled`](crate::Error::Cancelled). Returns `false` if everything was already handed over, or it has failed.
     pub fn cancel(&self) -> bool {
         worker::cancel(&self.engine, self.id)
     }
@@ -89,7 +89,7 @@ impl<R: Send + 'static> Drop for Ticket<R> {
         // SAFETY: a ticket is dropped once, and `into_memory` drops none.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         if self.engine.device.descriptor().is_inherited() {
-            // Threads of the parent use it.
+            // In a forked child: the parent's threads use it.
             core::mem::forget(memory);
             return;
         }
@@ -102,7 +102,7 @@ impl<R: Send + 'static> Drop for Ticket<R> {
     }
 }
 
-// Without the memory: threads of the engine may be writing to it.
+// Does not show the memory: threads of the engine may be writing to it.
 impl<R: Send + 'static> fmt::Debug for Ticket<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket").field("id", &self.id).finish_non_exhaustive()
@@ -123,13 +123,13 @@ impl<R: Send + 'static> IntoFuture for Ticket<R> {
     }
 }
 
-// Nothing in it is pinned.
+// Nothing in it is structurally pinned.
 impl<R: Send + 'static> Unpin for TicketFuture<R> {}
 
 impl<R: Send + 'static> Future for TicketFuture<R> {
     type Output = Returned<R>;
 
-    /// Ready once; a poll after that is pending for ever.
+    /// Ready once; later polls stay pending forever.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Returned<R>> {
         let this = self.get_mut();
         let Some(ticket) = &this.0 else { return Poll::Pending };
@@ -140,7 +140,7 @@ impl<R: Send + 'static> Future for TicketFuture<R> {
     }
 }
 
-/// Whether waiting for a transfer would not take long. If not, `waker` is woken when it may be.
+/// Whether waiting for a transfer would be brief. If not, wakes `waker` when it may be.
 fn is_ready(engine: &Arc<Engine>, id: JobId, waker: &Waker) -> bool {
     if engine.device.descriptor().check_process(Call::SynchronizeEvent).is_err() {
         return true;
@@ -153,17 +153,17 @@ fn is_ready(engine: &Arc<Engine>, id: JobId, waker: &Waker) -> bool {
     signal.set(waker);
     let event = match phase {
         Phase::Done | Phase::Failed(_) => return true,
-        // It may have ended before the waker was there.
+        // It may have ended before the waker was set.
         Phase::Running => return !worker::is_running(engine, id),
         Phase::Ordered(event) => event,
     };
     if !signal.asked.swap(true, Ordering::AcqRel) {
         let signal = Arc::clone(&signal);
         if engine.device.enqueue_host(Box::new(move || signal.wake()), stream).is_err() {
-            // Nobody would wake it: the wait is made now.
+            // Nothing would wake it, so wait now.
             return true;
         }
     }
-    // An error is what the wait will return.
+    // The wait will return any error.
     !matches!(event.query(), Ok(DeviceProgress::Pending))
 }

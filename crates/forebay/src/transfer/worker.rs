@@ -1,4 +1,4 @@
-//! Threads that fill and empty slots, and the life of a transfer: entered, part by part, ended.
+//! Threads that fill and empty slots, and the life cycle of a transfer: submitted, run part by part, ended.
 
 use core::time::Duration;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -19,17 +19,17 @@ use crate::pinned::PinnedArray;
 use crate::sync::thread;
 use crate::{Error, Result};
 
-/// How often the memory of dropped tickets is looked at while there is nothing else to do.
+/// How often idle threads check the memory of dropped tickets.
 const SWEEP: Duration = Duration::from_millis(2);
 
-/// The most dropped tickets whose memory is kept while more transfers are begun.
+/// The most dropped tickets whose memory is kept while further transfers start.
 const MOST_KEPT: usize = 1024;
 
-/// How long a thread looks again and again whether the device is done with a slot. After that it waits in the driver, and
-/// another thread may look for another slot. A slot of 4 MiB takes 76 us on PCI Express 5.
+/// How long a thread polls whether the device is done with a slot. After that it waits in the driver, and another
+/// thread may poll another slot. A slot of 4 MiB takes 76 us on PCI Express 5.
 const SEEK: Duration = Duration::from_micros(250);
 
-/// What became of a part.
+/// The outcome of a part.
 struct Outcome {
     bytes: u64,
     zeros: u64,
@@ -42,12 +42,12 @@ impl Outcome {
     }
 }
 
-/// Enters a transfer that begins after the work enqueued on `earlier` so far.
+/// Submits a transfer that starts after the work enqueued so far on `earlier`.
 ///
 /// # Safety
 ///
-/// * The memory of both sides is valid until the transfer is [settled](wait): readable where read, and where written, used
-///   by nobody else.
+/// * The memory of both sides is valid until the transfer is [settled](wait): readable where read, and where written,
+///   used by nothing else.
 pub(super) unsafe fn submit(
     engine: &Arc<Engine>,
     order: Order,
@@ -68,7 +68,7 @@ pub(super) unsafe fn submit(
     Ok(id)
 }
 
-/// Enters a transfer that `enqueue` makes in one call: the device copies on its own.
+/// Submits a transfer that `enqueue` makes in one call: the device copies directly.
 pub(super) fn submit_direct(
     engine: &Arc<Engine>,
     order: Order,
@@ -95,7 +95,7 @@ pub(super) fn submit_direct(
     Ok(id)
 }
 
-/// The number of a new transfer, and its stream, which waits for the work on `earlier`.
+/// Returns the number of a new transfer, and its stream, which waits for the work on `earlier`.
 fn begin(
     engine: &Arc<Engine>,
     direction: Direction,
@@ -110,7 +110,7 @@ fn begin(
     Ok((id, stream))
 }
 
-/// Starts threads for so many parts, as far as there are not enough without work and there may be more.
+/// Starts threads for `wanted` parts, if too few are idle and the limit allows more.
 fn start_threads(engine: &Arc<Engine>, wanted: usize) {
     let missing = {
         let mut state = engine.state();
@@ -129,7 +129,7 @@ fn start_threads(engine: &Arc<Engine>, wanted: usize) {
         let mut state = engine.state();
         state.threads = state.threads.saturating_sub(missing - started);
         drop(state);
-        // If there is no thread at all, this one does what there is to do, of other threads too.
+        // If there are no threads at all, this one runs all steps, including those of other transfers.
         while let Some(step) = step_without_threads(engine) {
             run(engine, step);
         }
@@ -145,7 +145,7 @@ fn step_without_threads(engine: &Engine) -> Option<Step> {
     state.step_in(Direction::Up).or_else(|| state.step_in(Direction::Down))
 }
 
-/// Does what there is to do until there has been nothing for a while.
+/// Runs steps until there have been none for a while.
 fn work(engine: &Arc<Engine>) {
     let mut idle_since = Instant::now();
     loop {
@@ -155,7 +155,7 @@ fn work(engine: &Arc<Engine>) {
             drop(state);
             let direction = step.direction();
             run(engine, step);
-            // This thread looks next whether there is more to do.
+            // This thread checks for more work itself.
             engine.state().end_step(direction);
             idle_since = Instant::now();
             continue;
@@ -174,7 +174,7 @@ fn work(engine: &Arc<Engine>) {
     }
 }
 
-/// Wakes a thread of the engine, if it would find something to do, and those of the program that wait.
+/// Wakes a thread of the engine, if there is a step for it, and waiting threads of the program.
 fn wake(engine: &Engine, state: MutexGuard<'_, State>) {
     let (is_worker_wanted, is_waited_for) = (state.idle > 0 && state.has_step(), state.waiting > 0);
     drop(state);
@@ -201,7 +201,7 @@ fn settle_slot(engine: &Engine, direction: Direction, slot: &PinnedArray<u8>) ->
     if is_idle { Ok(()) } else { engine.retried(direction, || slot.wait()) }
 }
 
-/// Gives a slot back, for whichever thread has a use for it.
+/// Returns a slot for any thread to use.
 fn return_slot(engine: &Engine, direction: Direction, slot: PinnedArray<u8>) {
     let mut state = engine.state();
     state.lane(direction).slots.push_back(slot);
@@ -253,7 +253,7 @@ fn run(engine: &Arc<Engine>, step: Step) {
     }
 }
 
-/// The slot of a task, or a new one. If none can be made, another one serves the task later, or the transfer fails.
+/// The slot of a task, or a new one. If none can be made, another slot serves the task later, or the transfer fails.
 fn slot_for(
     engine: &Arc<Engine>,
     direction: Direction,
@@ -280,7 +280,7 @@ fn slot_for(
     None
 }
 
-/// Notes the end of a part, and of the transfer if it was the last.
+/// Records the end of a part, and of the transfer if it was the last.
 fn end_part(engine: &Arc<Engine>, direction: Direction, id: JobId, outcome: Outcome) {
     let mut state = engine.state();
     if outcome.result.is_ok() {
@@ -307,7 +307,7 @@ fn end_part(engine: &Arc<Engine>, direction: Direction, id: JobId, outcome: Outc
     }
 }
 
-/// Notes the end of a transfer of which no part is under way or to come.
+/// Records the end of a transfer without parts in flight or to come.
 pub(super) fn conclude(engine: &Arc<Engine>, id: JobId) {
     let (direction, stream, failure, is_empty) = {
         let mut state = engine.state();
@@ -323,11 +323,11 @@ pub(super) fn conclude(engine: &Arc<Engine>, id: JobId) {
     end(engine, id, phase);
 }
 
-/// After all copies of a transfer were enqueued.
+/// The phase once all copies of a transfer are enqueued.
 fn ordered(engine: &Engine, direction: Direction, stream: StreamHandle) -> Phase {
     match engine.event_after(direction, stream) {
         Ok(event) => Phase::Ordered(Arc::new(event)),
-        // Without an event its end is waited for here.
+        // Without an event, wait for the end here.
         Err(error) => match engine.settle(direction, stream) {
             Ok(()) => Phase::Done,
             Err(_) => Phase::Failed(error.into()),
@@ -346,10 +346,10 @@ fn end(engine: &Arc<Engine>, id: JobId, phase: Phase) {
     let _ = engine.callbacks.call(|| signal.wake());
 }
 
-/// Works on a transfer until its parts are handed over, or it has failed. Waits where there is nothing to do. Returns how
-/// it ended.
+/// Works on a transfer until its parts are handed over, or it has failed. Waits if there is nothing to do. Returns the
+/// resulting phase.
 ///
-/// It does not work on other transfers: a callback of one may be what called this.
+/// Does not work on other transfers: the caller may be a callback of one.
 pub(super) fn run_until_ordered(engine: &Arc<Engine>, id: JobId) -> Option<Phase> {
     loop {
         let mut state = engine.state();
@@ -369,7 +369,7 @@ pub(super) fn run_until_ordered(engine: &Arc<Engine>, id: JobId) -> Option<Phase
     }
 }
 
-/// Waits until a transfer is settled: nothing uses its memory any more. Then forgets it.
+/// Waits until a transfer is settled, so that nothing uses its memory any more. Then forgets it.
 pub(super) fn wait(engine: &Arc<Engine>, id: JobId) -> Result<()> {
     engine.device.descriptor().check_process(Call::SynchronizeEvent)?;
     let Some(phase) = run_until_ordered(engine, id) else { return Ok(()) };
@@ -378,7 +378,7 @@ pub(super) fn wait(engine: &Arc<Engine>, id: JobId) -> Result<()> {
     outcome
 }
 
-/// Waits until all parts of a transfer were handed to the device, and makes later work on `stream` wait for them there.
+/// Waits until all parts of a transfer are handed to the device, and makes later work on `stream` wait for them there.
 /// Then forgets it.
 pub(super) fn order(engine: &Arc<Engine>, id: JobId, stream: NamedStream) -> Result<()> {
     engine.device.descriptor().check_process(Call::WaitEvent)?;
@@ -391,20 +391,20 @@ pub(super) fn order(engine: &Arc<Engine>, id: JobId, stream: NamedStream) -> Res
     wait(engine, id)
 }
 
-/// Makes later work on `stream` wait for `event`. Returns `false` if that is not possible, or the stream has ended: the
-/// wait would be that of the stream that has its handle now.
+/// Makes later work on `stream` wait for `event`. Returns `false` if that is not possible, or the stream has ended, as
+/// the wait would then affect the stream that has its handle now.
 pub(super) fn makes_wait(engine: &Engine, stream: NamedStream, event: &Event) -> bool {
     !stream.has_ended(&engine.device)
         && engine.device.wait_event(stream.handle(), event.handle()).is_ok()
 }
 
-/// Forgets a transfer that is settled or ordered. What of it is the program's is dropped without the lock.
+/// Forgets a transfer that is settled or ordered. Drops the program's values in it without the lock.
 pub(super) fn forget(engine: &Engine, id: JobId) {
     let job = engine.state().jobs.remove(&id);
     let _ = engine.callbacks.call(|| drop(job));
 }
 
-/// How far a transfer is.
+/// The progress of a transfer.
 pub(super) fn progress(engine: &Engine, id: JobId) -> Progress {
     if engine.device.descriptor().is_inherited() {
         return Progress::default();
@@ -412,7 +412,7 @@ pub(super) fn progress(engine: &Engine, id: JobId) -> Progress {
     engine.state().jobs.get(&id).map(Job::progress).unwrap_or_default()
 }
 
-/// Whether parts of a transfer are to be begun or under way.
+/// Whether parts of a transfer are still to start or in flight.
 pub(super) fn is_running(engine: &Engine, id: JobId) -> bool {
     let state = engine.state();
     state.jobs.get(&id).is_some_and(|job| matches!(job.phase, Phase::Running))
@@ -429,15 +429,15 @@ pub(super) fn settle(engine: &Engine, id: JobId, phase: Phase) -> Result<()> {
             Ok(waited.or_else(|_| engine.settle(direction, stream))?)
         }
         Phase::Failed(error) => {
-            // Copies that were enqueued before may still use the device's side.
+            // Copies enqueued before may still use the device's side.
             let _ = engine.settle(direction, stream);
             Err(error)
         }
     }
 }
 
-/// Whether nothing uses the memory of a transfer any more, as far as that is known without waiting. On a device that is
-/// lost nothing does.
+/// Whether nothing uses the memory of a transfer any more, as far as is known without waiting. On a lost device nothing
+/// does.
 pub(super) fn is_settled(engine: &Engine, id: JobId) -> bool {
     if engine.device.descriptor().is_inherited() {
         return false;
@@ -459,8 +459,8 @@ pub(super) fn is_settled(engine: &Engine, id: JobId) -> bool {
     }
 }
 
-/// Ends the engine's interest in a transfer whose ticket is dropped, if its memory can be dropped now: all of it was handed
-/// to the device, and later work on `stream`, the array's, waits for that.
+/// Releases a transfer whose ticket is dropped, if its memory can be dropped now: all of it was handed to the device,
+/// and later work on `stream`, the array's, waits for that.
 pub(super) fn release(engine: &Engine, id: JobId, stream: NamedStream) -> bool {
     let ordered = match engine.state().jobs.get(&id).map(|job| job.phase.clone()) {
         Some(Phase::Ordered(event)) => makes_wait(engine, stream, &event),
@@ -480,7 +480,7 @@ pub(super) fn keep(engine: &Arc<Engine>, kept: Kept) {
     engine.work.notify_one();
 }
 
-/// Frees the memory of dropped tickets whose transfers are settled, the oldest first.
+/// Frees the memory of dropped tickets whose transfers are settled, oldest first.
 pub(super) fn sweep(engine: &Engine) {
     loop {
         let Some(id) = engine.state().kept.front().map(|kept| kept.id) else { return };
@@ -495,13 +495,13 @@ pub(super) fn sweep(engine: &Engine) {
             }
             (state.kept.pop_front(), state.jobs.remove(&id))
         };
-        // Without the lock: it is the program's.
+        // Drop without the lock: these values are the program's.
         let _ = engine.callbacks.call(|| drop((kept, job)));
     }
 }
 
-/// Ends the oldest transfers whose tickets were dropped, if there are too many: a program that begins transfers faster
-/// than they end, and drops the tickets, waits here and helps. A callback does not, since it may be of one of them.
+/// Finishes the oldest transfers whose tickets were dropped, if there are too many: a program that starts transfers
+/// faster than they end waits and helps here. A callback does not, since it may belong to one of them.
 fn make_room(engine: &Arc<Engine>) {
     let oldest = || {
         let state = engine.state();
@@ -512,18 +512,18 @@ fn make_room(engine: &Arc<Engine>) {
         && let Some(id) = oldest()
     {
         if let Some(phase) = run_until_ordered(engine, id) {
-            // What it moved is nobody's any more, nor is its error.
+            // Neither its memory nor its error is of interest to anyone.
             let _ = settle(engine, id, phase);
         }
         sweep(engine);
         if oldest() == Some(id) {
-            // The device does not tell whether it is done.
+            // The device cannot tell whether it is done.
             return;
         }
     }
 }
 
-/// Ends a transfer early. Returns `false` if all of it was handed over before.
+/// Cancels a transfer. Returns `false` if all of it was already handed over.
 pub(super) fn cancel(engine: &Arc<Engine>, id: JobId) -> bool {
     if engine.device.descriptor().is_inherited() {
         return false;

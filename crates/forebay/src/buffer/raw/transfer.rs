@@ -9,7 +9,7 @@ use super::{RawBuffer, offset};
 use crate::Result;
 use crate::buffer::access::Access;
 
-/// A part of every row of a buffer: `width` bytes from `offset` on, of `rows` rows that are `pitch` bytes apart.
+/// A part of every row of a buffer: `width` bytes, starting at `offset`, in each of `rows` rows `pitch` bytes apart.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::buffer) struct Strides {
     pub(in crate::buffer) offset: u64,
@@ -19,8 +19,8 @@ pub(in crate::buffer) struct Strides {
 }
 
 impl RawBuffer {
-    /// Copies all of `from`, of the same size, on the device. Returns `false`, and does nothing, if they are on different
-    /// devices, or the host has what is newer.
+    /// Copies all of `from`, which has the same size, on the device. Returns `false`, without effect, if the buffers
+    /// are on different devices or the host has newer data.
     pub(in crate::buffer) fn copy_on_device(
         &mut self,
         from: &mut Self,
@@ -32,7 +32,7 @@ impl RawBuffer {
         })
     }
 
-    /// As [`copy_on_device`](Self::copy_on_device): copies the part of every row of `from` that `strides` names, to
+    /// As [`copy_on_device`](Self::copy_on_device), but copies the part of every row of `from` given by `strides` to
     /// consecutive bytes.
     pub(in crate::buffer) fn gather_on_device(
         &mut self,
@@ -47,7 +47,7 @@ impl RawBuffer {
         })
     }
 
-    /// The other way round: copies consecutive bytes to a part of every row.
+    /// The reverse: copies consecutive bytes to a part of every row.
     pub(in crate::buffer) fn scatter_on_device(
         &mut self,
         from: &mut Self,
@@ -61,8 +61,8 @@ impl RawBuffer {
         })
     }
 
-    /// Copies on the device from the beginning of `from` to that of this buffer, as `copy` says; with [`Access::Update`]
-    /// what it does not write stays.
+    /// Copies on the device from the start of `from` to the start of this buffer, as `copy` specifies. With
+    /// [`Access::Update`] bytes that it does not write are kept.
     fn transfer_on_device(
         &mut self,
         from: &mut Self,
@@ -84,7 +84,7 @@ impl RawBuffer {
         if access == Access::Update {
             self.acquire_device(all.clone(), Access::Read, stream)?;
         }
-        // Ordered and allocated; the contents are still the old ones.
+        // Allocate and order first; the contents are still the old ones.
         self.check_process()?;
         let device = self.device_handle();
         let side = self.device_side(stream)?;
@@ -94,7 +94,7 @@ impl RawBuffer {
         // copy stays within them: its caller has checked lengths and strides against both.
         if let Err(error) = unsafe { device.copy(&copy, stream) } {
             if !matches!(error, hal::Error::Invalid { .. }) {
-                // The device's bytes are undefined now; what the host has is still there.
+                // The device's bytes are undefined now; the host's are intact.
                 self.coherence.invalidated(Replica::Device, all);
             }
             return Err(error.into());
