@@ -6,14 +6,14 @@
 //!   default streams, older drivers, captures         one call of the driver for each
 //! ```
 //!
-//! The driver needs 1.5 to 2.5 us for each copy, also of a batch. On an H200, 10,000 copies of 4 KiB from pinned
-//! memory to scattered places took 29.4 ms one by one and 1.01 ms by the kernel; of 32 KiB, 31.4 and 6.7 ms (2026-11-17,
-//! `cargo test --release -p forebay --features cuda --test kernels -- "how fast many small copies are"`; record
-//! `benches/records/nvidia-h200/2026-11-17/transfer.json`). For large copies the driver's copy engine is faster, and
-//! leaves the multiprocessors alone.
+//! The driver needs 1.5 to 2.5 us for each copy, even in a batch. On an H200, 10,000 copies of 4 KiB from pinned memory
+//! to scattered addresses took 29.4 ms one by one and 1.01 ms with the kernel; copies of 32 KiB took 31.4 and 6.7 ms
+//! (2026-11-17, `cargo test --release -p forebay --features cuda --test kernels -- "how fast many small copies are"`;
+//! record `benches/records/nvidia-h200/2026-11-17/transfer.json`). For large copies the driver's copy engine is faster
+//! and leaves the multiprocessors free.
 //!
-//! The kernel takes a table of pieces in a staging buffer, which is used again when an event after the kernel was reached.
-//! `kernels/copy.c` is its source.
+//! The kernel reads a table of pieces from a staging buffer, which is reused once an event after the kernel was
+//! reached. `kernels/copy.c` is its source.
 
 use core::ffi::c_void;
 

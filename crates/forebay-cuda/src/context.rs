@@ -1,8 +1,7 @@
-//! A context: where the driver keeps what belongs to one device in this process.
+//! A context: what the driver keeps for one device in this process.
 //!
-//! One is made for each device and never let go, whoever opens and drops devices meanwhile: streams,
-//! events and staging memory are pooled in it, and destroying those while other threads call the
-//! driver is what the driver does worst.
+//! Each device has one, which is never released, even when devices are opened and dropped: it pools streams, events and
+//! staging memory, and destroying those while other threads call the driver is what the driver handles worst.
 
 use core::ffi::c_int;
 use core::marker::PhantomData;
@@ -22,8 +21,8 @@ use crate::sys::values::capture_mode;
 use crate::sys::{RawContext, RawStream, Refusal, Table};
 use crate::task::{Signals, Workers};
 
-/// How often the caller's context is tried to be restored: there is nobody to tell of a failure, so
-/// one that passes must not stay. Only a driver that is shutting down fails for good.
+/// Attempts to restore the caller's context. We cannot report a failure here, so retry transient ones. Only a driver
+/// that is shutting down fails for good.
 const POPS: usize = 3;
 
 /// A context and what is pooled in it.
@@ -51,7 +50,7 @@ pub(crate) struct Context {
     pub(crate) peers: Mutex<BTreeMap<u32, PeerUse>>,
     /// The books of all devices opened here, those of dropped ones until they are cleared.
     spaces: Mutex<Vec<Weak<Mutex<Space>>>>,
-    /// Memory of the pools above, which is nobody's to copy to.
+    /// Memory of the pools above, which no caller may copy to.
     inner: Mutex<Vec<Span>>,
 }
 
@@ -149,20 +148,20 @@ impl Context {
         function(current.table)
     }
 
-    /// Waits for all work in this context, whoever enqueued it.
+    /// Waits for all work in this context, including other libraries'.
     pub(crate) fn synchronize(&self) -> Result<(), Refusal> {
         // SAFETY: it has no arguments, and this context is current.
         self.call(|table| unsafe { table.context_synchronize() })
     }
 
-    /// What the driver knows of `address`, asked in this context.
+    /// What the driver knows about `address` in this context.
     pub(crate) fn pointer(&self, address: Address) -> Option<DriverPointer> {
         let _current = self.enter().ok()?;
         self.driver.pointer(address)
     }
 }
 
-/// Relaxed capture mode of this thread while the value lives.
+/// Puts this thread in relaxed capture mode while the value lives.
 ///
 /// While any thread captures a stream in the driver's strictest mode, which is the default, the driver refuses calls such
 /// as `cuMemHostAlloc` and `cuEventQuery` to all threads, and the refusal invalidates the capture. Calls of ours that have

@@ -1,4 +1,4 @@
-//! LZ4 blocks, decoded by a kernel of this crate. `kernels/lz4.c` is its source.
+//! Decodes LZ4 blocks with a kernel of this crate. `kernels/lz4.c` is its source.
 
 use core::ffi::c_void;
 use core::iter::once;

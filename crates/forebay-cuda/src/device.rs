@@ -1,4 +1,4 @@
-//! The device itself.
+//! The CUDA device.
 
 use core::ffi::{CStr, c_char, c_int};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,10 +29,9 @@ const LEAST_MAX_PITCH: u64 = 262_144;
 
 /// An NVIDIA GPU through the CUDA driver.
 ///
-/// It works in the device's primary context, the one that the CUDA runtime and with it most
-/// libraries use, or in one that was given. The calling thread's current context is the same after
-/// every call as before it. Several devices may be open at once, each with its own books; streams
-/// and events are pooled for all of them together.
+/// It works in the device's primary context, which the CUDA runtime and so most libraries use, or in a given one. Every
+/// call leaves the calling thread's current context unchanged. Several devices may be open at once, each with its own
+/// tables; they share pooled streams and events.
 #[derive(Debug)]
 pub struct CudaDevice {
     pub(crate) context: &'static Context,
@@ -54,8 +53,8 @@ impl CudaDevice {
         Self::open_with(CudaDriver::load()?, ordinal)
     }
 
-    /// The device of that number for the whole process: the same object for everybody who asks here, as
-    /// long as anyone has it, so that the streams one made or adopted are known to all.
+    /// Returns the process-wide device with that number: every caller gets the same object while any of them holds it,
+    /// so all share the streams that one created or adopted.
     pub fn shared(ordinal: u32) -> Result<Arc<Self>> {
         static SHARED: PerProcess<BTreeMap<u32, Weak<CudaDevice>>> = PerProcess::new();
         SHARED.get_or_open(ordinal, || Self::open(ordinal))
@@ -67,7 +66,7 @@ impl CudaDevice {
         Ok(Arc::new(Self::of(context)))
     }
 
-    /// Opens a device in a context that another library made, so that its streams can be used.
+    /// Opens a device in a context that another library created, so that its streams can be used.
     ///
     /// # Safety
     ///
@@ -100,7 +99,7 @@ impl CudaDevice {
         }
     }
 
-    /// The driver it came from.
+    /// The driver that opened it.
     pub fn driver(&self) -> &'static CudaDriver {
         self.context.driver
     }
@@ -110,13 +109,13 @@ impl CudaDevice {
         self.context.raw.0
     }
 
-    /// An attribute of the device by its number in CUDA's header; 0 where the driver knows none.
+    /// An attribute of the device by its number in CUDA's header; 0 if the driver does not know it.
     pub fn attribute(&self, number: u32) -> c_int {
         attribute_of(self.context, number)
     }
 
-    /// What the driver knows of an address, whoever got the memory; `None` where it knows nothing.
-    /// [`classify`](Device::classify) tells of this device's own alone.
+    /// What the driver knows about an address, whichever library allocated the memory; `None` if it knows nothing.
+    /// [`classify`](Device::classify) covers only this device's own memory.
     pub fn driver_pointer(&self, address: Address) -> Option<DriverPointer> {
         self.context.pointer(address)
     }

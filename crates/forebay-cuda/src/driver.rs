@@ -1,4 +1,4 @@
-//! The driver: a library found at run time, loaded once, never unloaded.
+//! The driver library, found at run time, loaded once and never unloaded.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt;
@@ -21,7 +21,7 @@ use crate::sys::values::{memory_type, pointer, proc_address};
 use crate::sys::{Code, Outcome, RawContext, Symbol, Table};
 use crate::vendor::{Find, Loaded, NVIDIA, Vendor};
 
-/// The variable that names the driver's library, in place of the system's own.
+/// The environment variable that names a driver library to use instead of the system's.
 pub const DRIVER_VARIABLE: &str = "FOREBAY_CUDA_DRIVER";
 
 /// From this version on `cuGetProcAddress` says why a function is missing.
@@ -36,8 +36,8 @@ type GetProcAddress =
 /// serves a child, which it does where the parent had not begun with it.
 static DRIVERS: PerProcess<Vec<&'static CudaDriver>> = PerProcess::new();
 
-/// A CUDA driver, or [another vendor's](Vendor) that is called alike. Each library is loaded once and stays until the end of
-/// the process.
+/// A CUDA driver, or [another vendor's](Vendor) with the same interface. Each library is loaded once and stays until
+/// the end of the process.
 pub struct CudaDriver {
     pub(crate) vendor: &'static Vendor,
     library: String,
@@ -52,8 +52,8 @@ pub struct CudaDriver {
     pub(crate) events_made: AtomicU64,
 }
 
-/// How many streams and events were created in the whole process. They are reused and never destroyed, so
-/// these figures grow to the peak in use at once, and no further.
+/// The number of streams and events created in the whole process. They are reused and never destroyed, so these figures
+/// never exceed the peak in use at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CreatedCounts {
@@ -67,30 +67,30 @@ pub struct CreatedCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverPointer {
-    /// The allocation it lies in.
+    /// The allocation that contains it.
     pub span: Span,
-    /// Whether that is the host's memory: pinned or registered.
+    /// Whether that is host memory, pinned or registered.
     pub on_host: bool,
-    /// Whether it moves by itself.
+    /// Whether it is managed memory.
     pub managed: bool,
     /// The device it belongs to.
     pub device: DeviceOrdinal,
 }
 
 impl CudaDriver {
-    /// The system's driver, or the one that [`DRIVER_VARIABLE`] names.
+    /// Loads the system's driver, or the one that [`DRIVER_VARIABLE`] names.
     pub fn load() -> core::result::Result<&'static Self, DriverMissing> {
         // SAFETY: NVIDIA's functions keep to its documentation.
         unsafe { Self::load_of(&NVIDIA) }
     }
 
-    /// The driver in the library of this name or path.
+    /// Loads the driver library with this name or path.
     pub fn load_from(library: &str) -> core::result::Result<&'static Self, DriverMissing> {
         // SAFETY: as above.
         unsafe { Self::load_first(&NVIDIA, &[library]) }
     }
 
-    /// The system's driver of a vendor, or the one that the vendor's variable names.
+    /// Loads a vendor's system driver, or the one that the vendor's variable names.
     ///
     /// # Safety
     ///
@@ -108,7 +108,7 @@ impl CudaDriver {
         }
     }
 
-    /// The first of these libraries that is there, as a driver of the vendor's.
+    /// Loads the first of these libraries that exists, as a driver of the vendor.
     ///
     /// # Safety
     ///
@@ -158,7 +158,7 @@ impl CudaDriver {
         }
     }
 
-    /// Whose driver it is.
+    /// The vendor of the driver.
     pub const fn vendor(&self) -> &'static Vendor {
         self.vendor
     }
@@ -168,17 +168,17 @@ impl CudaDriver {
         &self.library
     }
 
-    /// The version of the interface it speaks, as `(13, 0)`.
+    /// The version of its interface, as in `(13, 0)`.
     pub const fn version(&self) -> (c_int, c_int) {
         (self.version / 1000, self.version % 1000 / 10)
     }
 
-    /// Its functions, for work beside forebay's: kernels, and what tests need.
+    /// Its functions, for kernels and tests.
     pub const fn table(&self) -> &Table {
         &self.table
     }
 
-    /// How many streams and events were made of it so far.
+    /// The number of streams and events created so far.
     pub fn made(&self) -> CreatedCounts {
         CreatedCounts {
             streams: self.streams_made.load(Ordering::Relaxed),
@@ -186,7 +186,7 @@ impl CudaDriver {
         }
     }
 
-    /// How many devices it shows to this process.
+    /// The number of devices visible to this process.
     pub fn device_count(&self) -> Result<u32> {
         let mut count = 0;
         // SAFETY: the count is written to a place of our own.
@@ -195,7 +195,7 @@ impl CudaDriver {
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
-    /// The calling thread's current context; 0 where it has none.
+    /// The calling thread's current context; 0 if none.
     pub fn current_context(&self) -> u64 {
         let mut context = RawContext::NULL;
         // SAFETY: the context is written to a place of our own. A failure leaves none.

@@ -1,8 +1,8 @@
-//! Events, pooled: none is ever destroyed, since whatever waits for one may still do so.
+//! Pooled events: none is ever destroyed, because a wait may still refer to it.
 //!
-//! A handle is a number that never comes back; the driver's event behind it does, as soon as nobody
-//! uses the handle any more. That is safe because a wait is for the record that was there when it
-//! was made: recording the event anew does not touch it.
+//! A handle is a number that is never reused; the driver's event behind it is reused once the handle is unused. That is
+//! safe because a wait refers to the record that was current when it was made, and recording the event again does not
+//! affect it.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -18,7 +18,7 @@ use crate::refusal::CallInfo;
 use crate::sys::values::event;
 use crate::sys::{Code, RawEvent, Refusal};
 
-/// The events of a context that nobody uses.
+/// The unused events of a context.
 #[derive(Debug, Default)]
 pub(crate) struct EventPool {
     order: Mutex<Vec<RawEvent>>,

@@ -1,6 +1,6 @@
-//! Kernels of this crate: how they are loaded and launched.
+//! Loads and launches the kernels of this crate.
 //!
-//! Each is committed as PTX, which the driver compiles for its device when it is first needed: once for a context, some
+//! Each is committed as PTX, which the driver compiles for its device on first use: once for each context, in some
 //! milliseconds the first time on a machine and less from the driver's own cache after that. Their sources are in
 //! `kernels/`; "cargo xtask kernels" compiles them.
 

@@ -1,7 +1,7 @@
 //! CUDA as a forebay device.
 //!
-//! The driver is a library found at run time: nothing of CUDA is needed to build a program, and a
-//! machine without it gives a value that says so, never a panic.
+//! The driver library is found at run time: building a program needs nothing of CUDA, and opening a device on a machine
+//! without it returns an error that says so, never a panic.
 //!
 //! ```
 //! use forebay_cuda::{CudaDevice, CudaDriver};
@@ -14,7 +14,7 @@
 //! }
 //! ```
 //!
-//! # What is done how
+//! # How each group is implemented
 //!
 //! ```text
 //!   plain, managed memory   cuMemAlloc, cuMemAllocManaged; giving back waits for the device
@@ -28,17 +28,17 @@
 //!   host functions          threads of our own, which the stream waits for on the device
 //! ```
 //!
-//! * The device's primary context is retained once and kept. The calling thread's current context is
-//!   the same after every call as before it.
-//! * Every address and handle is looked up before the driver sees it. Memory of other libraries is
-//!   good for copies and fills where the driver knows it.
-//! * [`vendor`] is how `forebay-hip` lets this crate work with HIP's functions, which are CUDA's in other words.
-//! * [`sys`] has the driver's functions, structures and constants. Functions that not every driver
-//!   has are optional, and each is behind a bit of the device's capabilities.
-//! * `cuCtxSynchronize` is called where only a wait for the whole context covers the work: to wait for the process, and
-//!   to wait for the device after per-thread default streams were adopted or a stream of another library ended. Apart
-//!   from it, `cuMemFree` and `cuMemFreeHost` are the only calls that wait for the whole device; they are made where
-//!   memory got by their like is given back.
+//! * The device's primary context is retained once and kept. Every call leaves the calling thread's current context
+//!   unchanged.
+//! * Every address and handle is looked up before the driver sees it. Copies and fills accept other libraries' memory
+//!   if the driver knows it.
+//! * [`vendor`] lets `forebay-hip` use this crate with HIP's functions, which mirror CUDA's.
+//! * [`sys`] has the driver's functions, structures and constants. Functions that some drivers lack are optional, each
+//!   behind a bit of the device's capabilities.
+//! * `cuCtxSynchronize` is called only where nothing less covers the work: to wait for the process, and to wait for the
+//!   device after per-thread default streams were adopted or another library's stream ended. Apart from it, only
+//!   `cuMemFree` and `cuMemFreeHost` wait for the whole device; they free memory from the corresponding allocation
+//!   calls.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -1,4 +1,4 @@
-//! Memory that moves by itself.
+//! Managed memory.
 
 use core::ffi::c_int;
 

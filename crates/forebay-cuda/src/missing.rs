@@ -1,4 +1,4 @@
-//! Why there is no driver here.
+//! Why no driver is available.
 
 use core::fmt;
 
@@ -7,38 +7,38 @@ use forebay_hal::{Call, Error};
 use crate::sys::{Refusal, Symbol};
 use crate::vendor::Vendor;
 
-/// Why there is no driver to use. A value, never a panic: most machines have none.
+/// Why no driver can be used. A value, never a panic: most machines have no driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverMissing {
     /// None of the libraries could be loaded.
     Library {
-        /// Whose driver it would be.
+        /// The vendor of the driver.
         vendor: &'static Vendor,
-        /// What was tried, and what the system said of each.
+        /// The libraries tried, each with the system's error.
         tried: Vec<(String, String)>,
     },
-    /// A library was loaded, and lacks a function that no device can do without.
+    /// A library was loaded but lacks a required function.
     Function {
         /// The library.
         library: String,
         /// The function.
         symbol: &'static Symbol,
     },
-    /// The driver did not begin.
+    /// The driver failed to start.
     Start {
-        /// Whose driver it is.
+        /// The vendor of the driver.
         vendor: &'static Vendor,
         /// The library.
         library: String,
-        /// What it answered, and to which call.
+        /// The failed call and its error code.
         refusal: Refusal,
     },
-    /// The process has loaded as many such libraries as it can.
+    /// The process has reached the limit of loaded libraries of this kind.
     TooMany {
-        /// Whose drivers they are.
+        /// The vendor of the drivers.
         vendor: &'static Vendor,
-        /// How many it can load.
+        /// The limit.
         limit: usize,
     },
 }

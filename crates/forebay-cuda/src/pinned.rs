@@ -1,4 +1,4 @@
-//! Host memory that stays in place.
+//! Pinned host memory.
 
 use std::sync::Arc;
 

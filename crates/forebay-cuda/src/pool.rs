@@ -1,5 +1,5 @@
-//! The driver's own pool, for programs that allocate by `cudaMallocAsync` and stay with it: how much
-//! it keeps, when it gives memory out again, and how it stands.
+//! Tunes the driver's own pool, for programs that keep using `cudaMallocAsync`: how much it retains, when it reuses
+//! memory, and its statistics.
 //!
 //! forebay's own pool uses none of this.
 
@@ -13,7 +13,7 @@ use crate::refusal::{CallInfo, words};
 use crate::sys::values::{attribute, memory_pool};
 use crate::sys::{RawMemoryPool, Refusal, Table};
 
-/// How the driver's default pool of a device is to be. What is not said stays as it is.
+/// Settings for the driver's default pool of a device. Unset ones stay unchanged.
 ///
 /// ```
 /// use forebay_core::Bytes;
@@ -36,32 +36,32 @@ pub struct PoolTuning {
 }
 
 impl PoolTuning {
-    /// Nothing is changed.
+    /// Changes nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How much the pool keeps of what is free when a stream, event or context is waited for. The
-    /// driver's default is none: all goes back to the system at every wait, and comes from there again.
+    /// Sets how much free memory the pool keeps when a stream, event or context is synchronised. The driver's default
+    /// is none: all goes back to the system at every synchronisation, and is allocated again afterwards.
     pub fn release_threshold(mut self, keep: Bytes) -> Self {
         self.release_threshold = Some(keep);
         self
     }
 
-    /// Whether what one stream freed serves another that waits for an event after the free.
+    /// Whether a stream may reuse memory that another stream freed, if it waits for an event after the free.
     pub fn follow_events(mut self, follow: bool) -> Self {
         self.follow_events = Some(follow);
         self
     }
 
-    /// Whether what one stream freed serves another once the free was seen to have run. Where memory
-    /// lies is then a matter of timing.
+    /// Whether a stream may reuse memory that another stream freed, once the free was seen to have run. Addresses then
+    /// depend on timing.
     pub fn opportunistic(mut self, allow: bool) -> Self {
         self.opportunistic = Some(allow);
         self
     }
 
-    /// Whether the driver may make a stream wait for another to use what that freed.
+    /// Whether the driver may make a stream wait for another to reuse what it freed.
     pub fn internal_dependencies(mut self, allow: bool) -> Self {
         self.internal_dependencies = Some(allow);
         self
@@ -84,19 +84,19 @@ impl PoolTuning {
     }
 }
 
-/// How the driver's default pool of a device stands.
+/// The state of the driver's default pool of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DefaultPool {
-    /// What the program uses of it.
+    /// The bytes that the program uses.
     pub used: Bytes,
-    /// The most that was ever used at once, since that was last reset.
+    /// The peak of `used` since its last reset.
     pub used_high: Bytes,
-    /// What it holds of the system's memory.
+    /// The bytes that the pool holds.
     pub reserved: Bytes,
-    /// The most that it ever held, since that was last reset.
+    /// The peak of `reserved` since its last reset.
     pub reserved_high: Bytes,
-    /// What it keeps of that when something is waited for.
+    /// The bytes it keeps at a synchronisation.
     pub release_threshold: Bytes,
     /// See [`PoolTuning::follow_events`].
     pub follow_events: bool,
@@ -208,13 +208,13 @@ fn refused(device: &CudaDevice, refusal: Refusal, argument: &'static str) -> Err
     device.refused(Call::MemoryInfo, refusal, &asked)
 }
 
-/// How the driver's default pool of `device` stands.
+/// Reads the state of the driver's default pool of `device`.
 pub fn default_pool(device: &CudaDevice) -> Result<DefaultPool> {
     Handle::of(device)?.stand()
 }
 
-/// Changes the driver's default pool of `device`, the one that `cudaMallocAsync` takes from, for the
-/// whole process; gives how it stands then. A call that fails has changed nothing.
+/// Changes the driver's default pool of `device`, which serves `cudaMallocAsync`, for the whole process, and returns
+/// its new state. A call that fails changes nothing.
 pub fn tune_default_pool(device: &CudaDevice, tuning: PoolTuning) -> Result<DefaultPool> {
     let pool = Handle::of(device)?;
     let mut before = Vec::new();
@@ -235,7 +235,7 @@ pub fn tune_default_pool(device: &CudaDevice, tuning: PoolTuning) -> Result<Defa
     pool.stand()
 }
 
-/// Sets the most that was used and held of the driver's default pool to what is now.
+/// Resets the peaks of the driver's default pool to the current figures.
 pub fn reset_default_pool_peaks(device: &CudaDevice) -> Result<()> {
     let pool = Handle::of(device)?;
     // The driver takes no value but 0 here, and it means that.
@@ -243,8 +243,8 @@ pub fn reset_default_pool_peaks(device: &CudaDevice) -> Result<()> {
     pool.set(memory_pool::RESERVED_HIGH, Value::Bytes(0))
 }
 
-/// Gives back to the system what is free in the driver's default pool, down to `keep` bytes held.
-/// Waits for nothing: what work may still use stays.
+/// Returns free memory of the driver's default pool to the system, until it holds `keep` bytes. Does not wait: memory
+/// that work may still use stays.
 pub fn trim_default_pool(device: &CudaDevice, keep: Bytes) -> Result<()> {
     let pool = Handle::of(device)?;
     // SAFETY: a device's default pool lives as long as the driver.

@@ -1,4 +1,4 @@
-//! Pieces of copies that the host makes.
+//! Pieces of copies that the host makes itself.
 
 use forebay_core::transfer::Piece;
 

@@ -1,4 +1,4 @@
-//! Pages that leave the process, as the driver's own descriptors.
+//! Pages shared with other processes, as the driver's own descriptors.
 
 use core::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

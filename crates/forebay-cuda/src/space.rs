@@ -1,6 +1,6 @@
 //! The address book of a device, and what the device attaches to its entries.
 //!
-//! The lock over it is held for a moment only: never across a call of the driver.
+//! Its lock is held briefly, and never across a call of the driver.
 
 use std::sync::Arc;
 

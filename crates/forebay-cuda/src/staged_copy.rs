@@ -1,8 +1,8 @@
-//! Copies between pageable host memory and the device, by way of pinned memory.
+//! Copies between pageable host memory and the device through pinned memory.
 //!
-//! A piece of such a copy is a host task, which copies between the caller's memory and a staging buffer, and a copy of the
-//! driver's between that and the device. On one stream they take turns. So a large copy is spread over side streams, each
-//! with a staging buffer of its own: while one is filled by a thread, others are filled or sent.
+//! Each piece of such a copy is a host task, which copies between the caller's memory and a staging buffer, and a
+//! driver copy between the buffer and the device. On one stream they alternate. So a large copy is spread over side
+//! streams, each with its own staging buffer: while a thread fills one, others are filled or sent.
 //!
 //! ```text
 //!   stream    ... work ]──┬───────────────────────────────────────────────┬─[ work ...
@@ -10,9 +10,9 @@
 //!   side 1                └─[ fill 1 ][ send 1 ][ fill 3 ][ send 3 ] ... ─┘
 //! ```
 //!
-//! The side streams begin where the stream is when the copy is enqueued, and later work of the stream waits for them: all of
-//! it on the device, so the copy has its place in the stream's order, and the caller waits for nothing. Side streams keep
-//! their staging buffers: 16 MiB of pinned memory where one copy is under way at a time, 64 MiB at most.
+//! The side streams begin where the stream is when the copy is enqueued, and later work of the stream waits for them.
+//! All waits happen on the device, so the copy keeps its place in the stream's order and the caller does not wait. Side
+//! streams keep their staging buffers: 16 MiB of pinned memory with one copy in flight at a time, 64 MiB at most.
 
 use std::sync::{Mutex, OnceLock};
 

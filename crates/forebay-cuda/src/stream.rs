@@ -1,4 +1,4 @@
-//! Pooled streams: a destroyed stream goes back to a list, and lives on in the driver.
+//! Pooled streams: destroying a stream returns it to a list; the driver keeps it.
 //!
 //! Destroying a stream while other threads call the driver is a known way to crash it, and creating one
 //! takes milliseconds. So a stream created here is never destroyed in the driver. It is reused once its work

@@ -1,9 +1,8 @@
 //! Host tasks in stream order.
 //!
-//! The driver can call host functions itself, but it does so one after another for all streams: one that
-//! blocks holds back all others, which the contract forbids. So the driver's callback only passes the task
-//! to a thread of ours, and the stream waits for a word in memory that the thread writes when the task is
-//! done:
+//! The driver can call host functions itself, but runs them one after another for all streams: one that blocks holds
+//! back all others, which the contract forbids. So the driver's callback only passes the task to a thread of ours, and
+//! the stream waits for a word in memory that the thread writes when the task is done:
 //!
 //! ```text
 //!   stream     ... work ][ call: hand over ][ wait: word >= 7 ][ work ...

@@ -1,4 +1,4 @@
-//! What differs between vendors whose drivers are called alike.
+//! The differences between vendors whose drivers share one interface.
 //!
 //! HIP copies CUDA's interface almost function by function, so one implementation serves both: `forebay-hip` fills
 //! CUDA's [`Table`] with HIP's functions, and a [`Vendor`] says how to load them and what errors call things.
@@ -15,54 +15,54 @@ use crate::sys::{CUDA, Code, Interface, Table};
 /// Finds a function that a library exports.
 pub type Find<'a> = &'a dyn Fn(&str) -> Option<NonNull<c_void>>;
 
-/// What loading a library gives: the table, and the version of the interface as `cuDriverGetVersion` counts.
+/// The result of loading a library: the table, and the interface version as `cuDriverGetVersion` counts.
 pub type Loaded = Result<(Table, c_int), DriverMissing>;
 
-/// A vendor's driver: how it is found and loaded, and what its errors say.
+/// A vendor's driver: how to find and load it, and the words for its errors.
 pub struct Vendor {
     /// The kind of its devices.
     pub kind: DeviceKind,
     /// Its interface.
     pub interface: &'static Interface,
-    /// Names of its library, in the order in which they are tried.
+    /// Names of its library, in the order to try.
     pub libraries: &'static [&'static str],
     /// The environment variable that names another library.
     pub variable: &'static str,
-    /// What to do where there is no library, as in "install NVIDIA's driver".
+    /// What to do if the library is missing, as in "install NVIDIA's driver".
     pub install: &'static str,
-    /// What a device without a name is called.
+    /// The name for a device without one.
     pub unnamed: &'static str,
-    /// The file in which the kernel's module states its version.
+    /// The file with the version of the kernel module.
     pub module_version: &'static str,
-    /// How many mappings one call unmaps.
+    /// The number of mappings that one call unmaps.
     pub unmaps: Unmaps,
-    /// How rows get to the host's memory.
+    /// How rows are copied to host memory.
     pub rows_to_host: RowsToHost,
-    /// What helps where the driver does not start with a code.
+    /// The remedy when the driver fails to start with a code.
     pub cure: fn(Code) -> &'static str,
     /// Fills the table from the library of this name and starts the driver.
     ///
-    /// Its caller promises that each address which `find` gives is that of the vendor's function by this name, for the rest
-    /// of the process.
+    /// The caller promises that each address that `find` returns is that of the vendor's function with this name, for
+    /// the rest of the process.
     pub load: unsafe fn(&str, Find<'_>) -> Loaded,
 }
 
 /// How many mappings one call of the driver unmaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmaps {
-    /// All that lie side by side.
+    /// All adjacent mappings.
     All,
-    /// One, whole.
+    /// One whole mapping.
     One,
 }
 
-/// How rows of the device's memory get to the host's without the caller waiting for them.
+/// How rows are copied from device to host memory without making the caller wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowsToHost {
-    /// By one call of the driver for all of them.
+    /// With one driver call for all rows.
     AtOnce,
-    /// By one call for each: the driver makes the caller of a call for all wait for the stream. Many rows are therefore
-    /// gathered on the device first, and go to the host in one piece.
+    /// With one call for each row, because the driver makes the caller of a call for all rows wait for the stream. Many
+    /// rows are therefore gathered on the device first, and copied to the host in one piece.
     OneByOne,
 }
 

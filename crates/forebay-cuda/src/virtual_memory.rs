@@ -1,7 +1,7 @@
-//! Addresses apart from the memory behind them.
+//! Virtual memory.
 //!
-//! None of these calls waits for work under way. They are made one at a time, under a lock of their
-//! own, so that the books and the driver agree; the lock of the books is free meanwhile.
+//! None of these calls waits for running work. They are made one at a time, under a separate lock, so that the tables
+//! and the driver agree; the tables' lock is free meanwhile.
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
 use forebay_hal::address_book::{Mapping, MemoryKind, Region};

@@ -4,14 +4,14 @@ use core::fmt;
 
 use cudarc::driver::DriverError;
 
-/// What a call gives.
+/// The result of a call.
 pub type Result<T> = core::result::Result<T, Error>;
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The context of cudarc's is not the primary one of its device.
+    /// cudarc's context is not the primary one of its device.
     NotPrimary {
         /// The number of the device.
         ordinal: usize,
@@ -23,7 +23,7 @@ pub enum Error {
         /// forebay's.
         forebay: u64,
     },
-    /// The allocator is one of another device object, which does not know the stream.
+    /// The allocator belongs to another device object, which does not know the stream.
     OtherDevice {
         /// The allocator's device.
         allocator: String,
@@ -32,13 +32,13 @@ pub enum Error {
     },
     /// The slice would belong to a per-thread default stream.
     PerThreadStream,
-    /// The memory of the slice is not forebay's.
+    /// The slice's memory is not forebay's.
     NotFromAPool,
-    /// The memory of the slice is not cudarc's.
+    /// The slice's memory is not cudarc's.
     NotFromCudarc,
-    /// forebay refused.
+    /// forebay returned an error.
     Forebay(forebay::Error),
-    /// The driver refused a call of cudarc's.
+    /// The driver refused a call by cudarc.
     Driver(DriverError),
 }
 

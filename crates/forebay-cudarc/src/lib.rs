@@ -1,12 +1,12 @@
-//! forebay for programs that use [cudarc].
+//! Uses forebay in programs based on [cudarc].
 //!
 //! cudarc and forebay both work in the GPU's primary context, so addresses and streams of one are valid in the other.
 //! This crate makes that safe:
 //!
 //! * [`device`] is the forebay device of a [`CudaContext`], for a [`Pool`](forebay::Pool).
 //! * [`AdoptedStream`] is a [`CudaStream`](cudarc::driver::CudaStream) that forebay may use. It keeps the stream alive.
-//! * [`Slice`] is memory of a pool, or a [`CudaSlice`](cudarc::driver::CudaSlice), as an argument of kernels and of every
-//!   function that takes a `DevicePtr`.
+//! * [`Slice`] is a pool's memory, or a [`CudaSlice`](cudarc::driver::CudaSlice), as an argument for kernels and for
+//!   every function that takes a `DevicePtr`.
 //!
 //! ```no_run
 //! use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
@@ -35,19 +35,19 @@
 //! A slice belongs to a stream, and its block is freed in the order of that stream. Before that, the stream waits on the
 //! device for all other work that used the slice:
 //!
-//! * Functions that take a `DevicePtr` or `DevicePtrMut`, such as cudarc's copies: for each of them, on any stream.
-//! * Kernels: for those that cudarc tracks. It does so where a context has more than one stream and its event tracking is
-//!   on, and it remembers **one** read and one write of a slice: of two streams that read it, the later. Note further
-//!   streams with [`Slice::used_on`]. That is part of what you promise where you call the unsafe `launch`.
+//! * Functions that take a `DevicePtr` or `DevicePtrMut`, such as cudarc's copies: all of them, on any stream.
+//! * Kernels: those that cudarc tracks. It tracks kernels if the context has more than one stream and event tracking is
+//!   on, and remembers **one** read and one write of a slice: if two streams read it, only the later read. Note further
+//!   streams with [`Slice::used_on`]. That is part of what you promise when you call the unsafe `launch`.
 //!
-//! The host waits only in two cases: a copy on the per-thread default stream, or on a borrowed stream while the context
-//! has no stream of its own besides the default one, is waited for when it is enqueued; and where the driver refuses to
-//! record an event, the drop waits for the context. If that fails too, the block stays allocated.
+//! The host waits only in two cases. A copy on the per-thread default stream, or on a borrowed stream while the context
+//! has no stream of its own besides the default one, is waited for when it is enqueued. And if the driver refuses to
+//! record an event, the drop waits for the context; if that fails too, the block stays allocated.
 //!
 //! # Versions of CUDA
 //!
-//! cudarc is built for one version of CUDA, which the features of your program's dependency on cudarc choose. This crate
-//! chooses none. Without a choice of yours it is the version of `nvcc`, or the newest that cudarc knows.
+//! cudarc is built for one version of CUDA, which the features of your program's cudarc dependency choose. This crate
+//! chooses none. By default it is the version of `nvcc`, or the newest that cudarc knows.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -67,8 +67,8 @@ pub use self::slice::Slice;
 pub use self::stream::AdoptedStream;
 pub use self::view::{View, ViewMut};
 
-/// The forebay device of a context of cudarc's: the one that the whole process shares
-/// ([`CudaDevice::shared`]), so that all who ask know the same streams.
+/// Returns the forebay device for a cudarc context: the one that the whole process shares ([`CudaDevice::shared`]), so
+/// that all callers know the same streams.
 ///
 /// Fails for a context that is not the GPU's primary one ([`CudaContext::new`] retains that), and if the two libraries
 /// have loaded different drivers.

@@ -1,4 +1,4 @@
-//! Memory of forebay's or of cudarc's, as cudarc takes it.
+//! Memory from forebay or cudarc, in cudarc's terms.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -16,13 +16,13 @@ use forebay::{Address, Allocate, DeviceArray, OwnedBlock, Pool};
 use crate::uses::{Uses, is_per_thread};
 use crate::{AdoptedStream, Error, Refused, View, ViewMut};
 
-/// Elements on a GPU, for kernels of cudarc's and for all functions that take a `DevicePtr`.
+/// Elements on a GPU, for cudarc's kernels and all functions that take a `DevicePtr`.
 ///
-/// The memory is a block of a pool ([`from_array`](Self::from_array), [`AdoptedStream::slice`]), which the drop frees in
-/// the order of the slice's stream; or a slice of cudarc's ([`from_cuda`](Self::from_cuda)), which the driver frees then
-/// as it would have. The [crate's documentation](crate) says what that order covers.
+/// The memory is either a pool's block ([`from_array`](Self::from_array), [`AdoptedStream::slice`]), which the drop
+/// frees in the order of the slice's stream, or a cudarc slice ([`from_cuda`](Self::from_cuda)), which the driver then
+/// frees as usual. The [crate's documentation](crate) says what that order covers.
 ///
-/// There is no way to a `&mut CudaSlice`: who swaps that for another makes the driver free memory of the pool.
+/// It never lends a `&mut CudaSlice`: swapping that for another would make the driver free the pool's memory.
 ///
 /// ```compile_fail,E0596
 /// # fn swap(slice: &mut forebay_cudarc::Slice<f32>, other: &mut cudarc::driver::CudaSlice<f32>) {
@@ -38,7 +38,7 @@ use crate::{AdoptedStream, Error, Refused, View, ViewMut};
 /// # }
 /// ```
 ///
-/// It cannot be dropped, nor given back, while a kernel's arguments have it:
+/// It cannot be dropped or converted while a kernel's arguments borrow it:
 ///
 /// ```compile_fail,E0505
 /// # use cudarc::driver::{CudaFunction, PushKernelArg};
@@ -63,15 +63,15 @@ enum Memory<A: Allocate> {
     Pool { block: OwnedBlock<A>, _stream: Arc<AdoptedStream> },
     /// The driver, when cudarc's slice is dropped.
     Cudarc,
-    /// Somebody who took it.
+    /// The caller, who took it.
     Gone,
 }
 
 impl<T, A: Allocate> Slice<T, A> {
-    /// Makes a slice of an array, without copying. It belongs to `stream`, which waits on the device for the array's
-    /// stream if that is another one.
+    /// Converts an array to a slice without copying. The slice belongs to `stream`, which waits on the device for the
+    /// array's stream if that is a different one.
     ///
-    /// Fails, and returns the array, if its device is not the one that adopted the stream, or if that is a per-thread
+    /// Fails and returns the array if another device object adopted the stream, or if the stream is a per-thread
     /// default stream.
     ///
     /// # Panics
@@ -102,8 +102,7 @@ impl<T, A: Allocate> Slice<T, A> {
         Ok(Self { inner: ManuallyDrop::new(inner), uses: Uses::new(context), memory })
     }
 
-    /// Makes a slice of cudarc's slice, without copying. Fails, and returns it, if it belongs to a per-thread default
-    /// stream.
+    /// Converts cudarc's slice without copying. Fails and returns it if it belongs to a per-thread default stream.
     pub fn from_cuda(slice: CudaSlice<T>) -> Result<Self, Refused<CudaSlice<T>>> {
         if is_per_thread(slice.stream()) {
             return Err(Refused::new(slice, Error::PerThreadStream));
@@ -112,8 +111,8 @@ impl<T, A: Allocate> Slice<T, A> {
         Ok(Self { inner: ManuallyDrop::new(slice), uses, memory: Memory::Cudarc })
     }
 
-    /// Returns the slice of cudarc's, whose stream then waits on the device for all work that used it. Fails, and returns
-    /// this slice, if the memory is a pool's.
+    /// Returns cudarc's slice, whose stream then waits on the device for all work that used it. Fails and returns this
+    /// slice if a pool owns the memory.
     pub fn into_cuda(mut self) -> Result<CudaSlice<T>, Refused<Self>> {
         if !matches!(self.memory, Memory::Cudarc) {
             return Err(Refused::new(self, Error::NotFromCudarc));
@@ -126,8 +125,8 @@ impl<T, A: Allocate> Slice<T, A> {
         Ok(unsafe { ManuallyDrop::take(&mut self.inner) })
     }
 
-    /// Returns the block, which belongs to the slice's stream; that waits on the device for all work that used it. Fails,
-    /// and returns this slice, if the memory is cudarc's.
+    /// Returns the block, which belongs to the slice's stream; that stream waits on the device for all work that used
+    /// it. Fails and returns this slice if cudarc owns the memory.
     pub fn into_block(mut self) -> Result<OwnedBlock<A>, Refused<Self>> {
         if !matches!(self.memory, Memory::Pool { .. }) {
             return Err(Refused::new(self, Error::NotFromAPool));
@@ -167,12 +166,12 @@ impl<T, A: Allocate> Slice<T, A> {
         self.inner.len()
     }
 
-    /// Whether there are none.
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.inner.is_empty()
     }
 
-    /// The block, if the memory is a pool's.
+    /// The block, if a pool owns the memory.
     pub fn block(&self) -> Option<&OwnedBlock<A>> {
         match &self.memory {
             Memory::Pool { block, .. } => Some(block),
@@ -180,19 +179,19 @@ impl<T, A: Allocate> Slice<T, A> {
         }
     }
 
-    /// A part, to be read; `None` if it reaches past the last element.
+    /// A part, for reading; `None` if it reaches past the last element.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<View<'_, T>> {
         let range = numbers(&range, self.len())?;
         Some(View { view: self.inner.try_slice(range)?, uses: &self.uses })
     }
 
-    /// A part, to be written; `None` if it reaches past the last element.
+    /// A part, for writing; `None` if it reaches past the last element.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Option<ViewMut<'_, T>> {
         let range = numbers(&range, self.len())?;
         Some(ViewMut { view: self.inner.try_slice_mut(range)?, uses: &self.uses })
     }
 
-    /// cudarc's slice, for functions that take nothing else.
+    /// cudarc's slice, for functions that accept nothing else.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! Streams of cudarc's that forebay may use.
+//! cudarc streams that forebay may use.
 
 use core::fmt;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use forebay::{Allocate, CudaDevice, DeviceArray, Stream, StreamHandle};
 
 use crate::{Error, Result, Slice};
 
-/// A stream of cudarc's, adopted by a forebay device.
+/// A cudarc stream, adopted by a forebay device.
 ///
-/// cudarc destroys a stream with its last `Arc`. This value holds one, and is the last to let go: when it is dropped, the
+/// cudarc destroys a stream with its last `Arc`. This value holds one and is the last to release it: on drop, the
 /// device and all its pools forget the stream first. Every [`Slice`] of the stream holds this value in turn, so keep it
 /// only as long as you allocate.
 ///
@@ -27,7 +27,7 @@ impl AdoptedStream {
     /// Adopts `stream`. The default stream becomes [`StreamHandle::DEFAULT`], `per_thread_stream()`
     /// [`StreamHandle::PER_THREAD`].
     ///
-    /// Fails if the stream belongs to another context than the device's.
+    /// Fails if the stream belongs to a context other than the device's.
     pub fn new(device: &Arc<CudaDevice>, stream: &Arc<CudaStream>) -> Result<Arc<Self>> {
         same_context(device, stream.context())?;
         let cuda = Arc::clone(stream);
@@ -37,7 +37,7 @@ impl AdoptedStream {
         Ok(Arc::new(Self { stream, cuda }))
     }
 
-    /// The handle for calls of forebay's.
+    /// The handle for calls to forebay.
     pub fn handle(&self) -> StreamHandle {
         self.stream.handle()
     }

@@ -1,7 +1,7 @@
-//! Which work uses a slice: what its stream waits for before the memory is freed, and others before they write.
+//! The work that uses a slice: what its stream waits for before the memory is freed, and others before they write.
 //!
-//! cudarc keeps two events with a slice: its latest write and its latest read. The latest is too few where several streams
-//! read, so reads have events here: one for each stream, in a list that only grows while the slice is shared.
+//! cudarc keeps two events for each slice: its latest write and its latest read. One read is too few if several streams
+//! read, so each reading stream has an event here, in a list that only grows while the slice is shared.
 //!
 //! ```text
 //!   write   stream waits for: cudarc's read and write, every event here    then records: cudarc's write

@@ -10,14 +10,14 @@ use cudarc::driver::{
 
 use crate::uses::Uses;
 
-/// A part of a [`Slice`](crate::Slice), to be read.
+/// A part of a [`Slice`](crate::Slice), for reading.
 #[derive(Debug)]
 pub struct View<'a, T> {
     pub(crate) view: CudaView<'a, T>,
     pub(crate) uses: &'a Uses,
 }
 
-/// A part of a [`Slice`](crate::Slice), to be written.
+/// A part of a [`Slice`](crate::Slice), for writing.
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
     pub(crate) view: CudaViewMut<'a, T>,

@@ -1,14 +1,14 @@
-//! What is at an address: the one table from which every device answers that.
+//! The table that tells every device what lies at an address.
 //!
 //! ```text
 //!   entries    start ─> [plain]   [region: mapping, mapping, ...]   [pinned]  [managed]  [registered]
 //!   pages      handle ─> size, how often it is mapped, whether it was released
 //! ```
 //!
-//! Drivers trust what they are given; the contract does not. So a device looks up every address and handle here before
-//! its driver sees it. A lookup takes logarithmic time in the number of entries, and in that of the region's mappings.
+//! Drivers trust their arguments, which the contract forbids. So a device looks up every address and handle here before
+//! its driver sees it. Lookups take time logarithmic in the number of entries and of the region's mappings.
 //!
-//! The book has no lock and calls no driver: a device guards it, and enters a change after its driver has made it.
+//! The book has no lock and calls no driver: the device guards it, and records a change once its driver has made it.
 
 mod entry;
 mod span_map;
@@ -39,7 +39,7 @@ impl<T, R, P, M> Default for AddressBook<T, R, P, M> {
     }
 }
 
-/// A region and mappings in it; or the address that has no such mapping.
+/// A region and some of its mappings, or the first address without one.
 pub type Whole<'a, R, M> = core::result::Result<(&'a Region<R, M>, Vec<&'a Mapping<M>>), Address>;
 
 /// Lookups.
@@ -49,7 +49,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         self.entries.at(address)
     }
 
-    /// As [`find`](Self::find), for many addresses in few entries: `near` is the entry found last.
+    /// Like [`find`](Self::find), for many addresses in few entries: `near` is the entry found last.
     pub fn find_near<'a>(
         &'a self,
         near: &mut Option<&'a Entry<T, R, M>>,
@@ -66,7 +66,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         self.entries.overlapping(span).next_back()
     }
 
-    /// The memory that contains `address`; `None` also in a region.
+    /// The memory that contains `address`; `None` inside a region.
     pub fn memory_at(&self, address: Address) -> Option<&MemoryEntry<T>> {
         self.find(address)?.memory()
     }
@@ -97,7 +97,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         self.find(address)?.region()
     }
 
-    /// The mappings that cover `span` exactly, side by side, and their region; or the first address where they do not.
+    /// The adjacent mappings that cover `span` exactly, and their region; or the first address where they do not.
     pub fn whole_mappings(&self, span: Span) -> Whole<'_, R, M> {
         let region = self.region_at(span.start()).ok_or(span.start())?;
         let (mut found, mut next) = (Vec::new(), span.start());
@@ -131,9 +131,9 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
     }
 }
 
-/// Answers in the contract's terms, and in words.
+/// Answers in the contract's terms and in error messages.
 impl<T, R, P, M> AddressBook<T, R, P, M> {
-    /// What kind of memory is at `address`.
+    /// The kind of memory at `address`.
     pub fn classify(&self, address: Address) -> Option<PointerClass> {
         let (kind, span) = match self.find(address)? {
             Entry::Memory(memory) => (memory.kind.class(), memory.span),
@@ -146,7 +146,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         Some(PointerClass { kind, span })
     }
 
-    /// What is at `address`, for errors.
+    /// Describes what is at `address`, for errors.
     pub fn describe(&self, address: Address) -> String {
         let Some(entry) = self.find(address) else {
             return "where this device has no memory".to_owned();
@@ -174,7 +174,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         self.find(span.start()).ok_or(unknown)?.check(span, need)
     }
 
-    /// As [`check`](Self::check), for devices that use pinned memory only if it was asked to be mapped.
+    /// Like [`check`](Self::check), for devices that use pinned memory only if it was requested as mapped.
     pub fn check_mapped(&self, span: Span, need: Access) -> core::result::Result<(), Unusable> {
         match self.memory_at(span.start()) {
             Some(memory) if memory.is_host() && !memory.is_mapped_host() => {
@@ -184,12 +184,12 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         }
     }
 
-    /// Why `span` may not be used, for errors.
+    /// Explains why `span` may not be used, for errors.
     pub fn explain(&self, span: Span, Unusable { at, why }: Unusable) -> String {
         format!("{span}, of which {at} is {}{}", self.describe(at), why.suffix())
     }
 
-    /// Refuses a span that is not inside one managed allocation.
+    /// Returns an error unless `span` lies inside one managed allocation.
     pub fn check_managed(&self, call: Call, span: Span) -> Result<()> {
         if self.memory_of(span).is_some_and(|memory| memory.kind == MemoryKind::Managed) {
             return Ok(());
@@ -198,7 +198,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         Err(invalid(call, "span", given, "a span inside one managed allocation"))
     }
 
-    /// The error of a call that takes the first address of `what`, and got another.
+    /// The error for a call that expects the first address of `what` and got another.
     pub fn not_first(
         &self,
         call: Call,
@@ -214,17 +214,17 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
 
 /// Changes.
 impl<T, R, P, M> AddressBook<T, R, P, M> {
-    /// Enters memory or a region. Its addresses are the driver's choice, or [nothing overlaps](Self::overlapping) them.
+    /// Inserts memory or a region. The driver chose its addresses, or nothing overlaps them.
     pub fn insert(&mut self, entry: Entry<T, R, M>) {
         self.entries.insert(entry);
     }
 
-    /// Takes out the entry that starts at `start`, whatever it is.
+    /// Removes the entry that starts at `start`, whatever its kind.
     pub fn take(&mut self, start: Address) -> Option<Entry<T, R, M>> {
         self.entries.remove(start)
     }
 
-    /// Takes out the memory of this kind that starts at `start`.
+    /// Removes the memory of this kind that starts at `start`.
     pub fn take_memory(&mut self, start: Address, kind: MemoryKind) -> Option<MemoryEntry<T>> {
         self.memory_at(start)
             .filter(|memory| memory.span.start() == start && memory.kind == kind)?;
@@ -234,7 +234,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         }
     }
 
-    /// As [`take_memory`](Self::take_memory), with the error of another address.
+    /// Like [`take_memory`](Self::take_memory), but returns an error for any other address.
     pub fn remove_memory(
         &mut self,
         call: Call,
@@ -246,7 +246,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         memory.ok_or_else(|| self.not_first(call, argument, start, kind.name()))
     }
 
-    /// Takes out the region that starts at `start`.
+    /// Removes the region that starts at `start`.
     pub fn take_region(&mut self, start: Address) -> Option<Region<R, M>> {
         self.region_at(start).filter(|region| region.span.start() == start)?;
         match self.take(start)? {
@@ -255,18 +255,18 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         }
     }
 
-    /// Enters a page under a new handle.
+    /// Inserts a page under a new handle.
     pub fn insert_page(&mut self, handle: PageHandle, page: Page<P>) {
         self.pages.insert(handle, page);
     }
 
-    /// Ends a page's handle. Gives the page if it is mapped nowhere; else it goes with its last mapping.
+    /// Ends a page's handle. Returns the page if it is mapped nowhere; otherwise the page goes with its last mapping.
     pub fn release_page(&mut self, handle: PageHandle) -> Option<Page<P>> {
         self.pages.get_mut(&handle)?.open = false;
         self.take_dead(handle)
     }
 
-    /// Enters a mapping of a page, without access, in the region that contains `span`.
+    /// Inserts a mapping of a page, without access, in the region that contains `span`.
     pub fn map(&mut self, span: Span, handle: PageHandle, owner: M) {
         if let Some(Entry::Region(region)) = self.entries.at_mut(span.start())
             && let Some(page) = self.pages.get_mut(&handle)
@@ -284,7 +284,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         }
     }
 
-    /// Takes out the mappings in `span`. Gives them, and the pages that went with their last mapping.
+    /// Removes the mappings in `span`. Returns them, and the pages that lost their last mapping.
     pub fn unmap(&mut self, span: Span) -> (Vec<Mapping<M>>, Vec<Page<P>>) {
         let Some(Entry::Region(region)) = self.entries.at_mut(span.start()) else {
             return (Vec::new(), Vec::new());
@@ -302,7 +302,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         (gone, dead)
     }
 
-    /// Takes out a page that was released and is mapped nowhere.
+    /// Removes a page that was released and is mapped nowhere.
     fn take_dead(&mut self, handle: PageHandle) -> Option<Page<P>> {
         self.pages.get(&handle).filter(|page| !page.open && page.mappings == 0)?;
         self.pages.remove(&handle)

@@ -1,4 +1,4 @@
-//! The names of all calls: for errors, for counting, for faults on demand.
+//! The names of all calls, for errors, counters and injected faults.
 
 use core::fmt;
 
@@ -6,17 +6,17 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CallGroup {
-    /// What the device is and has.
+    /// The device's properties and memory figures.
     Info,
     /// Plain memory.
     Memory,
-    /// Host memory the device can reach on its own.
+    /// Host memory that the device can access directly.
     Pinned,
-    /// Memory that moves by itself.
+    /// Memory that migrates between host and device.
     Managed,
-    /// Addresses apart from the memory behind them.
+    /// Address ranges, separate from the memory mapped there.
     Virtual,
-    /// Orders of work, and points in them.
+    /// Streams and events.
     Streams,
     /// Copies and fills.
     Transfers,
@@ -40,7 +40,7 @@ macro_rules! calls {
         }
 
         impl Call {
-            /// Every call there is.
+            /// Every call.
             pub const ALL: &'static [Self] = &[$($(Self::$call,)+)+];
 
             /// The name of the method.
@@ -58,7 +58,7 @@ macro_rules! calls {
 
 calls! {
     Info:
-        /// Not a method of the traits: each kind of device is opened in its own way.
+        /// Not a trait method: each kind of device is opened in its own way.
         Open = "open", MemoryInfo = "memory_info", Classify = "classify";
     Memory: Allocate = "allocate", Free = "free";
     Pinned: AllocatePinned = "allocate_pinned", FreePinned = "free_pinned", Register = "register",
@@ -74,7 +74,7 @@ calls! {
         RecordEvent = "record_event", WaitEvent = "wait_event", QueryEvent = "query_event",
         SynchronizeEvent = "synchronize_event", Elapsed = "elapsed",
         AdoptStream = "adopt_stream", ForgetStream = "forget_stream",
-        /// No call of the contract: devices that can launch kernels name it so.
+        /// Not a call of the contract: devices that can launch kernels use this name for it.
         Launch = "launch";
     Transfers: Copy = "copy", Fill = "fill", Decompress = "decompress";
     Peers: CanReach = "can_reach", EnablePeer = "enable_peer", DisablePeer = "disable_peer",

@@ -1,15 +1,15 @@
-//! What a device can do, as bits.
+//! Device capabilities as a bit set.
 
 use core::fmt;
 
 bitflags::bitflags! {
     /// What a device can do beyond plain memory, streams, copies and fills.
     ///
-    /// A bit for a group is set exactly where the device gives that group
-    /// ([`Device::virtual_memory`](crate::Device::virtual_memory) and its like).
+    /// A group's bit is set if and only if the device provides that group
+    /// ([`Device::virtual_memory`](crate::Device::virtual_memory) and similar).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Capabilities: u32 {
-        /// Memory keeps what is written to it. A phantom device, for large replays, does not.
+        /// Memory keeps what is written to it. A phantom device, for large replays, discards it.
         const DATA = 1;
         /// The host may read and write device addresses directly.
         const HOST_VISIBLE = 1 << 1;
@@ -21,7 +21,7 @@ bitflags::bitflags! {
         const PINNED_MAPPED = 1 << 4;
         /// Pinned memory can be write-combined.
         const PINNED_WRITE_COMBINED = 1 << 5;
-        /// Existing host memory can be pinned where it lies.
+        /// Existing host memory can be pinned in place.
         const REGISTER = 1 << 6;
         /// [`ManagedMemory`](crate::ManagedMemory).
         const MANAGED = 1 << 7;
@@ -35,12 +35,12 @@ bitflags::bitflags! {
         const HOST_TASKS = 1 << 11;
         /// Events measure time.
         const TIMED_EVENTS = 1 << 12;
-        /// Pages larger than the processor's own were granted by the system.
+        /// The system granted pages larger than the processor's base page.
         const HUGE_PAGES = 1 << 13;
         /// [`ForeignStreams`](crate::ForeignStreams).
         const FOREIGN_STREAMS = 1 << 14;
-        /// Giving memory back never waits for work under way. CUDA's `cuMemFree` and its like do:
-        /// such a call must not be made while holding what a host function needs.
+        /// Freeing memory never waits for running work. CUDA's `cuMemFree` and similar calls do wait: do not make such
+        /// a call while holding anything that a host function needs.
         const PROMPT_FREE = 1 << 15;
         /// Each thread has a default stream of its own,
         /// [`StreamHandle::PER_THREAD`](crate::StreamHandle::PER_THREAD). Where the device has

@@ -1,4 +1,4 @@
-//! Checks of arguments that devices share, so that the same mistake gets the same words.
+//! Argument checks that devices share, so that the same mistake gets the same message.
 
 use core::fmt::Display;
 
@@ -6,7 +6,7 @@ use forebay_core::{Address, Bytes, Span};
 
 use crate::{Call, Error, Result};
 
-/// An [`Error::Invalid`] in the words of its parts.
+/// Builds an [`Error::Invalid`] from its parts.
 pub fn invalid(
     call: Call,
     argument: &'static str,
@@ -21,7 +21,7 @@ pub fn invalid(
     }
 }
 
-/// Refuses no bytes, for calls where that has no meaning.
+/// Returns an error for a size of 0 bytes, for calls where that is meaningless.
 pub fn nonzero(call: Call, argument: &'static str, size: Bytes) -> Result<Bytes> {
     if size.is_zero() {
         return Err(invalid(call, argument, "0 B", "1 byte or more"));
@@ -29,7 +29,7 @@ pub fn nonzero(call: Call, argument: &'static str, size: Bytes) -> Result<Bytes>
     Ok(size)
 }
 
-/// The span of `size` bytes at `address`, refused where it would pass the end of the addresses.
+/// The span of `size` bytes at `address`; an error if it would pass the end of the address space.
 pub fn valid_span(
     call: Call,
     argument: &'static str,

@@ -1,7 +1,7 @@
 //! `Debug` for errors.
 
-/// Implements `Debug` for an error so that it prints the message, and the structure as `{:#?}`: a `main` that returns
-/// an error prints it by `Debug`, and should tell its user what happened. Not part of the stable interface.
+/// Implements `Debug` for an error: `{:?}` prints the message and `{:#?}` the structure. A `main` that returns an error
+/// prints it with `Debug`, and should tell its user what happened. Not part of the stable interface.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! debug_as_message {

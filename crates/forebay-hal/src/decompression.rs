@@ -1,4 +1,4 @@
-//! LZ4 blocks that are decoded where they are.
+//! Decoding LZ4 blocks in the memory of the device.
 
 use forebay_core::transfer::{BlockStatus, Lz4Layout};
 use forebay_core::{Address, Alignment, Bytes, Span};
@@ -6,11 +6,11 @@ use lz4_flex::block::{DecompressError, decompress_into};
 
 use crate::{Call, Error, Result, StreamHandle, invalid, valid_span};
 
-/// LZ4 blocks in memory of a device, and where they are decoded to. Checked when it is made.
+/// LZ4 blocks in device memory and the destination they are decoded to. Checked on construction.
 ///
-/// Block `i` is decoded to the bytes from `i` times the size of a block on, the last one to the rest. It ends where entry `i`
-/// of the table says, counted from the first block's first byte, and begins where the one before it ends. A block that is as
-/// long as its data is the data itself.
+/// Block `i` is decoded to the bytes that start at `i` times the block size; the last block fills what remains. Table
+/// entry `i` holds the block's end, counted from the first byte of the first block, and a block begins where the
+/// previous one ends. A block that is as long as its data is stored uncompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lz4Blocks {
     data: Span,
@@ -22,9 +22,9 @@ pub struct Lz4Blocks {
 }
 
 impl Lz4Blocks {
-    /// The blocks in `data`, whose ends are the 64-bit numbers at `table`, decoded to `to` in blocks of `block` bytes. A
-    /// status of 32 bits for each is written from `statuses` on. Refuses sizes that [`Lz4Layout`] refuses, addresses that
-    /// are not aligned to the numbers there, and memory written that is also read.
+    /// Describes the blocks in `data`, whose ends are the 64-bit numbers at `table`, decoded to `to` in blocks of
+    /// `block` bytes. A 32-bit status for each goes to `statuses`. Rejects sizes that [`Lz4Layout`] rejects, addresses
+    /// not aligned to the numbers stored there, and output that overlaps input.
     pub fn new(
         data: Span,
         table: Address,
@@ -71,50 +71,50 @@ impl Lz4Blocks {
         self.data
     }
 
-    /// The table of where they end.
+    /// The table of block ends.
     pub const fn table(&self) -> Span {
         self.table
     }
 
-    /// Where they are decoded to.
+    /// The destination of the decoded data.
     pub const fn to(&self) -> Span {
         self.to
     }
 
-    /// The bytes of a block's data.
+    /// The decoded size of a block.
     pub const fn block(&self) -> u32 {
         self.block
     }
 
-    /// How many blocks.
+    /// The number of blocks.
     pub const fn count(&self) -> u32 {
         self.count
     }
 
-    /// Where their statuses are written.
+    /// The destination of the statuses.
     pub const fn statuses(&self) -> Span {
         self.statuses
     }
 }
 
-/// Decoding of LZ4 blocks in memory of the device, in stream order.
+/// Decodes LZ4 blocks in device memory, in stream order.
 ///
 /// # Safety
 ///
-/// An implementation promises, whatever bytes the blocks and their table are:
+/// An implementation promises, for any contents of the blocks and their table:
 ///
 /// * Only the blocks and their table are read, and only `to` and the statuses are written.
-/// * Each status is written: that of a block is 0 exactly if it was decoded to all of its data, and else the
-///   [number](BlockStatus::code) of what is wrong. Then the bytes of that block are not defined.
-/// * No blocks are a success, once the stream was found live.
+/// * Every status is written: 0 exactly if the block was decoded to all of its data, otherwise the
+///   [number](BlockStatus::code) of what is wrong. In that case the decoded bytes of the block are undefined.
+/// * An empty list of blocks succeeds, once the stream was found live.
 /// * Memory that is not this device's is refused with [`Error::Invalid`] where the device can tell when the call is made.
 pub unsafe trait Decompression {
-    /// Enqueues the decoding. Fails with [`Error::Unsupported`] if the device turns out to be unable to.
+    /// Enqueues the decoding. Fails with [`Error::Unsupported`] if the device turns out not to support it.
     ///
     /// # Safety
     ///
-    /// * All four spans are memory of the device, until the decoding is done, and nobody else writes what it reads or uses
-    ///   what it writes meanwhile.
+    /// * All four spans are memory of the device until the decoding is done. Meanwhile nothing else writes what it
+    ///   reads or accesses what it writes.
     unsafe fn decompress(&self, blocks: &Lz4Blocks, stream: StreamHandle) -> Result<()>;
 }
 
@@ -149,7 +149,7 @@ pub fn decode_lz4(block: &[u8], to: &mut [u8]) -> BlockStatus {
     }
 }
 
-/// Decodes blocks on the host as a device does: for devices that are the host.
+/// Decodes blocks on the host as a device would, for devices that are the host.
 pub fn decode_lz4_blocks(data: &[u8], table: &[u8], block: u32, to: &mut [u8]) -> Vec<BlockStatus> {
     let Ok(size) = usize::try_from(block) else { return Vec::new() };
     let mut begin = 0_usize;

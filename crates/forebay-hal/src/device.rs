@@ -31,7 +31,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// The name in commands and files.
+    /// The name used in commands and files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -56,13 +56,13 @@ impl fmt::Display for DeviceKind {
 pub struct Descriptor {
     /// The kind.
     pub kind: DeviceKind,
-    /// Which of its kind.
+    /// The index among devices of its kind.
     pub ordinal: DeviceOrdinal,
     /// The name the vendor or system gives it.
     pub name: String,
-    /// The version of the driver or system, for people.
+    /// The version of the driver or system, for display.
     pub driver: String,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Capabilities,
     /// The minimum alignment of its plain memory.
     pub alignment: Alignment,
@@ -73,7 +73,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// A descriptor without driver version and capabilities.
+    /// Creates a descriptor without driver version and capabilities.
     pub fn new(kind: DeviceKind, ordinal: DeviceOrdinal, name: impl Into<String>) -> Self {
         Self {
             kind,
@@ -87,40 +87,40 @@ impl Descriptor {
         }
     }
 
-    /// Whether the device was opened by the parent, before this process was forked. Then its threads and
-    /// driver do not exist here, and its locks may stay locked forever: only [`Device::descriptor`] may be
-    /// called, and dropping the device leaks it.
+    /// Whether the parent opened the device before this process was forked. In that case its threads and driver do not
+    /// exist here, and its locks may stay locked forever: only [`Device::descriptor`] may be called, and dropping the
+    /// device leaks it.
     pub fn is_inherited(&self) -> bool {
         self.birth.is_elsewhere()
     }
 
-    /// [`Error::Forked`] where the device [is inherited](Self::is_inherited). Takes no lock.
+    /// Returns [`Error::Forked`] if the device [is inherited](Self::is_inherited). Takes no lock.
     pub fn check_process(&self, call: Call) -> Result<()> {
         if self.is_inherited() { Err(Error::Forked { call }) } else { Ok(()) }
     }
 
-    /// The same with `driver`.
+    /// Sets the driver version.
     #[must_use]
     pub fn driver(mut self, driver: impl Into<String>) -> Self {
         self.driver = driver.into();
         self
     }
 
-    /// The same with `capabilities`.
+    /// Sets the capabilities.
     #[must_use]
     pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
         self.capabilities = capabilities;
         self
     }
 
-    /// The same with `alignment`.
+    /// Sets the minimum alignment.
     #[must_use]
     pub fn alignment(mut self, alignment: Alignment) -> Self {
         self.alignment = alignment;
         self
     }
 
-    /// The same with `is_processor`.
+    /// Sets whether it computes on the host's own processor.
     #[must_use]
     pub fn processor(mut self, is_processor: bool) -> Self {
         self.is_processor = is_processor;
@@ -150,12 +150,12 @@ pub struct MemoryInfo {
 }
 
 impl MemoryInfo {
-    /// What is in use, by this process or others.
+    /// The memory in use, by this or other processes.
     pub const fn used(self) -> Bytes {
         self.total.saturating_sub(self.free)
     }
 
-    /// The used part of the total in percent, 0 where there is no memory.
+    /// The used part of the total in percent; 0 if the total is 0.
     pub fn used_percent(self) -> f64 {
         if self.total.is_zero() {
             return 0.0;
@@ -189,19 +189,19 @@ pub struct PointerClass {
     pub span: Span,
 }
 
-/// Orders work: streams and events, copies and fills. Implemented for everything that has both groups.
+/// Orders work: streams and events, copies and fills. Implemented for every type with both groups.
 pub trait Queue: Streams + Transfers + Send + Sync + fmt::Debug {}
 
 impl<T: Streams + Transfers + Send + Sync + fmt::Debug + ?Sized> Queue for T {}
 
-/// Somewhere memory lives and work runs.
+/// A place where memory lives and work runs.
 ///
 /// # Safety
 ///
 /// An implementation promises, besides the rules in the [crate's documentation](crate):
 ///
 /// * Everything that the traits [`Memory`], [`Streams`], [`Transfers`] and its optional groups demand.
-/// * A group is present always or never, and exactly if its bit is in [`Descriptor::capabilities`].
+/// * A group is always present or always absent, matching its bit in [`Descriptor::capabilities`].
 /// * [`MemoryInfo::free`] plus [`MemoryInfo::held`] is never above [`MemoryInfo::total`].
 /// * In a forked child, a device that was opened before the fork takes no lock when it is dropped: it leaks
 ///   its resources. [`Descriptor::new`] records the process, and [`Descriptor::is_inherited`] compares it.
@@ -209,17 +209,17 @@ impl<T: Streams + Transfers + Send + Sync + fmt::Debug + ?Sized> Queue for T {}
 ///   kernels that were not waited for may or may not run: synchronise first if it matters, or if they use
 ///   host memory.
 pub unsafe trait Device: Memory + Queue {
-    /// What the device is.
+    /// The device's fixed properties.
     fn descriptor(&self) -> &Descriptor;
 
-    /// The memory figures. Not for hot paths: a driver takes microseconds for it.
+    /// The memory figures. Not for hot paths: a driver takes microseconds to answer.
     fn memory_info(&self) -> Result<MemoryInfo>;
 
     /// What the device knows about `address`; `None` for memory that is not its own.
     fn classify(&self, address: Address) -> Result<Option<PointerClass>>;
 
-    /// Whether the device copies to and from all of this host memory on its own, as far as it knows: memory that was
-    /// pinned or registered, with a driver by whichever library.
+    /// Whether the device can copy directly to and from all of this host memory, as far as it knows: memory that any
+    /// library pinned or registered with the driver.
     fn is_pinned(&self, span: Span) -> bool {
         let mut at = span.start();
         while at < span.end() {

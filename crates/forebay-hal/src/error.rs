@@ -6,7 +6,7 @@ use forebay_core::{Bytes, QuantityError};
 
 use crate::Call;
 
-/// What a device call gives.
+/// The result of a device call.
 pub type Result<T> = core::result::Result<T, Error>;
 
 /// Why a device call failed. Every variant names the call; its text gives the argument, what was expected
@@ -29,7 +29,7 @@ pub enum Error {
     Invalid {
         /// The call that failed.
         call: Call,
-        /// The argument, as the interface names it.
+        /// The argument's name in the interface.
         argument: &'static str,
         /// The value given.
         given: Box<str>,
@@ -57,7 +57,7 @@ pub enum Error {
         /// What is missing, and where it would come from.
         missing: Box<str>,
     },
-    /// It failed for a reason that may pass.
+    /// It failed for a reason that may be temporary.
     Transient {
         /// The call that failed.
         call: Call,
@@ -87,13 +87,13 @@ impl Error {
 
     /// Whether the same call, made again later with the same arguments, may succeed.
     ///
-    /// After [`Error::OutOfMemory`] it may once memory was freed, after [`Error::Busy`] once the work in
-    /// question is done, after [`Error::Transient`] at any time.
+    /// After [`Error::OutOfMemory`] it may once memory was freed, after [`Error::Busy`] once the work in question is
+    /// done, after [`Error::Transient`] at any time.
     pub const fn may_pass(&self) -> bool {
         matches!(self, Self::OutOfMemory { .. } | Self::Busy { .. } | Self::Transient { .. })
     }
 
-    /// What the caller can do about it.
+    /// Advice to the caller.
     pub const fn advice(&self) -> &'static str {
         match self {
             Self::OutOfMemory { .. } => "free or trim memory, or request less, and try again",

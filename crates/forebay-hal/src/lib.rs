@@ -1,8 +1,7 @@
 //! The contract between forebay and a device.
 //!
-//! A [`Device`] is somewhere memory lives and work runs: a GPU behind a driver, the host itself,
-//! or a simulation. It is made of groups of calls, each an unsafe trait whose documentation is the
-//! contract an implementation keeps:
+//! A [`Device`] is a place where memory lives and work runs: a GPU behind a driver, the host itself, or a simulation.
+//! It consists of groups of calls, each an unsafe trait whose documentation is the contract an implementation keeps:
 //!
 //! ```text
 //!   Device ── Memory          plain memory: allocate, free
@@ -23,7 +22,7 @@
 //!   MemorySource              pages or segments of one kind of memory: plain, pinned, managed
 //! ```
 //!
-//! A pool is made of a source of memory and of the device whose queue orders the work with it.
+//! A pool combines a source of memory with the device whose queue orders work on it.
 //!
 //! The traits are object-safe: the pool's hot path never reaches them, so an indirect call does not
 //! matter. Every call can fail, with a typed [`Error`] that gives the argument, what was expected and

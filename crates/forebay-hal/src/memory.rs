@@ -54,7 +54,7 @@ bitflags::bitflags! {
 /// * The memory can be read and written by the host at the address given, and is page-aligned.
 /// * A flag the device cannot honour is refused with
 ///   [`Error::Unsupported`](crate::Error::Unsupported), not ignored.
-/// * No bytes: [`Address::NULL`]; freeing it does nothing.
+/// * A request for 0 bytes returns [`Address::NULL`]; freeing it does nothing.
 /// * Where the system limits locked memory, the error gives that limit.
 /// * Registering memory that is registered already is refused and changes nothing.
 pub unsafe trait PinnedMemory {
@@ -65,7 +65,7 @@ pub unsafe trait PinnedMemory {
     ///
     /// # Safety
     ///
-    /// * No work that uses the memory is under way or enqueued, and nobody uses it from now on.
+    /// * No running or enqueued work uses the memory, and nothing uses it from now on.
     unsafe fn free_pinned(&self, address: Address) -> Result<()>;
 
     /// Pins existing host memory.
@@ -79,7 +79,7 @@ pub unsafe trait PinnedMemory {
     ///
     /// # Safety
     ///
-    /// * No work that uses the memory is under way or enqueued.
+    /// * No running or enqueued work uses the memory.
     unsafe fn unregister(&self, start: Address) -> Result<()>;
 
     /// The device address of a host address inside mapped pinned memory.
@@ -114,7 +114,7 @@ pub enum Advice {
 /// * Advice and prefetching change where the data is, never what it is.
 /// * A span that does not lie in one managed allocation is refused, and so is an ordinal that names
 ///   no device.
-/// * No bytes: [`Address::NULL`]; freeing it does nothing.
+/// * A request for 0 bytes returns [`Address::NULL`]; freeing it does nothing.
 pub unsafe trait ManagedMemory {
     /// Allocates `size` bytes of managed memory.
     fn allocate_managed(&self, size: Bytes) -> Result<Address>;
@@ -123,7 +123,7 @@ pub unsafe trait ManagedMemory {
     ///
     /// # Safety
     ///
-    /// * No work that uses the memory is under way or enqueued, and nobody uses it from now on.
+    /// * No running or enqueued work uses the memory, and nothing uses it from now on.
     unsafe fn free_managed(&self, address: Address) -> Result<()>;
 
     /// Moves `span` to device `to`, or to the host for `None`, in the order of `stream`.

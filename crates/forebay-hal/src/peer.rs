@@ -29,33 +29,33 @@ impl PeerCopy {
         Ok(Self { to, from, size })
     }
 
-    /// Where to.
+    /// The destination.
     pub const fn to(&self) -> PeerPlace {
         self.to
     }
 
-    /// Where from.
+    /// The source.
     pub const fn from(&self) -> PeerPlace {
         self.from
     }
 
-    /// How much.
+    /// The number of bytes.
     pub const fn size(&self) -> Bytes {
         self.size
     }
 
-    /// The bytes written, on the device copied to.
+    /// The bytes written, on the destination device.
     pub fn written(&self) -> Result<Span> {
         valid_span(Call::CopyPeer, "to", self.to.address, self.size)
     }
 
-    /// The bytes read, on the device copied from.
+    /// The bytes read, on the source device.
     pub fn read(&self) -> Result<Span> {
         valid_span(Call::CopyPeer, "from", self.from.address, self.size)
     }
 }
 
-/// Reaching another device's memory.
+/// Access to another device's memory.
 ///
 /// # Safety
 ///
@@ -63,8 +63,7 @@ impl PeerCopy {
 ///
 /// * `can_reach` is true of a device itself. An ordinal that names no device is refused by every
 ///   call.
-/// * `copy_peer` works between any two devices of the kind, by whatever way there is, enabled or
-///   not; enabling only makes it direct.
+/// * `copy_peer` works between any two devices of the kind, enabled or not; enabling only makes the copy direct.
 /// * Enabling twice, and disabling what is not enabled, is refused with
 ///   [`Error::Invalid`](crate::Error::Invalid).
 pub unsafe trait Peers {

@@ -12,15 +12,15 @@ use crate::{PageHandle, Result};
 ///
 /// An implementation promises:
 ///
-/// * An imported page is the exported one: what is written to one is read from the other.
+/// * An imported page shares the exported page's memory: a write through one is visible in the other.
 /// * The memory lives until the last process has released and unmapped it.
-/// * A page not created shareable, a descriptor that is no page, and a size that is not the
-///   page's are refused with [`Error::Invalid`](crate::Error::Invalid).
-/// * The descriptor given is the caller's to close, and closes on exec.
+/// * A page not created shareable, a descriptor that is not a page, and a size other than the page's are refused with
+///   [`Error::Invalid`](crate::Error::Invalid).
+/// * The caller closes the returned descriptor, which has close-on-exec set.
 pub unsafe trait Sharing {
-    /// A descriptor another process can import.
+    /// Returns a descriptor that another process can import.
     fn export_page(&self, page: PageHandle) -> Result<OwnedFd>;
 
-    /// The page behind a descriptor; `size` is what its exporter created.
+    /// Returns the page behind a descriptor; `size` is the size its exporter created.
     fn import_page(&self, descriptor: BorrowedFd<'_>, size: Bytes) -> Result<PageHandle>;
 }

@@ -20,16 +20,15 @@ impl StreamHandle {
     /// The stream every device has from the start.
     pub const DEFAULT: Self = Self(0);
 
-    /// The default stream of the calling thread, as CUDA's per-thread default stream: one name for as
-    /// many streams as there are threads. [`resolved`](Self::resolved) gives the one that is meant.
+    /// The default stream of the calling thread, like CUDA's per-thread default stream: one name for a different stream
+    /// on each thread. [`resolved`](Self::resolved) gives the stream it stands for.
     pub const PER_THREAD: Self = Self(u64::MAX);
 
     /// Handles with this bit name the default stream of one thread. Drivers' handles are addresses of
     /// user space or small numbers, so none has it.
     const OF_A_THREAD: u64 = 1 << 63;
 
-    /// The default stream of the calling thread, under a name that means the same on every thread and
-    /// is never given out again.
+    /// The default stream of the calling thread, under a name that means the same on every thread and is never reused.
     ///
     /// A driver knows such a stream by [`PER_THREAD`](Self::PER_THREAD) alone, so only the thread it
     /// belongs to can enqueue work on it, record an event there or wait for it.
@@ -47,8 +46,8 @@ impl StreamHandle {
         Self(Self::OF_A_THREAD | serial)
     }
 
-    /// The stream that is meant: [`PER_THREAD`](Self::PER_THREAD) is the calling thread's own, and
-    /// every other handle is what it is.
+    /// Replaces [`PER_THREAD`](Self::PER_THREAD) by the calling thread's own stream, and returns every other handle
+    /// unchanged.
     #[inline(always)]
     #[must_use]
     pub fn resolved(self) -> Self {
@@ -60,8 +59,7 @@ impl StreamHandle {
         self.0 & Self::OF_A_THREAD != 0
     }
 
-    /// Whether this is the default stream of a thread other than the calling one, which the calling
-    /// thread can neither use nor wait for.
+    /// Whether this is another thread's default stream, which the calling thread can neither use nor wait for.
     pub fn is_of_another_thread(self) -> bool {
         self.is_per_thread() && self.resolved() != Self::of_this_thread()
     }
@@ -121,8 +119,7 @@ pub enum Progress {
     Pending,
 }
 
-/// Refuses the default stream of a thread other than the calling one, for devices: a driver would
-/// take it for the calling thread's.
+/// Returns an error for another thread's default stream. For devices: a driver would take it for the calling thread's.
 pub fn own_thread(call: Call, stream: StreamHandle) -> Result<()> {
     if stream.is_of_another_thread() {
         let allowed = "a stream of the calling thread: only its own thread can use the default \
@@ -132,8 +129,8 @@ pub fn own_thread(call: Call, stream: StreamHandle) -> Result<()> {
     Ok(())
 }
 
-/// A number for a handle: from 1, since 0 is the default stream, and never the same twice in a
-/// process. So a handle of one device, given to another by mistake, is not taken for its own.
+/// Returns a number for a new handle: at least 1, since 0 is the default stream, and unique in the process, so that one
+/// device never mistakes another's handle for its own.
 pub fn fresh_handle() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     // Only the number matters; no other memory is ordered by it.
@@ -143,7 +140,7 @@ pub fn fresh_handle() -> u64 {
 /// A host function that runs in stream order. It must not call the device.
 pub type HostTask = Box<dyn FnOnce() + Send>;
 
-/// Runs a host function, for devices: one that panics is over, and that is all.
+/// Runs a host function, for devices, and contains its panic.
 pub fn run_host_task(task: HostTask) {
     // Nothing of the device is inside the task, so a panic leaves nothing of it half done.
     let Err(payload) = catch_unwind(AssertUnwindSafe(task)) else { return };
@@ -196,11 +193,11 @@ pub unsafe trait Streams {
     /// Waits until all work of the stream is done.
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<()>;
 
-    /// Waits until all work of all streams is done, of every thread's own streams too.
+    /// Waits until all work of all streams is done, including per-thread default streams.
     fn synchronize_device(&self) -> Result<()>;
 
-    /// The same, and waits for what other libraries of this process have on streams that were not adopted, where the
-    /// driver can do that.
+    /// Like [`synchronize_device`](Self::synchronize_device), and where the driver can, also waits for work that other
+    /// libraries of this process have on streams that were not adopted.
     fn synchronize_process(&self) -> Result<()> {
         self.synchronize_device()
     }
@@ -220,7 +217,7 @@ pub unsafe trait Streams {
     /// Makes later work on the stream wait for the event, on the device.
     fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()>;
 
-    /// Whether the event was reached; an event never recorded was.
+    /// Whether the event was reached; true for an event that was never recorded.
     fn query_event(&self, event: EventHandle) -> Result<Progress>;
 
     /// Waits until the event was reached.
@@ -270,14 +267,14 @@ pub unsafe trait ForeignStreams {
     }
 }
 
-/// Who destroys a stream.
+/// Which side destroys a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ownership {
     /// Created here, destroyed when this value is dropped.
     Owned,
     /// Created and destroyed by another library, adopted until it may be destroyed.
     Foreign,
-    /// The same, adopted for a few calls: the stream goes on to be used by others.
+    /// As `Foreign`, but adopted for a few calls: its owner goes on using it.
     Borrowed,
 }
 
@@ -338,7 +335,7 @@ impl Stream {
         Self::of(device, handle, ownership)
     }
 
-    /// A stream that is to be given up with the value, or now if its identity cannot be had.
+    /// Wraps a stream to be released with the value, or right away if its identity cannot be obtained.
     fn of(device: Arc<dyn Device>, handle: StreamHandle, ownership: Ownership) -> Result<Self> {
         match ownership {
             Ownership::Owned => begin_stream(&device, handle),
@@ -365,7 +362,7 @@ impl Stream {
         &self.device
     }
 
-    /// Whether this value destroys the stream when it goes.
+    /// Whether dropping this value destroys the stream.
     pub fn is_owned(&self) -> bool {
         self.ownership == Ownership::Owned
     }
@@ -396,8 +393,8 @@ impl Stream {
     }
 }
 
-/// Releases something in a drop, which cannot report an error. An error that may pass is retried once, so
-/// that a single fault does not leak. In a forked child it leaks, as it belongs to the parent.
+/// Releases a resource in a drop, which cannot report an error. Retries once after an error that may pass, so that a
+/// single fault does not leak. In a forked child it leaks, because the parent owns it.
 fn destroy(device: &Arc<dyn Device>, end: impl Fn() -> Result<()>) {
     if device.descriptor().is_inherited() {
         return;
@@ -441,7 +438,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// A new event.
+    /// Creates an event.
     pub fn new(device: &impl ToDevice, kind: EventKind) -> Result<Self> {
         let device = device.to_device();
         device.descriptor().check_process(Call::CreateEvent)?;
@@ -454,7 +451,7 @@ impl Event {
         self.handle
     }
 
-    /// Puts the event after all work enqueued on `stream`, of the same device.
+    /// Records the event after all work enqueued on `stream`, which must be of the same device.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         if !Arc::ptr_eq(&self.device, &stream.device) {
             let given = format!("a stream of {}", stream.device.descriptor());

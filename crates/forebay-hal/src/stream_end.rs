@@ -1,4 +1,4 @@
-//! The ends of streams: who is told, and how a value that outlives its stream finds out.
+//! The ends of streams: notifies listeners, and lets a value that outlives its stream find out.
 //!
 //! ```text
 //!   NamedStream   handle, and the count of ends when it was named
@@ -26,18 +26,18 @@ static ENDS: AtomicU64 = AtomicU64::new(0);
 
 static STREAMS: ForkSafeMutex<Known> = ForkSafeMutex::new(Known::new());
 
-/// The most ended streams that are remembered one by one. Named before the ends that were forgotten, a stream without a
-/// [`Stream`](crate::Stream) counts as ended: that may cause a wait too many, never one too few.
+/// How many ended streams are remembered individually. Named before the ends that were forgotten, a stream without a
+/// [`Stream`](crate::Stream) counts as ended: that may cause an extra wait, never a missing one.
 const MOST_ENDED: usize = if cfg!(miri) { 64 } else { 4096 };
 
-/// A stream by the device object and its handle. A living [`Stream`](crate::Stream) keeps the device where it is.
+/// The device object and the handle. A living [`Stream`](crate::Stream) keeps the device at its address.
 type Key = (usize, StreamHandle);
 
 fn key(device: &Arc<dyn Device>, stream: StreamHandle) -> Key {
     (Arc::as_ptr(device).cast::<()>().addr(), stream)
 }
 
-/// A stream that a [`Stream`](crate::Stream) stands for.
+/// A stream that has a [`Stream`](crate::Stream).
 struct Life {
     /// The number of `Stream`s: more than one if it was adopted more than once.
     values: usize,
@@ -80,8 +80,8 @@ impl Known {
     }
 }
 
-/// A stream as a value that may outlive it: its handle, and when it was named. A driver may give the handle of an ended
-/// stream to another; this tells the two apart.
+/// A handle that may outlive its stream, with the time it was named. A driver may reuse the handle of an ended stream;
+/// this tells the two apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedStream {
     handle: StreamHandle,
@@ -95,7 +95,7 @@ impl NamedStream {
         Self { handle: handle.resolved(), named_at: ENDS.load(Ordering::Relaxed) }
     }
 
-    /// A stream that never ends, such as one that stands for the host.
+    /// A stream that never ends, such as the one that represents the host.
     pub fn lasting(handle: StreamHandle) -> Self {
         Self { handle, named_at: u64::MAX }
     }
@@ -111,7 +111,7 @@ impl NamedStream {
         self.named_at
     }
 
-    /// Whether no stream at all has ended since it was named. One load.
+    /// Whether no stream has ended since it was named. Costs one load.
     #[inline]
     pub fn is_fresh(self) -> bool {
         ENDS.load(Ordering::Relaxed) <= self.named_at
@@ -127,13 +127,13 @@ impl NamedStream {
     }
 }
 
-/// How many ends of streams were announced in this process so far.
+/// The number of stream ends announced so far in this process.
 pub fn stream_ends() -> u64 {
     ENDS.load(Ordering::Relaxed)
 }
 
-/// Announces that a stream without a [`Stream`](crate::Stream) will be destroyed: its handle may stand for another one
-/// from then on. Of a stream that has one, its drop announces the end.
+/// Announces the end of a stream without a [`Stream`](crate::Stream): a driver may reuse its handle from then on. For a
+/// stream that has one, its drop announces the end.
 pub fn announce_stream_end(device: &Arc<dyn Device>, stream: StreamHandle) {
     STREAMS.lock().add_end(key(device, stream));
 }
@@ -176,8 +176,8 @@ pub(crate) fn end_value(device: &Arc<dyn Device>, stream: StreamHandle) {
     }
 }
 
-/// Calls `told` with every [`Stream`](crate::Stream) that is dropped, while the stream still exists, on the thread that
-/// drops it. The default streams are left out, because they never end. Registering a function again does nothing.
+/// Calls `told` with every dropped [`Stream`](crate::Stream), while the stream still exists, on the thread that drops
+/// it, except for default streams, which never end. Registering a function again does nothing.
 ///
 /// For caches that are keyed by stream: a driver may reuse the handle of a destroyed stream.
 pub fn on_stream_end(told: StreamEnd) {

@@ -1,7 +1,7 @@
 //! Copies and fills in one, two and three dimensions.
 //!
-//! A [`Copy`] or [`Fill`] is checked when it is made, so a device that gets one need not ask
-//! whether its sizes add up.
+//! A [`Copy`] or [`Fill`] is checked on construction, so a device that receives one need not check that its sizes are
+//! consistent.
 //!
 //! ```text
 //!   slices   +-----------------------------+
@@ -19,7 +19,7 @@ use crate::{Call, Error, Result, StreamHandle, invalid, valid_span};
 
 /// One end of a copy.
 ///
-/// Which side is said, not guessed from the address: some devices' addresses are not the host's.
+/// The side is explicit because some devices' addresses are not the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Host memory, pinned or not.
@@ -29,14 +29,14 @@ pub enum Place {
 }
 
 impl Place {
-    /// The address, on whichever side.
+    /// The address, on either side.
     pub const fn address(self) -> Address {
         match self {
             Self::Host(address) | Self::Device(address) => address,
         }
     }
 
-    /// Whether this is the host's side.
+    /// Whether this is host memory.
     pub const fn is_host(self) -> bool {
         matches!(self, Self::Host(_))
     }
@@ -51,7 +51,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// How far rows and slices lie apart. Where there is one row, or one slice, its pitch is not read.
+/// The distances between rows and slices. The pitch of a single row or slice is ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pitch {
     /// From the start of a row to the start of the next.
@@ -67,7 +67,7 @@ impl Pitch {
     }
 }
 
-/// How much is copied or filled.
+/// The size of a copy or fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The bytes of a row.
@@ -94,12 +94,12 @@ impl Extent {
         self.width.is_zero() || self.rows == 0 || self.slices == 0
     }
 
-    /// The bytes moved, gaps left out; saturates at [`Bytes::MAX`].
+    /// The bytes moved, without gaps; saturates at [`Bytes::MAX`].
     pub const fn bytes(self) -> Bytes {
         Bytes::new(self.width.get().saturating_mul(self.rows).saturating_mul(self.slices))
     }
 
-    /// The bytes from the first to the last, gaps counted.
+    /// The bytes from first to last, including gaps.
     fn reach(self, call: Call, argument: &'static str, pitch: Pitch) -> Result<Bytes> {
         if self.is_empty() {
             return Ok(Bytes::ZERO);
@@ -131,7 +131,7 @@ impl Extent {
     }
 }
 
-/// A copy of any shape, known to add up.
+/// A copy of any shape, already checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copy {
     to: Place,
@@ -144,7 +144,7 @@ pub struct Copy {
 impl Copy {
     /// `size` bytes in a row.
     ///
-    /// Refused where source and destination overlap: the drivers leave that undefined.
+    /// Returns an error if source and destination overlap, which drivers leave undefined.
     pub fn linear(to: Place, from: Place, size: Bytes) -> Result<Self> {
         let copy =
             Self::volumes(to, Pitch::default(), from, Pitch::default(), Extent::linear(size))?;
@@ -155,7 +155,7 @@ impl Copy {
         Ok(copy)
     }
 
-    /// `rows` rows of `width` bytes, each side with its own row pitch.
+    /// Copies `rows` rows of `width` bytes; each side has its own row pitch.
     pub fn planes(
         to: Place,
         to_row: Bytes,
@@ -167,7 +167,7 @@ impl Copy {
         Self::volumes(to, Pitch::rows(to_row), from, Pitch::rows(from_row), extent)
     }
 
-    /// Rows in slices, each side with its own pitches.
+    /// Copies slices of rows; each side has its own pitches.
     ///
     /// Rows of the two sides may interleave but must not overlap.
     pub fn volumes(
@@ -184,7 +184,7 @@ impl Copy {
         Ok(Self { to, to_pitch, from, from_pitch, extent })
     }
 
-    /// Where to.
+    /// The destination.
     pub const fn to(&self) -> Place {
         self.to
     }
@@ -194,7 +194,7 @@ impl Copy {
         self.to_pitch
     }
 
-    /// Where from.
+    /// The source.
     pub const fn from(&self) -> Place {
         self.from
     }
@@ -204,7 +204,7 @@ impl Copy {
         self.from_pitch
     }
 
-    /// How much.
+    /// The size.
     pub const fn extent(&self) -> Extent {
         self.extent
     }
@@ -214,12 +214,12 @@ impl Copy {
         reach_span(self.to.address(), self.extent, self.to_pitch)
     }
 
-    /// The addresses from the first byte read to the last, gaps counted.
+    /// The addresses from the first byte read to the last, including gaps.
     pub fn read(&self) -> Span {
         reach_span(self.from.address(), self.extent, self.from_pitch)
     }
 
-    /// The shape, with what lies side by side made one.
+    /// The shape, with adjacent rows and slices merged.
     pub fn shape(&self) -> CopyShape {
         let end = |place: Place, pitch: Pitch| CopyEnd {
             start: place.address().get(),
@@ -231,7 +231,7 @@ impl Copy {
         CopyShape::new(to, from, (width.get(), rows, slices))
     }
 
-    /// The rows, as pairs of spans: written, read. Rows without gaps between come as one.
+    /// The rows, as pairs of spans: written, read. Adjacent rows come as one.
     pub fn rows(&self) -> Rows {
         Rows::new(
             self.extent,
@@ -241,11 +241,11 @@ impl Copy {
     }
 }
 
-/// What memory is filled with.
+/// The pattern of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pattern {
-    /// One byte, again and again.
+    /// One repeated byte.
     U8(u8),
     /// Two bytes in the host's order.
     U16(u16),
@@ -254,7 +254,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// How many bytes repeat.
+    /// The number of bytes that repeat.
     pub const fn width(self) -> Alignment {
         match self {
             Self::U8(_) => Alignment::ONE,
@@ -263,8 +263,8 @@ impl Pattern {
         }
     }
 
-    /// The pattern as four bytes: shorter ones repeated. What is filled is a multiple of
-    /// [`width`](Self::width) long, so these four bytes, repeated and cut, are every fill.
+    /// The pattern as four bytes, with shorter ones repeated. A fill's length is a multiple of [`width`](Self::width),
+    /// so these bytes, repeated and cut, produce every fill.
     pub const fn four_bytes(self) -> [u8; 4] {
         match self {
             Self::U8(byte) => [byte; 4],
@@ -277,7 +277,7 @@ impl Pattern {
     }
 }
 
-/// A fill of any shape, known to add up.
+/// A fill of any shape, already checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
     to: Address,
@@ -315,22 +315,22 @@ impl Fill {
         Ok(Self { to, pitch, extent, pattern })
     }
 
-    /// Where to, on the device.
+    /// The destination, on the device.
     pub const fn to(&self) -> Address {
         self.to
     }
 
-    /// The pitch there.
+    /// The pitch of the destination.
     pub const fn pitch(&self) -> Pitch {
         self.pitch
     }
 
-    /// How much.
+    /// The size.
     pub const fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// With what.
+    /// The pattern.
     pub const fn pattern(&self) -> Pattern {
         self.pattern
     }
@@ -340,14 +340,14 @@ impl Fill {
         reach_span(self.to, self.extent, self.pitch)
     }
 
-    /// The rows written. Rows without gaps between come as one.
+    /// The rows written. Adjacent rows come as one.
     pub fn rows(&self) -> impl Iterator<Item = Span> + use<> {
         let side = (self.to, self.pitch);
         Rows::new(self.extent, side, side).map(|(to, _)| to)
     }
 }
 
-/// The span from first to last byte of a shape that was checked when it was made.
+/// The span from first to last byte of an already checked shape.
 fn reach_span(start: Address, extent: Extent, pitch: Pitch) -> Span {
     extent
         .reach(Call::Copy, "extent", pitch)
@@ -427,34 +427,31 @@ impl Iterator for Rows {
 ///
 /// An implementation promises:
 ///
-/// * Exactly the bytes of the shape are written: no tail is forgotten, no gap is touched.
+/// * Exactly the bytes of the shape are written: the tail is complete and gaps are untouched.
 /// * Work enqueued on a stream starts after all that was enqueued there before it.
-/// * Nothing to do is a success, once the stream was found live.
+/// * An empty copy or fill succeeds, once the stream was found live.
 /// * A device address that is not memory of this device is refused with
 ///   [`Error::Invalid`](crate::Error::Invalid) where the device can tell when the call is made.
-/// * A call that fails, but for [`copy_all`](Self::copy_all), has finished with the host's memory
-///   when it returns: nothing that it enqueued
-///   reads or writes there any more. What it had written there by then stays. It may have waited for
-///   a part that was on its way.
-/// * A call that fails leaves the device's memory as if it had succeeded, but for the bytes: in the
-///   order of the stream the rows read may still be read and the rows written may still be written,
-///   with bytes that are not defined. Whoever gives that memory back does so in the order of the
-///   stream, or waits for the stream first. No other memory is touched.
-/// * After [`Error::Lost`](crate::Error::Lost) neither is promised: host memory that was lent to the
-///   copy must stay.
+/// * A call that fails, except [`copy_all`](Self::copy_all), has finished with the host's memory when it returns:
+///   nothing that it enqueued reads or writes there any more. Bytes already written there stay. The call may have
+///   waited for a part that was in flight.
+/// * A call that fails affects the device's memory as if it had succeeded, except for the bytes: in stream order, the
+///   rows read may still be read, and the rows written may still be written with undefined bytes. Free that memory in
+///   stream order, or wait for the stream first. No other memory is touched.
+/// * After [`Error::Lost`](crate::Error::Lost) neither is promised: host memory lent to the copy must stay valid.
 pub unsafe trait Transfers {
     /// Enqueues a copy.
     ///
     /// # Safety
     ///
     /// * The rows on the host's side are valid memory, until the copy is done: readable where read,
-    ///   and where written, used by nobody else meanwhile.
+    ///   and where written, not used by anything else meanwhile.
     /// * The rows on the device's side are memory of the device, until the copy is done.
     /// * No row written shares a byte with a row read.
     unsafe fn copy(&self, copy: &Copy, stream: StreamHandle) -> Result<()>;
 
-    /// Enqueues several copies, in no order among themselves: for many small ones, which a device may take in one call.
-    /// If it fails, some of them may be under way, of the host's memory too.
+    /// Enqueues several copies, unordered among themselves: for many small ones, which a device may batch into one
+    /// call. If it fails, some of them may be in flight, including those of host memory.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! Addresses apart from the memory behind them.
+//! Address ranges, separate from the memory mapped there.
 //!
 //! ```text
 //!   region   |------------------------------------------------|   reserve: addresses, no memory
@@ -13,7 +13,7 @@ use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
 
 use crate::Result;
 
-/// One physical handle of the driver.
+/// The driver's handle of a physical page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageHandle(pub u64);
 
@@ -23,7 +23,7 @@ impl fmt::Display for PageHandle {
     }
 }
 
-/// What sizes of pages and addresses a device deals in.
+/// The page and address granularity of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granularity {
     /// Page sizes, region sizes and mapping addresses are multiples of this.
@@ -32,7 +32,7 @@ pub struct Granularity {
     pub recommended: PageSize,
 }
 
-/// What a page is to be.
+/// The options for a new page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageOptions {
@@ -43,7 +43,7 @@ pub struct PageOptions {
 }
 
 impl PageOptions {
-    /// A page that can leave the process.
+    /// A page that can be shared with other processes.
     pub const fn shareable() -> Self {
         Self { shareable: true, pinned: false }
     }
@@ -57,11 +57,11 @@ impl PageOptions {
     }
 }
 
-/// Who may do what with mapped addresses.
+/// The access a device has to mapped addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Access {
-    /// Nothing: as it is after `map`.
+    /// No access: the state after `map`.
     None,
     /// Reading.
     Read,
@@ -70,7 +70,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Whether it allows what `need` is: reading, or reading and writing.
+    /// Whether it allows `need`: reading, or reading and writing.
     pub const fn allows(self, need: Self) -> bool {
         self as u8 >= need as u8
     }
@@ -78,63 +78,60 @@ impl Access {
 
 /// Reserve, create, map, set access, unmap, release.
 ///
-/// None of these calls waits for the device: order against enqueued work is the caller's, by
-/// streams and events.
+/// None of these calls waits for the device: the caller orders them against enqueued work with streams and events.
 ///
 /// # Safety
 ///
 /// An implementation promises:
 ///
 /// * Regions overlap neither each other nor anything else of the device.
-/// * Sizes and addresses that are not multiples of [`Granularity::minimum`], and no bytes, are
-///   refused with [`Error::Invalid`](crate::Error::Invalid).
-/// * A page maps whole or not at all, inside one region, where nothing is mapped; anything else is
-///   refused.
+/// * Sizes of 0, and sizes and addresses that are not multiples of [`Granularity::minimum`], are refused with
+///   [`Error::Invalid`](crate::Error::Invalid).
+/// * A page is mapped whole, inside one region, where nothing else is mapped; anything else is refused.
 /// * One page may be mapped at several places at once: what is written through one is read through
 ///   the other, once the operation that wrote has finished.
-/// * After `map` nobody has access until `set_access` grants it, over whole mappings with no hole
-///   between them, to a device that exists; anything else is refused.
-/// * `unmap` takes whole mappings, one or several that lie side by side, and refuses to cut one.
+/// * After `map` there is no access until `set_access` grants it, over whole mappings with no hole between them, to a
+///   device that exists; anything else is refused.
+/// * `unmap` takes one or more whole, adjacent mappings, and refuses to split one.
 /// * A released page lives on, in [`MemoryInfo::held`](crate::MemoryInfo::held) too, while it is
 ///   mapped somewhere; its memory goes back with the last mapping. It cannot be mapped again.
-/// * A [pinned](PageOptions::pinned) page is in no figure of the device's memory. Devices that have none
+/// * A [pinned](PageOptions::pinned) page does not count towards the device's memory. Devices without pinned pages
 ///   refuse it with [`Error::Unsupported`](crate::Error::Unsupported).
-/// * A region with something mapped in it is not released:
-///   [`Error::Busy`](crate::Error::Busy).
+/// * Releasing a region with something mapped in it fails with [`Error::Busy`](crate::Error::Busy).
 pub unsafe trait VirtualMemory {
-    /// What sizes the device deals in.
+    /// The page and address granularity.
     fn granularity(&self) -> Granularity;
 
-    /// Reserves `size` addresses from a multiple of `alignment`.
+    /// Reserves `size` bytes of addresses that start at a multiple of `alignment`.
     fn reserve(&self, size: Bytes, alignment: Alignment) -> Result<Span>;
 
-    /// Gives back a region, by its first address.
+    /// Releases a region, by its first address.
     ///
     /// # Safety
     ///
-    /// * Nobody uses an address in it from now on, nor does enqueued work.
+    /// * Nothing, including enqueued work, uses an address in it from now on.
     unsafe fn release_region(&self, start: Address) -> Result<()>;
 
-    /// Gets `size` bytes of physical memory, to be mapped. What they hold is not defined.
+    /// Creates a page of `size` bytes of physical memory. Its contents are undefined.
     fn create_page(&self, size: Bytes, options: PageOptions) -> Result<PageHandle>;
 
-    /// Gives back a page.
+    /// Releases a page.
     fn release_page(&self, page: PageHandle) -> Result<()>;
 
-    /// Puts a page behind the addresses from `at`.
+    /// Maps a page at `at`.
     fn map(&self, at: Address, page: PageHandle) -> Result<()>;
 
     /// Grants `access` to `device` over mappings that cover `span` exactly.
     ///
     /// # Safety
     ///
-    /// * Nobody, enqueued work included, uses `span` in a way that `access` takes away.
+    /// * Nothing, including enqueued work, uses `span` in a way that `access` takes away.
     unsafe fn set_access(&self, span: Span, access: Access, device: DeviceOrdinal) -> Result<()>;
 
-    /// Takes the pages behind `span` away.
+    /// Unmaps the pages in `span`.
     ///
     /// # Safety
     ///
-    /// * Nobody uses an address in `span` from now on, nor does enqueued work.
+    /// * Nothing, including enqueued work, uses an address in `span` from now on.
     unsafe fn unmap(&self, span: Span) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! Opening AMD's devices. The device is the one of `forebay-cuda`, with HIP's functions.
+//! Opens AMD devices. The device type is that of `forebay-cuda`, with HIP's functions.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -9,9 +9,8 @@ use forebay_sync::fork::PerProcess;
 
 use crate::HipDriver;
 
-/// Opens AMD GPUs through HIP. It has no values:
-/// a HIP device is a [`CudaDevice`] whose [`driver`](CudaDevice::driver) has HIP's functions, and whose kind is
-/// [`Hip`](forebay_hal::DeviceKind::Hip).
+/// Opens AMD GPUs through HIP. It has no values: a HIP device is a [`CudaDevice`] whose [`driver`](CudaDevice::driver)
+/// has HIP's functions, and whose kind is [`Hip`](forebay_hal::DeviceKind::Hip).
 #[derive(Debug)]
 pub enum HipDevice {}
 
@@ -21,8 +20,8 @@ impl HipDevice {
         Self::open_with(HipDriver::load()?, ordinal)
     }
 
-    /// The device of that number for the whole process: the same object for everybody who asks here, as long as anyone has
-    /// it, so that the streams one made or adopted are known to all.
+    /// Returns the process-wide device with that number: every caller gets the same object while any of them holds it,
+    /// so all share the streams that one created or adopted.
     pub fn shared(ordinal: u32) -> Result<Arc<CudaDevice>> {
         static SHARED: PerProcess<BTreeMap<u32, Weak<CudaDevice>>> = PerProcess::new();
         SHARED.get_or_open(ordinal, || Self::open(ordinal))

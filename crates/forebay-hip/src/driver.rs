@@ -1,4 +1,4 @@
-//! HIP's runtime library: found when the program runs, loaded once, never unloaded.
+//! HIP's runtime library, found at run time, loaded once and never unloaded.
 
 use core::ffi::c_int;
 
@@ -12,34 +12,34 @@ use crate::vendor::AMD;
 pub struct HipDriver(&'static CudaDriver);
 
 impl HipDriver {
-    /// The system's library, or the one that [`HIP_DRIVER_VARIABLE`](crate::HIP_DRIVER_VARIABLE) names.
+    /// Loads the system's library, or the one that [`HIP_DRIVER_VARIABLE`](crate::HIP_DRIVER_VARIABLE) names.
     pub fn load() -> core::result::Result<Self, DriverMissing> {
         // SAFETY: HIP's functions do what CUDA's do, as its documentation says, or are translated.
         unsafe { CudaDriver::load_of(&AMD) }.map(Self)
     }
 
-    /// The library of this name or path.
+    /// Loads the library with this name or path.
     pub fn load_from(library: &str) -> core::result::Result<Self, DriverMissing> {
         // SAFETY: as above.
         unsafe { CudaDriver::load_first(&AMD, &[library]) }.map(Self)
     }
 
-    /// What it was loaded from.
+    /// The library it was loaded from.
     pub fn library(self) -> &'static str {
         self.0.library()
     }
 
-    /// The version of HIP, which is that of ROCm, as `(6, 3)`.
+    /// The version of HIP, which equals ROCm's, as in `(6, 3)`.
     pub const fn version(self) -> (c_int, c_int) {
         self.0.version()
     }
 
-    /// How many devices it shows to this process.
+    /// The number of devices visible to this process.
     pub fn device_count(self) -> Result<u32> {
         self.0.device_count()
     }
 
-    /// How many streams and events were made of it so far.
+    /// The number of streams and events created so far.
     pub fn made(self) -> CreatedCounts {
         self.0.made()
     }
@@ -50,7 +50,7 @@ impl HipDriver {
         self.0.current_context().checked_sub(1).and_then(|device| u32::try_from(device).ok())
     }
 
-    /// The driver that works with its functions.
+    /// The CUDA driver object that calls its functions.
     pub const fn as_cuda(self) -> &'static CudaDriver {
         self.0
     }

@@ -1,4 +1,4 @@
-//! CUDA's table, filled with HIP's functions: as they are where their signatures are CUDA's, else by way of those in
+//! Fills CUDA's table with HIP's functions: directly if the signatures match, otherwise through
 //! [translate](crate::translate).
 
 use forebay_cuda::sys::{Function, Need, Symbol, Table};

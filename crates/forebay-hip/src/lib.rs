@@ -1,7 +1,7 @@
 //! ROCm's HIP as a forebay device.
 //!
-//! The runtime library, `libamdhip64` of ROCm 5 to 7, is found when the program runs: nothing of ROCm is needed to build a
-//! program, and a machine without it gives a value that says so, never a panic.
+//! The runtime library, `libamdhip64` of ROCm 5 to 7, is found at run time: building a program needs nothing of ROCm,
+//! and without it opening a device returns an error that says so, never a panic.
 //!
 //! ```
 //! use forebay_hal::Device;
@@ -16,13 +16,13 @@
 //!
 //! # One implementation for two vendors
 //!
-//! HIP copies CUDA's interface almost function by function. So this crate has HIP's own [table](sys) of functions, fills
-//! CUDA's table with them, and [`forebay_cuda`] does the rest: streams, events, memory, pages, pinned and managed memory,
-//! peers, sharing, copies and host tasks are one code for both. Where a function differs, a small one in between translates.
+//! HIP copies CUDA's interface almost function by function. So this crate fills CUDA's table with functions of HIP's
+//! own [table](sys), and [`forebay_cuda`] does the rest: streams, events, memory, pages, pinned and managed memory,
+//! peers, sharing, copies and host tasks have one implementation. Small adapters translate where functions differ.
 //!
-//! A HIP device has all that a CUDA device has, with these exceptions: kernels of forebay's own are PTX, so LZ4 blocks are decoded on
-//! the host, and many small copies go one by one or in HIP's batch call; there are no pages of pinned memory; and forebay
-//! does not look at HIP's own memory pools.
+//! A HIP device has everything a CUDA device has, with these exceptions. forebay's own kernels are PTX, so LZ4 blocks
+//! are decoded on the host, and small copies go one by one or in HIP's batch call. It has no pages of pinned memory,
+//! and forebay does not read HIP's own memory pools.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -1,7 +1,7 @@
-//! The libraries of the process.
+//! The HIP libraries loaded in this process.
 //!
-//! A function in CUDA's table has no room for the library it is to call. So each library has a number, and each of the
-//! functions that [translate](crate::translate) is there once for every number.
+//! A function in CUDA's table cannot carry the library it should call. So each library has a number, and each function
+//! of [translate](crate::translate) is instantiated once for every number.
 
 use core::ffi::c_int;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! What is AMD's: how its library is found and loaded, and what its errors say.
+//! AMD's vendor description: how to find and load its library, and the words for its errors.
 
 use forebay_cuda::DriverMissing;
 use forebay_cuda::sys::{Code, Symbol};
@@ -8,7 +8,7 @@ use forebay_hal::DeviceKind;
 use crate::runtime::{MOST_LIBRARIES, Runtime, table_of};
 use crate::sys::{self, HIP, values};
 
-/// The variable that names HIP's library, in place of the system's own.
+/// The environment variable that names a HIP library to use instead of the system's.
 pub const HIP_DRIVER_VARIABLE: &str = "FOREBAY_HIP_DRIVER";
 
 /// AMD's HIP runtime.

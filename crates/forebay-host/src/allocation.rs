@@ -1,12 +1,11 @@
-//! Host memory by itself, without a device: aligned, of huge pages, on NUMA nodes, and able to tell
-//! what it got.
+//! Host memory without a device: aligned, in huge pages, on chosen NUMA nodes, and able to report what it got.
 //!
 //! ```text
 //!   |unmapped|<------------- HostAllocation, whole pages ------------->|unmapped|
 //! ```
 //!
-//! One process-wide lock guards the list of live allocations. Each is a mapping of its own, which
-//! takes microseconds to make: take large memory from here, small memory from a pool or the heap.
+//! One process-wide lock guards the list of live allocations. Each is a separate mapping, which takes microseconds to
+//! create: allocate large memory here, and small memory from a pool or the heap.
 
 use core::panic::Location;
 use core::time::Duration;
@@ -24,7 +23,7 @@ use crate::settings::Settings;
 use crate::system::{Reading, Residence, System};
 use crate::{HostOptions, NumaPolicy, errno, numa};
 
-/// Zeroed memory of the host, which is given back when this is dropped.
+/// Zeroed host memory, freed on drop.
 ///
 /// ```
 /// use forebay_core::{Alignment, Bytes};
@@ -55,13 +54,13 @@ pub struct HostAllocation {
 pub struct LiveAllocation {
     /// Its addresses, whole pages.
     pub span: Span,
-    /// How long ago it was made.
+    /// The time since its creation.
     pub age: Duration,
-    /// Where in the program it was made.
+    /// The source location that created it.
     pub created_at: &'static Location<'static>,
 }
 
-/// What all allocations of the process add up to.
+/// The totals of all allocations of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostTotals {
@@ -93,11 +92,11 @@ static BOOK: ForkSafeMutex<Book> = ForkSafeMutex::new(Book {
 });
 
 impl HostAllocation {
-    /// `size` zeroed bytes from a multiple of `alignment`, of the pages and on the nodes that
-    /// `options` ask for. Fails where the system does not grant them, and says what would help.
+    /// Allocates `size` zeroed bytes at a multiple of `alignment`, with the pages and nodes of `options`. If the system
+    /// does not grant them, the error says what would help.
     ///
-    /// [`HugePages::Transparent`](crate::HugePages::Transparent) is a wish: ask
-    /// [`residence`](Self::residence) what became of it.
+    /// [`HugePages::Transparent`](crate::HugePages::Transparent) is only a hint: [`residence`](Self::residence) reports
+    /// the result.
     #[track_caller]
     pub fn new(size: Bytes, alignment: Alignment, options: &HostOptions) -> Result<Self> {
         let created_at = Location::caller();
@@ -133,8 +132,8 @@ impl HostAllocation {
         Ok(Self { backing, size, number })
     }
 
-    /// Memory for `count` elements of `T`, aligned for them. Fails if they have more bytes than there
-    /// are addresses.
+    /// Allocates memory for `count` elements of `T`, aligned for them. Fails if they need more bytes than the address
+    /// space has.
     #[track_caller]
     pub fn for_elements<T>(count: usize, options: &HostOptions) -> Result<Self> {
         let size = count.checked_mul(size_of::<T>()).filter(|&size| isize::try_from(size).is_ok());
@@ -146,12 +145,12 @@ impl HostAllocation {
         Self::new(Bytes::new(size.ok_or_else(refused)? as u64), alignment, options)
     }
 
-    /// How many bytes were asked for.
+    /// The requested size in bytes.
     pub fn size(&self) -> Bytes {
         self.size
     }
 
-    /// The addresses, whole pages: what lies behind [`size`](Self::size) is there, but nobody's.
+    /// The addresses, in whole pages: the bytes after [`size`](Self::size) exist but are unused.
     pub fn span(&self) -> Span {
         self.backing.span()
     }
@@ -167,31 +166,30 @@ impl HostAllocation {
         unsafe { core::slice::from_raw_parts(pointer(self.span().start()), self.length()) }
     }
 
-    /// The bytes, to write.
+    /// The bytes, mutably.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed mutably.
         unsafe { core::slice::from_raw_parts_mut(pointer(self.span().start()), self.length()) }
     }
 
-    /// Touches every page, so that the system makes all of them now: with up to `threads` threads at
-    /// once, this one among them. What the memory holds does not change.
+    /// Touches every page, so that the system creates all of them now. Uses up to `threads` threads, including this
+    /// one. Contents are unchanged.
     pub fn touch(&mut self, threads: usize) {
         prefault(self.as_mut_slice(), threads);
     }
 
-    /// How much of it is there, and in which pages, as the system tells.
+    /// How much of it is resident, and in which pages, as the system reports.
     pub fn residence(&self) -> Reading<Residence> {
         System::here().residence(self.span())
     }
 
-    /// The NUMA policy in force, as the system tells.
+    /// The NUMA policy in force, as the system reports.
     pub fn policy(&self) -> Result<NumaPolicy> {
         let refused = |errno| errno::refused(Call::Classify, errno);
         numa::policy_at(self.span().start()).map_err(refused)
     }
 
-    /// The NUMA node that the byte at `offset` lies on, as the system tells; `None` where nobody has
-    /// touched its page yet.
+    /// The NUMA node of the byte at `offset`, as the system reports; `None` if its page was never touched.
     pub fn node_of(&self, offset: Bytes) -> Result<Option<u32>> {
         let inside = self.span().start().checked_add(offset).filter(|_| offset < self.size);
         let beyond = || {
@@ -202,7 +200,7 @@ impl HostAllocation {
         numa::node_at(address).map_err(|errno| errno::refused(Call::Classify, errno))
     }
 
-    /// The live allocations of the process, the oldest first.
+    /// The live allocations of the process, oldest first.
     pub fn live() -> Vec<LiveAllocation> {
         let book = BOOK.lock();
         let live = book.live.values().map(|&Record { span, since, created_at }| LiveAllocation {
@@ -213,7 +211,7 @@ impl HostAllocation {
         live.collect()
     }
 
-    /// What all allocations of the process add up to.
+    /// The totals of all allocations of the process.
     pub fn totals() -> HostTotals {
         BOOK.lock().totals
     }

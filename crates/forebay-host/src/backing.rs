@@ -1,4 +1,4 @@
-//! Memory whose address and substance come together, as plain, managed and pinned memory are.
+//! Memory that is allocated together with its address: plain, managed and pinned.
 
 use forebay_core::{Alignment, Bytes, Span};
 use forebay_hal::Access;

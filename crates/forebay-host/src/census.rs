@@ -1,10 +1,10 @@
-//! How much of everything a device has given out.
+//! Counts of everything a device has given out.
 
 use forebay_hal::address_book::{Entry, MemoryKind};
 
 use crate::HostDevice;
 
-/// What of a [`HostDevice`] is alive. All zeros where everything was given back: nothing leaked.
+/// Counts of a [`HostDevice`]'s live objects. All zero if nothing leaked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Census {
@@ -20,9 +20,9 @@ pub struct Census {
     pub regions: usize,
     /// Mappings in them.
     pub mappings: usize,
-    /// Pages, released ones that are still mapped included.
+    /// Pages, including released ones that are still mapped.
     pub pages: usize,
-    /// Streams that were created and not destroyed; the default stream is not counted.
+    /// Streams created and not destroyed, without the default stream.
     pub streams: usize,
     /// Destroyed streams whose work is not done yet.
     pub draining: usize,
@@ -33,8 +33,8 @@ pub struct Census {
 }
 
 impl HostDevice {
-    /// Counts what is alive. Not for hot paths: it looks at everything. Nothing of a device that was opened
-    /// before this process was forked is counted.
+    /// Counts live objects. Not for hot paths: it visits everything. In a forked child, objects of a device that the
+    /// parent opened are not counted.
     pub fn census(&self) -> Census {
         let mut census = Census::default();
         if self.descriptor.is_inherited() {

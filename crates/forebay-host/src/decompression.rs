@@ -1,4 +1,4 @@
-//! LZ4 blocks, decoded by the stream's own thread.
+//! Decodes LZ4 blocks on the stream's worker thread.
 
 use core::slice;
 

@@ -18,10 +18,9 @@ use crate::{HostOptions, errno};
 
 /// The host's memory and threads, as a device.
 ///
-/// Several may be open at once. Each has its own memory, books and streams; events order work of
-/// all of them. Dropping one takes its memory away once the work that is enqueued has run, without
-/// waiting for it. In a forked child a device of the parent refuses work, and leaks when it is dropped: its
-/// memory is the parent's, and its tables may be half changed.
+/// Several may be open at once, each with its own memory, tables and streams; events order work across all of them.
+/// Dropping one frees its memory once the enqueued work has run, without waiting for it. In a forked child a device of
+/// the parent refuses work and leaks on drop: its memory belongs to the parent, and its tables may be half changed.
 #[derive(Debug)]
 pub struct HostDevice {
     pub(crate) descriptor: Descriptor,
@@ -42,7 +41,7 @@ impl Drop for HostDevice {
 }
 
 impl HostOptions {
-    /// Opens the host as a device, or says what of the options the system does not grant.
+    /// Opens the host as a device. The error names the options that the system does not grant.
     pub fn open(&self) -> Result<Arc<HostDevice>> {
         HostDevice::open_on(self, &System::here())
     }

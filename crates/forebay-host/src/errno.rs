@@ -1,4 +1,4 @@
-//! What the system said, in the words of the device contract.
+//! Translates system errors into errors of the device contract.
 
 use forebay_core::Bytes;
 use forebay_hal::{Call, Error, MemoryInfo};

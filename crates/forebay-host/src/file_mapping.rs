@@ -11,15 +11,15 @@ use rustix::mm::{MapFlags, ProtFlags};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileMode {
-    /// To read.
+    /// Read-only.
     ReadOnly,
-    /// To read and write: what is written is in the file, for others at once, and on the disk when the system writes it.
+    /// Readable and writable. Writes go to the file, are visible to others at once, and reach the disk later.
     Shared,
-    /// To read and write: what is written is in memory of this process alone, and the file stays as it is.
+    /// Readable and writable. Writes stay in this process's memory, and the file is unchanged.
     CopyOnWrite,
 }
 
-/// A whole file in memory. Dropping it takes it out of memory again.
+/// A whole file mapped into memory, unmapped on drop.
 #[derive(Debug)]
 pub struct FileMapping {
     start: NonNull<u8>,
@@ -33,11 +33,11 @@ unsafe impl Send for FileMapping {}
 unsafe impl Sync for FileMapping {}
 
 impl FileMapping {
-    /// Maps all of the file at `path`, from its first byte to its last now.
+    /// Maps the whole file at `path`, at its current size.
     ///
     /// # Safety
     ///
-    /// * While the mapping lives nobody makes the file shorter: a use of what is gone ends the process with a signal
+    /// * While the mapping lives, the file is not truncated: using bytes that are gone ends the process with a signal
     ///   (`SIGBUS`).
     /// * While code refers to the mapped bytes, nothing else writes the file.
     pub unsafe fn open(path: &Path, mode: FileMode) -> io::Result<Self> {
@@ -65,12 +65,12 @@ impl FileMapping {
         self.start
     }
 
-    /// How many bytes.
+    /// The size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Whether the bytes may be written.
+    /// Whether the bytes are writable.
     pub fn is_writable(&self) -> bool {
         self.mode != FileMode::ReadOnly
     }

@@ -1,7 +1,7 @@
-//! The host as a device: always there, and the default.
+//! The host as a device: always available, and the default.
 //!
-//! [`HostDevice`] keeps the whole device contract on the machine's own memory and threads, so that
-//! everything above runs, and is tested, where there is no accelerator:
+//! [`HostDevice`] implements the whole device contract with the machine's own memory and threads, so everything above
+//! it runs and is tested without an accelerator:
 //!
 //! ```text
 //!   plain, managed memory    fresh mappings of the system, with huge pages and NUMA policy as asked
@@ -12,7 +12,7 @@
 //!   streams                  a queue and a thread each
 //! ```
 //!
-//! [`system`] reads what the machine offers, and [`mapping`] is the small face over its calls.
+//! [`system`] reads what the machine offers, and [`mapping`] wraps its memory calls.
 //!
 //! # Example
 //!

@@ -1,8 +1,8 @@
-//! Memory that stays in place.
+//! Locks pages in memory.
 //!
-//! The system locks pages, and does not count how often: unlocking a page once undoes every lock of
-//! it. Registered spans begin and end anywhere, so two may share a page, and two devices may
-//! register the same memory. One list for the whole process knows who still counts on a page.
+//! The system does not count locks: unlocking a page once undoes every lock of it. Registered spans begin and end
+//! anywhere, so two may share a page, and two devices may register the same memory. One process-wide list records which
+//! spans still need a page.
 
 use std::sync::MutexGuard;
 
@@ -112,7 +112,7 @@ fn may_lock_freely() -> bool {
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
 }
 
-/// How much this process has locked, whoever locked it.
+/// How much memory this process has locked, by any library.
 fn locked_bytes(system: &System) -> Bytes {
     let text = system.text("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmLck:"));

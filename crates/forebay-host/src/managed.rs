@@ -1,7 +1,7 @@
-//! Managed memory: on the host, plain memory by another name.
+//! Managed memory, which on the host is plain memory.
 //!
-//! Host and device are one here, so data never moves. What prefetching can still do is to bring the
-//! memory in before it is touched, which is what it does.
+//! Host and device are the same here, so data never migrates. A prefetch only makes the pages present before they are
+//! used.
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::address_book::MemoryKind;

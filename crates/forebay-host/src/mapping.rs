@@ -1,12 +1,11 @@
-//! Address ranges and memory files: what the system gives, with the unsafe calls behind a small
-//! face.
+//! Address ranges and memory files: a small interface over the system's unsafe calls.
 //!
 //! ```text
 //!   AddressRange   |..........[file A]......[file B][file A]......|   reserved, nothing behind dots
 //!   MemoryFile          A ────────┴────────────────────┘              memory with no address of its own
 //! ```
 //!
-//! The host device maps its pages with these, and the simulated device keeps its memory in them.
+//! The host device maps its pages with these, and the simulated device stores its memory in them.
 
 use core::ptr::{self, NonNull};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,33 +16,33 @@ use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-/// The page of the processor: what the system maps in multiples of.
+/// The processor's page size, the unit of mappings.
 pub fn system_page() -> Alignment {
     // Every system reports a power of two; 4 KiB stands in for one that does not.
     Alignment::new(rustix::param::page_size() as u64).unwrap_or(Alignment::HOST_PAGE)
 }
 
-/// The largest file this process may make (`ulimit -f`), memory files included.
+/// The largest file this process may create (`ulimit -f`), including memory files.
 pub fn largest_file() -> Bytes {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     limit.map_or(Bytes::MAX, Bytes::new)
 }
 
-/// What the pages of a memory file are made of.
+/// The kind of pages in a memory file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PageKind {
     /// The processor's own pages, usually 4 KiB.
     #[default]
     System,
-    /// Explicit huge pages of 2 MiB, from the pool the administrator set aside.
+    /// Explicit 2 MiB huge pages, from the pool that the administrator set aside.
     Huge2M,
-    /// Explicit huge pages of 1 GiB, from the pool the administrator set aside.
+    /// Explicit 1 GiB huge pages, from the pool that the administrator set aside.
     Huge1G,
 }
 
 impl PageKind {
-    /// What sizes and addresses are multiples of.
+    /// The granularity of sizes and addresses.
     pub fn alignment(self) -> Alignment {
         match self {
             Self::System => system_page(),
@@ -53,8 +52,8 @@ impl PageKind {
     }
 }
 
-/// Memory with no address of its own: it can be placed in several ranges at once, and its
-/// descriptor can be handed to another process.
+/// Memory without an address: it can be mapped in several ranges at once, and its descriptor can be passed to another
+/// process.
 #[derive(Debug)]
 pub struct MemoryFile {
     descriptor: OwnedFd,
@@ -62,11 +61,10 @@ pub struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// `size` bytes of zeros, which the system backs as they are touched.
+    /// Creates a file of `size` zeroed bytes, which the system backs when they are touched.
     ///
-    /// Sealed against growing and shrinking, so that no holder of the descriptor can pull memory
-    /// from under a mapping. Explicit huge pages are taken at once: the system refuses here, not
-    /// with a signal at the first touch.
+    /// Sealed against growing and shrinking, so that no holder of the descriptor can pull memory from under a mapping.
+    /// Explicit huge pages are taken at once: the system refuses here instead of raising a signal at the first touch.
     pub fn create(size: Bytes, grain: PageKind) -> Result<Self, Errno> {
         let file = Self::sparse(size, grain)?;
         if grain != PageKind::System {
@@ -75,11 +73,11 @@ impl MemoryFile {
         Ok(file)
     }
 
-    /// As [`create`](Self::create), but nothing is taken from the system yet, whatever the grain.
+    /// Like [`create`](Self::create), but takes nothing from the system yet, whatever the page kind.
     ///
-    /// Of explicit huge pages, [`back`](Self::back) what will be touched first: where the pool is
-    /// empty by then, the touch would be answered with a signal. `EFBIG` for more than
-    /// [`largest_file`]: growing a file past that limit would be answered with a signal too.
+    /// With explicit huge pages, call [`back`](Self::back) before the first touch: if the pool is empty by then, the
+    /// touch raises a signal. Returns `EFBIG` for more than [`largest_file`], because growing a file past that limit
+    /// raises a signal too.
     pub fn sparse(size: Bytes, grain: PageKind) -> Result<Self, Errno> {
         if size > largest_file() {
             return Err(Errno::FBIG);
@@ -99,12 +97,12 @@ impl MemoryFile {
         Ok(Self { descriptor, size })
     }
 
-    /// Takes memory from the system for `size` bytes from `offset`, now and not at the first touch.
+    /// Takes memory from the system for `size` bytes from `offset` now, not at the first touch.
     pub fn back(&self, offset: Bytes, size: Bytes) -> Result<(), Errno> {
         rustix::fs::fallocate(&self.descriptor, FallocateFlags::empty(), offset.get(), size.get())
     }
 
-    /// Gives the memory of `size` bytes from `offset` back to the system; they read as zeros.
+    /// Returns the memory of `size` bytes from `offset` to the system; they then read as zeros.
     pub fn punch(&self, offset: Bytes, size: Bytes) -> Result<(), Errno> {
         rustix::fs::fallocate(
             &self.descriptor,
@@ -114,11 +112,11 @@ impl MemoryFile {
         )
     }
 
-    /// The memory behind a descriptor that another process exported: sealed in size, writable, and
-    /// `size` bytes long, or refused with `EINVAL`.
+    /// Opens the memory behind a descriptor that another process exported. Returns `EINVAL` unless it is sealed in
+    /// size, writable, and `size` bytes long.
     ///
-    /// Explicit huge pages that the exporter has not taken are taken here, as [`create`](Self::create) does; `ENOSPC`
-    /// where the pool has none left.
+    /// Takes explicit huge pages that the exporter has not taken, as [`create`](Self::create) does; returns `ENOSPC` if
+    /// the pool is empty.
     pub fn import(descriptor: BorrowedFd<'_>, size: Bytes) -> Result<Self, Errno> {
         let seals = rustix::fs::fcntl_get_seals(descriptor).map_err(|_| Errno::INVAL)?;
         let found = rustix::fs::fstat(descriptor)?.st_size;
@@ -136,8 +134,7 @@ impl MemoryFile {
         Ok(file)
     }
 
-    /// What its pages are made of, as the system tells: what addresses it is placed at, and sizes,
-    /// must be multiples of.
+    /// The page size that the system reports for it: the granularity of the addresses and sizes it is mapped at.
     pub fn alignment(&self) -> Result<Alignment, Errno> {
         let system = rustix::fs::fstatfs(&self.descriptor)?;
         // The magic number of the file system of huge pages. Its block is the huge page; that of
@@ -151,12 +148,12 @@ impl MemoryFile {
         Alignment::new(block).map_err(|_| Errno::INVAL)
     }
 
-    /// How many bytes.
+    /// The size in bytes.
     pub fn size(&self) -> Bytes {
         self.size
     }
 
-    /// Whether `other` is the same memory by another descriptor.
+    /// Whether `other` is another descriptor of the same memory.
     pub fn is_same_memory(&self, other: &Self) -> bool {
         let name = |file: &Self| {
             rustix::fs::fstat(&file.descriptor).map(|found| (found.st_dev, found.st_ino)).ok()
@@ -164,7 +161,7 @@ impl MemoryFile {
         name(self).is_some_and(|mine| Some(mine) == name(other))
     }
 
-    /// A descriptor of the same memory, for another process.
+    /// Returns a descriptor of the same memory, for another process.
     pub fn export(&self) -> Result<OwnedFd, Errno> {
         rustix::io::fcntl_dupfd_cloexec(&self.descriptor, 0)
     }
@@ -176,15 +173,15 @@ impl AsFd for MemoryFile {
     }
 }
 
-/// A reserved range of host addresses. Dropping it takes everything placed in it away.
+/// A reserved range of host addresses. Dropping it unmaps everything in it.
 #[derive(Debug)]
 pub struct AddressRange {
     span: Span,
 }
 
 impl AddressRange {
-    /// Reserves `size` addresses (rounded up to the system's page) from a multiple of `alignment`.
-    /// Takes no memory.
+    /// Reserves `size` bytes of addresses (rounded up to the system's page) at a multiple of `alignment`. Takes no
+    /// memory.
     pub fn reserve(size: Bytes, alignment: Alignment) -> Result<Self, Errno> {
         let alignment = alignment.max(system_page());
         let size = size.checked_align_up(system_page()).ok_or(Errno::NOMEM)?;
@@ -225,11 +222,11 @@ impl AddressRange {
         NonNull::new(pointer(self.span.start().checked_add(offset)?))
     }
 
-    /// Puts all of `file` at `offset`, with `access`.
+    /// Maps all of `file` at `offset`, with `access`.
     ///
     /// # Safety
     ///
-    /// * Nobody uses the addresses it covers: what was there is gone.
+    /// * Nothing uses the addresses it covers: what was there is gone.
     pub unsafe fn place(
         &self,
         offset: Bytes,
@@ -240,12 +237,11 @@ impl AddressRange {
         unsafe { self.place_part(offset, file, (Bytes::ZERO, file.size()), access) }
     }
 
-    /// Puts the part of `file` that starts at the first of `part` and is as long as the second at
-    /// `offset`, with `access`.
+    /// Maps a part of `file` at `offset`, with `access`. `part` holds its start and its size.
     ///
     /// # Safety
     ///
-    /// * Nobody uses the addresses it covers: what was there is gone.
+    /// * Nothing uses the addresses it covers: what was there is gone.
     pub unsafe fn place_part(
         &self,
         offset: Bytes,
@@ -274,31 +270,31 @@ impl AddressRange {
         Ok(())
     }
 
-    /// Puts memory of this range's own at `offset`, zeroed, with `access`.
+    /// Maps zeroed private memory at `offset`, with `access`.
     ///
     /// # Safety
     ///
-    /// * Nobody uses the addresses it covers: what was there is gone.
+    /// * Nothing uses the addresses it covers: what was there is gone.
     pub unsafe fn commit(&self, offset: Bytes, size: Bytes, access: Access) -> Result<(), Errno> {
         // SAFETY: as the caller promised.
         unsafe { self.anonymous(offset, size, protection(access)) }
     }
 
-    /// Takes what is behind `size` bytes from `offset` away; the addresses stay reserved.
+    /// Unmaps `size` bytes from `offset`; the addresses stay reserved.
     ///
     /// # Safety
     ///
-    /// * Nobody uses the addresses from now on.
+    /// * Nothing uses the addresses from now on.
     pub unsafe fn clear(&self, offset: Bytes, size: Bytes) -> Result<(), Errno> {
         // SAFETY: as the caller promised.
         unsafe { self.anonymous(offset, size, ProtFlags::empty()) }
     }
 
-    /// Changes who may do what with `size` bytes from `offset`.
+    /// Sets the access to `size` bytes from `offset`.
     ///
     /// # Safety
     ///
-    /// * Nobody uses the addresses in a way that `access` takes away.
+    /// * Nothing uses the addresses in a way that `access` takes away.
     pub unsafe fn protect(&self, offset: Bytes, size: Bytes, access: Access) -> Result<(), Errno> {
         let span = self.part(offset, size)?;
         let flags = match access {
@@ -318,7 +314,7 @@ impl AddressRange {
 
     /// # Safety
     ///
-    /// * Nobody uses the addresses it covers.
+    /// * Nothing uses the addresses it covers.
     unsafe fn anonymous(&self, offset: Bytes, size: Bytes, flags: ProtFlags) -> Result<(), Errno> {
         let span = self.part(offset, size)?;
         // SAFETY: the span lies in this range, which this process reserved and the caller says

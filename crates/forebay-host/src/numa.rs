@@ -1,8 +1,7 @@
-//! Which of the machine's memories an allocation lies in.
+//! NUMA placement of allocations.
 //!
-//! A machine with several sockets has memory near each. The policy is the system's own, set on the
-//! addresses before anything touches them, so that every page is taken from the right node in the
-//! first place and none has to be moved.
+//! A machine with several sockets has memory near each. The system's own policy is set on the addresses before anything
+//! touches them, so every page comes from the right node at once and none has to be moved.
 
 use core::ffi::{c_int, c_ulong};
 
@@ -13,19 +12,18 @@ use rustix::io::Errno;
 use crate::mapping::pointer;
 use crate::system::{System, Topology};
 
-/// Which NUMA nodes memory comes from. Nodes are the system's numbers, as in
-/// `/sys/devices/system/node`.
+/// The NUMA nodes that memory comes from, by the system's numbers, as in `/sys/devices/system/node`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NumaPolicy {
-    /// As the system does for the thread that touches first.
+    /// The system's default for the thread that touches a page first.
     #[default]
     Default,
-    /// This node, and others where it is full.
+    /// This node, or others if it is full.
     Prefer(u32),
-    /// These nodes and no other, even where they are full.
+    /// Only these nodes, even if they are full.
     Bind(Vec<u32>),
-    /// Page by page from each of these in turn.
+    /// Pages from each of these in turn.
     Interleave(Vec<u32>),
 }
 

@@ -1,26 +1,26 @@
-//! What the host device is asked to be.
+//! Options of the host device.
 
 use forebay_core::Bytes;
 
 use crate::NumaPolicy;
 
-/// What the host's memory is to be made of.
+/// The pages that back the host's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// The processor's own pages alone, even where the system would give larger ones.
+    /// Only the processor's base pages, even if the system offers larger ones.
     Never,
-    /// Huge pages where the system has them at hand, the processor's own elsewhere. A wish: a
-    /// system that does not make huge pages by itself is not an error.
+    /// Huge pages where the system has them available, base pages elsewhere. A hint: a system without transparent huge
+    /// pages is not an error.
     #[default]
     Transparent,
-    /// Huge pages of 2 MiB from the pool the administrator set aside, or nothing.
+    /// Only 2 MiB huge pages from the pool that the administrator set aside.
     Explicit2M,
-    /// Huge pages of 1 GiB from the pool the administrator set aside, or nothing.
+    /// Only 1 GiB huge pages from the pool that the administrator set aside.
     Explicit1G,
 }
 
-/// How a [`HostDevice`](crate::HostDevice) is opened.
+/// The options with which a [`HostDevice`](crate::HostDevice) is opened.
 ///
 /// ```
 /// use forebay_core::Bytes;
@@ -38,36 +38,35 @@ pub enum HugePages {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostOptions {
-    /// The most memory the device gives out; `None` for all the machine and its container allow.
+    /// The most memory the device gives out; `None` for all that the machine and its container allow.
     pub memory_limit: Option<Bytes>,
-    /// What memory is made of.
+    /// The pages that back memory.
     pub huge_pages: HugePages,
-    /// Which of the machine's memories it lies in.
+    /// The NUMA placement.
     pub numa: NumaPolicy,
 }
 
 impl HostOptions {
-    /// All the memory there is, huge pages where the system has them, no wish as to where.
+    /// All memory, huge pages where the system has them, and the default placement.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same, giving out no more than `limit`. Never more than the machine has, whatever is
-    /// asked.
+    /// Limits the memory given out to `limit`, and never to more than the machine has.
     #[must_use]
     pub fn memory_limit(mut self, limit: Bytes) -> Self {
         self.memory_limit = Some(limit);
         self
     }
 
-    /// The same with memory made of `huge_pages`.
+    /// Sets the pages that back memory.
     #[must_use]
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// The same with memory placed by `policy`.
+    /// Sets the NUMA placement.
     #[must_use]
     pub fn numa(mut self, policy: NumaPolicy) -> Self {
         self.numa = policy;

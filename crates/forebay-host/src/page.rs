@@ -5,9 +5,9 @@
 //!   own file                 [page 4]                                            shareable, imported
 //! ```
 //!
-//! A page that may leave the process needs a file of its own. The others are parts of one file that
-//! is as large as files can be and takes memory only where there are pages: a process may have a
-//! thousand open files on many systems, and two gigabytes in pages of 2 MiB would be the end.
+//! A shareable page needs its own file. All other pages are parts of one file, as large as files can be, which takes
+//! memory only where it has pages. Many systems limit a process to a thousand open files, which would allow only two
+//! gigabytes in 2 MiB pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Pinned memory: locked in place, so that nothing copies it out to disk.
+//! Pinned memory: locked in place, so that it is never swapped out.
 //!
-//! On the host every address is its own device address. What the flags still decide is whether the
-//! device's side of a copy may name the memory.
+//! On the host every address is its own device address. The flags still decide whether the device's side of a copy may
+//! name the memory.
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::address_book::{Entry, MemoryEntry, MemoryKind};

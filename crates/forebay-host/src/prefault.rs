@@ -1,4 +1,4 @@
-//! Making pages present: by several threads at once, since clearing a page is what takes the time.
+//! Makes pages present, with several threads because clearing pages takes the time.
 
 use core::num::NonZero;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -24,8 +24,8 @@ const MOST_PART: usize = 8 << 20;
 /// The most threads that touch: more are no faster (16 cores of an H200's host, 2026-11-17).
 const MOST_THREADS: usize = 16;
 
-/// Zeroed memory of the process, of which every page is present: for a driver to pin. Of huge pages where the system
-/// has them, and not inherited by a forked child, which would share pinned pages with the device.
+/// Zeroed memory whose pages are all present, for a driver to pin. Uses huge pages where the system has them. A forked
+/// child does not inherit it, because it would share pinned pages with the device.
 ///
 /// ```
 /// use forebay_core::Bytes;
@@ -42,9 +42,9 @@ pub struct PrefaultedPages {
 }
 
 impl PrefaultedPages {
-    /// `size` bytes, rounded up to whole pages of the system, on NUMA node `node` or else near this thread, unless the
-    /// process has a policy of its own. Refuses what would use up the machine's free memory or its container's: the
-    /// system ends a process that touches more.
+    /// Allocates `size` bytes, rounded up to whole system pages, on NUMA node `node` or else near this thread, unless
+    /// the process has its own policy. Fails if this would use up the free memory of the machine or its container: the
+    /// system kills a process that touches more.
     pub fn new(size: Bytes, node: Option<u32>) -> Result<Self, Errno> {
         let free = System::here().memory().usable_free().map_err(|_| Errno::NOMEM)?;
         if size > free.saturating_sub(Bytes::new(free.get() / 8)) {

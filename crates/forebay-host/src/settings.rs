@@ -1,4 +1,4 @@
-//! The options of a device, held against what the system grants.
+//! The options of a device, checked against what the system grants.
 
 use forebay_core::{Alignment, Bytes, PageSize};
 use forebay_hal::{Call, Error, Granularity, Result, invalid};

@@ -1,4 +1,4 @@
-//! Pages that leave the process, as memory files.
+//! Pages shared with other processes, as memory files.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;

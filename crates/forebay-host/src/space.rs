@@ -1,15 +1,15 @@
-//! The device's addresses: what lies where, and how much of it there is.
+//! The device's address table and memory figures.
 //!
 //! ```text
 //!   book       what is where: plain, managed, pinned and registered memory, regions, pages
 //!   figures    held (plain, pages)  +  managed  +  pinned   <=   limit
 //! ```
 //!
-//! One lock over the tables. It is held across calls that change what is mapped in a region, which
-//! must agree with the table, and across nothing that waits for a stream or runs a task.
+//! One lock guards the tables. It is held across calls that change the mappings of a region, which must agree with the
+//! table, but never while waiting for a stream or running a task.
 //!
-//! A stream's worker keeps the space alive until its last command has run: a device that is dropped
-//! with copies still enqueued takes the memory away after them.
+//! A stream's worker keeps the space alive until its last command has run: if a device is dropped while copies are
+//! enqueued, its memory is freed after them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Copies and fills, by the stream's own thread.
+//! Runs copies and fills on the stream's worker thread.
 
 use core::ptr;
 

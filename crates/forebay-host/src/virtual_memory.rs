@@ -1,4 +1,4 @@
-//! Addresses apart from the memory behind them: ranges of addresses, and parts of memory files.
+//! Virtual memory: address ranges, and parts of memory files mapped in them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Buffers of Metal's.
+//! Metal buffers.
 
 use core::ffi::c_void;
 use core::fmt;

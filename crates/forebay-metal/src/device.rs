@@ -1,4 +1,4 @@
-//! The device itself.
+//! The Metal device.
 
 use core::fmt;
 use core::time::Duration;
@@ -27,7 +27,7 @@ use crate::{MetalMissing, event, transfer};
 
 /// A GPU through Metal.
 ///
-/// Several may be open at once, each with its own books; events order work of all of them.
+/// Several may be open at once, each with its own tables; events order work across all of them.
 pub struct MetalDevice {
     descriptor: Descriptor,
     /// Of the parent's, in a forked child: Metal does not work there.
@@ -86,8 +86,7 @@ impl MetalDevice {
         Ok(Arc::new(Self { descriptor, inner }))
     }
 
-    /// The device of that number for the whole process: the same object for everybody who asks here, as long as anyone has
-    /// it.
+    /// Returns the process-wide device with that number: every caller gets the same object while any of them holds it.
     pub fn shared(ordinal: u32) -> core::result::Result<Arc<Self>, MetalMissing> {
         static SHARED: PerProcess<BTreeMap<u32, Weak<MetalDevice>>> = PerProcess::new();
         SHARED.get_or_open(ordinal, || Self::open(ordinal))
@@ -97,8 +96,8 @@ impl MetalDevice {
         self.inner.get().map_err(|_| Error::Forked { call })
     }
 
-    /// The buffer that plain or mapped memory lies in, and the offset of `address` there: what kernels are bound to.
-    /// `None` for memory that is not this device's.
+    /// Returns the buffer that contains plain or mapped memory, and the offset of `address` in it, for binding to
+    /// kernels. `None` if the memory is not this device's.
     pub fn buffer_at(
         &self,
         address: Address,
@@ -107,9 +106,8 @@ impl MetalDevice {
         Some((location.buffer.raw().clone(), location.offset))
     }
 
-    /// Enqueues work of the program's own on a stream: `encode` gets a command buffer that runs after all that is enqueued
-    /// there, and before all that comes later. It ends its encoders, commits nothing, and makes no call
-    /// of the device.
+    /// Enqueues the caller's work on a stream: `encode` gets a command buffer that runs after all work enqueued there,
+    /// and before all later work. It must end its encoders, commit nothing, and make no call of the device.
     ///
     /// # Safety
     ///

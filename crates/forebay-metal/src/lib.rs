@@ -1,10 +1,10 @@
-//! Metal as a forebay device: GPUs of Apple's, on macOS 13 and later.
+//! Metal as a forebay device: Apple GPUs, on macOS 13 and later.
 //!
-//! **Never run on hardware.** It is type-checked and linted for `aarch64-apple-darwin`; what of it is plain logic has tests
-//! that run everywhere. The conformance suite of the device contract is there to be run on a Mac:
-//! `cargo test -p forebay-metal`.
+//! **Not yet tested on hardware.** It is type-checked and linted for `aarch64-apple-darwin`, and its portable logic has
+//! tests that run everywhere. To run the conformance suite of the device contract on a Mac: `cargo test -p
+//! forebay-metal`.
 //!
-//! On other systems the crate has no device, only [`MetalMissing`], which says so:
+//! On other systems the crate has no device, only [`MetalMissing`]:
 //!
 //! ```
 //! match forebay_metal::open(0) {
@@ -25,11 +25,11 @@
 //! | copy, fill | a blit where all is a multiple of 4 bytes, else a kernel; memory that is not pinned goes through a staging buffer |
 //! | host function | a block that the shared event calls |
 //!
-//! Command buffers of one queue may overlap. Every one that is enqueued here waits for the value that the one before it
-//! signals, so the work of a stream runs in order whatever memory it uses, and no hazard tracking is needed.
+//! Command buffers of one queue may overlap. Each one enqueued here waits for the value that the previous one signals,
+//! so the work of a stream runs in order whatever memory it uses, and needs no hazard tracking.
 //!
-//! For kernels of your own, `MetalDevice::encode` gives a command buffer in stream order, and `MetalDevice::buffer_at` the
-//! buffer and offset of an address.
+//! For your own kernels, `MetalDevice::encode` provides a command buffer in stream order, and `MetalDevice::buffer_at`
+//! the buffer and offset of an address.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -73,7 +73,7 @@ pub fn open(ordinal: u32) -> Result<Arc<dyn Device>, MetalMissing> {
     }
 }
 
-/// The device of that number for the whole process: as long as anyone has it, the same object for everybody.
+/// Returns the process-wide device with that number: every caller gets the same object while any of them holds it.
 pub fn shared(ordinal: u32) -> Result<Arc<dyn Device>, MetalMissing> {
     #[cfg(target_os = "macos")]
     return Ok(MetalDevice::shared(ordinal)?);
@@ -81,7 +81,7 @@ pub fn shared(ordinal: u32) -> Result<Arc<dyn Device>, MetalMissing> {
     open(ordinal)
 }
 
-/// How many devices the system shows this process.
+/// The number of devices visible to this process.
 pub fn device_count() -> Result<usize, MetalMissing> {
     #[cfg(target_os = "macos")]
     return Ok(device::all().count());

@@ -13,11 +13,11 @@ pub enum MetalMissing {
         /// The system, as Rust names it.
         system: &'static str,
     },
-    /// There is no device of this number.
+    /// No device has this number.
     Device {
         /// The number asked for.
         ordinal: u32,
-        /// How many devices there are.
+        /// The number of devices.
         count: usize,
     },
     /// The device lacks what forebay needs: addresses that the GPU itself uses.

@@ -1,7 +1,7 @@
-//! The address books of a device: which memory it has, and where.
+//! The address books of a device.
 //!
-//! Plain memory goes by the GPU's addresses, pinned and registered memory by the host's; the GPU has addresses for that
-//! too, which copies may name. Generic over the buffer, so that it is tested where there is no Metal.
+//! Plain memory is keyed by the GPU's addresses, pinned and registered memory by the host's. The GPU has addresses for
+//! the latter too, which copies may name. Generic over the buffer, so that it can be tested without Metal.
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::address_book::{AddressBook, Entry, MemoryEntry, MemoryKind};

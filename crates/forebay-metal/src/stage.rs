@@ -1,4 +1,4 @@
-//! What goes through a staging buffer, in which rounds.
+//! Splits copies into rounds through a staging buffer.
 
 use forebay_core::{Address, Span};
 
@@ -11,7 +11,7 @@ pub(crate) struct Part {
     pub(crate) device: u64,
     /// From the first byte of the staging buffer.
     pub(crate) stage: u64,
-    /// How many bytes.
+    /// The size in bytes.
     pub(crate) bytes: u64,
 }
 

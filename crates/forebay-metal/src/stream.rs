@@ -1,8 +1,8 @@
-//! Streams: command queues in strict order.
+//! Streams: command queues that run in strict order.
 //!
-//! Each stream has a shared event, its timeline. Whatever is enqueued gets the next value: a command buffer waits for the
-//! value before and signals its own, and so does a function of the host. So the value tells how far the stream is, on the
-//! device, to other streams and to the host:
+//! Each stream has a shared event, its timeline. Each enqueued item gets the next value: a command buffer waits for the
+//! previous value and signals its own, and so does a host function. So the value shows the progress of the stream to
+//! the device, to other streams and to the host:
 //!
 //! ```text
 //!   timeline   0 ─── 1 ─────────── 2 ──────────── 3

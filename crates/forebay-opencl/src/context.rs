@@ -1,4 +1,4 @@
-//! What all devices of one number share: the context of OpenCL, idle queues and the memory in use.
+//! State shared by all devices with one number: the OpenCL context, idle queues and the memory in use.
 
 use core::ptr;
 use std::collections::BTreeMap;

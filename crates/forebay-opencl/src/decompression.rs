@@ -1,4 +1,4 @@
-//! LZ4 blocks, decoded by a kernel that the driver compiles from its source, `kernels/lz4.c`.
+//! Decodes LZ4 blocks with a kernel that the driver compiles from its source, `kernels/lz4.c`.
 
 use core::ffi::c_void;
 use core::ptr;

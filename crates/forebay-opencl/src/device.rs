@@ -1,4 +1,4 @@
-//! The device itself.
+//! The OpenCL device.
 
 use core::mem::ManuallyDrop;
 use std::collections::BTreeMap;
@@ -24,9 +24,8 @@ use crate::{HostCopies, OpenClDeviceInfo, OpenClDeviceType, OpenClOptions};
 
 /// A device behind OpenCL.
 ///
-/// Devices of one number share a context of OpenCL, which is kept for the process; each has memory, books
-/// and streams of its own. In a forked child a device of the parent refuses all work, and leaks when it is
-/// dropped.
+/// Devices with the same number share an OpenCL context, which is kept for the life of the process; each has its own
+/// memory, tables and streams. In a forked child a device of the parent refuses all work and leaks on drop.
 #[derive(Debug)]
 pub struct OpenClDevice {
     pub(crate) context: &'static Context,
@@ -47,8 +46,7 @@ impl OpenClDevice {
         Self::open_with(ordinal, OpenClOptions::new())
     }
 
-    /// The device of that number for the whole process: the same object for everybody who asks here, as
-    /// long as anyone has it.
+    /// Returns the process-wide device with that number: every caller gets the same object while any of them holds it.
     pub fn shared(ordinal: u32) -> Result<Arc<Self>> {
         static SHARED: PerProcess<BTreeMap<u32, Weak<OpenClDevice>>> = PerProcess::new();
         SHARED.get_or_open(ordinal, || Self::open(ordinal))
@@ -97,12 +95,12 @@ impl OpenClDevice {
         }))
     }
 
-    /// What OpenCL tells of the device.
+    /// What OpenCL reports about the device.
     pub fn info(&self) -> &'static OpenClDeviceInfo {
         self.context.info
     }
 
-    /// The context that its buffers and queues are in, for programs and kernels. It is never released.
+    /// The context of its buffers and queues, for programs and kernels. It is never released.
     pub fn raw_context(&self) -> cl_context {
         self.context.raw()
     }
@@ -112,11 +110,11 @@ impl OpenClDevice {
         self.context.id().device
     }
 
-    /// Enqueues a command of the program's own, such as a kernel, in the order of `stream`.
+    /// Enqueues a command of the caller, such as a kernel, in the order of `stream`.
     ///
-    /// `enqueue` is given the queue and the events that the command waits for: none where the queue keeps
-    /// the order by itself. It returns the command's event, and the reference that the call gave with it. It must
-    /// not call this device: the stream is locked meanwhile, so that no other command comes between.
+    /// `enqueue` receives the queue and the events that the command must wait for, an empty list if the queue keeps the
+    /// order by itself. It returns the command's event, with the reference that the call returned. It must not call
+    /// this device: the stream is locked meanwhile, so that no other command comes between.
     ///
     /// # Safety
     ///

@@ -13,7 +13,7 @@ use crate::OpenClMissing;
 use crate::code::Code;
 use crate::info::{self, OpenClDeviceInfo};
 
-/// The environment variable that names other libraries to load, separated by `;`, before the usual one.
+/// The environment variable that names libraries, separated by `;`, to try before the default one.
 pub const LIBRARY_VARIABLE: &str = "OPENCL_DYLIB_PATH";
 
 /// What is loaded where the variable names nothing that loads.
@@ -49,10 +49,9 @@ pub struct OpenClDriver {
 impl OpenClDriver {
     /// Loads the library and lists the devices, once for the process.
     ///
-    /// Devices are numbered over all platforms: all GPUs first, then accelerators, then processors, then
-    /// others. Among devices of a type, the order is that of the platforms, as the library lists them, and
-    /// inside a platform its own. So number 0 is a GPU wherever there is one, and the numbers stay as long
-    /// as the installed drivers do.
+    /// Devices are numbered across all platforms: all GPUs first, then accelerators, then processors, then others.
+    /// Devices of a type are in the library's order of platforms, and in each platform's own order. So number 0 is a
+    /// GPU if there is one, and the numbers are stable as long as the installed drivers are.
     pub fn load() -> core::result::Result<&'static Self, OpenClMissing> {
         static DRIVER: OnceLock<core::result::Result<OpenClDriver, OpenClMissing>> =
             OnceLock::new();
@@ -105,7 +104,7 @@ impl OpenClDriver {
         &self.devices
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn device_count(&self) -> usize {
         self.devices.len()
     }

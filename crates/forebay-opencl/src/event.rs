@@ -1,7 +1,7 @@
 //! Events of the contract: names for points in streams.
 //!
-//! An event stands for the last command of its stream when it was recorded. Waits hold that command's
-//! event of OpenCL, so a later record, or the end of the name, does not disturb them.
+//! An event stands for the last command of its stream when it was recorded. Waits hold that command's OpenCL event, so
+//! recording again or destroying the name does not affect them.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

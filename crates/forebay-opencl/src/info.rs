@@ -1,4 +1,4 @@
-//! What OpenCL tells of its devices, read without trusting the sizes it answers with.
+//! Device information from OpenCL, read without trusting the sizes it reports.
 
 use core::fmt;
 
@@ -8,7 +8,7 @@ use cl3::types::{cl_device_id, cl_platform_id};
 use forebay_core::{Alignment, Bytes};
 use forebay_hal::{Call, Error, Result};
 
-/// The kind of hardware behind an OpenCL device, as the platform tells it.
+/// The kind of hardware behind an OpenCL device, as the platform reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum OpenClDeviceType {
@@ -48,7 +48,7 @@ impl fmt::Display for OpenClDeviceType {
     }
 }
 
-/// The shared virtual memory that a device has.
+/// The kinds of shared virtual memory that a device supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SvmSupport {
@@ -60,7 +60,7 @@ pub struct SvmSupport {
     pub system: bool,
 }
 
-/// What a device is.
+/// The properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenClDeviceInfo {
@@ -72,17 +72,17 @@ pub struct OpenClDeviceInfo {
     pub platform: String,
     /// The kind of hardware.
     pub device_type: OpenClDeviceType,
-    /// The version of OpenCL, and what the vendor adds.
+    /// The OpenCL version, with the vendor's suffix.
     pub version: String,
     /// The version of the driver.
     pub driver_version: String,
-    /// All its memory.
+    /// Its total memory.
     pub total_memory: Bytes,
-    /// The largest allocation that it promises.
+    /// The largest allocation that it guarantees.
     pub max_allocation: Bytes,
-    /// What the start of a sub-buffer is a multiple of, counted from the start of its buffer.
+    /// The granularity of sub-buffer offsets.
     pub alignment: Alignment,
-    /// The shared virtual memory it has.
+    /// The shared virtual memory it supports.
     pub svm: SvmSupport,
 }
 

@@ -1,7 +1,7 @@
 //! OpenCL as a forebay device.
 //!
-//! The library is found at run time: nothing of OpenCL is needed to build a program, and a machine
-//! without it gives a value that says what to install, never a panic.
+//! The library is found at run time: building a program needs nothing of OpenCL, and loading it on a machine without it
+//! returns an error that says what to install, never a panic.
 //!
 //! ```
 //! use forebay_opencl::OpenClDriver;
@@ -13,7 +13,7 @@
 //! }
 //! ```
 //!
-//! # What is done how
+//! # How each group is implemented
 //!
 //! ```text
 //!   plain memory            clCreateBuffer, with addresses reserved on the host; one byte is written at once, so
@@ -30,8 +30,8 @@
 //!
 //! # Kernels on forebay's memory
 //!
-//! An address is a buffer and a byte in it. [`OpenClDevice::buffer_at`] gives both, [`OpenClDevice::sub_buffer`] a
-//! buffer that begins there, and [`OpenClDevice::launch`] enqueues in the order of a stream:
+//! An address stands for a buffer and an offset. [`OpenClDevice::buffer_at`] returns both, [`OpenClDevice::sub_buffer`]
+//! a buffer that begins there, and [`OpenClDevice::launch`] enqueues in the order of a stream:
 //!
 //! ```
 //! use core::ptr;

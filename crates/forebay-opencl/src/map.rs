@@ -1,4 +1,4 @@
-//! Memory of the device, mapped for the host.
+//! Device memory mapped for the host.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -18,20 +18,20 @@ use crate::code::{Asked, Named, Outcome};
 use crate::space::Allocation;
 use crate::stream::StreamQueue;
 
-/// What the host does with mapped memory.
+/// How the host uses mapped memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MapAccess {
-    /// Reads it.
+    /// It reads.
     Read,
-    /// Reads and changes it.
+    /// It reads and writes.
     ReadWrite,
-    /// Writes all of it: what is there now is not needed.
+    /// It writes all of it; the current contents are not needed.
     Overwrite,
 }
 
-/// Memory of the device that the host uses in place. It is unmapped in the order of its stream when the value
-/// goes; work that is enqueued there afterwards sees what the host wrote.
+/// Device memory that the host uses in place. Dropping the value unmaps it in stream order; work enqueued there
+/// afterwards sees the host's writes.
 #[derive(Debug)]
 #[must_use = "the memory is unmapped when this value goes"]
 pub struct MappedMemory {
@@ -55,7 +55,7 @@ impl MappedMemory {
         unsafe { core::slice::from_raw_parts(self.pointer, self.length) }
     }
 
-    /// The bytes, to be changed; `None` where the memory is mapped for reading alone.
+    /// The bytes, mutably; `None` if the memory is mapped only for reading.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.access == MapAccess::Read {
             return None;
@@ -91,8 +91,8 @@ impl Drop for MappedMemory {
 }
 
 impl OpenClDevice {
-    /// Maps plain or managed memory for the host, after all work of `stream`, which it waits for. On devices
-    /// that share the host's memory nothing is copied.
+    /// Maps plain or managed memory for the host, after waiting for all work of `stream`. Nothing is copied on devices
+    /// that share the host's memory.
     ///
     /// # Safety
     ///

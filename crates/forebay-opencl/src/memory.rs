@@ -170,8 +170,8 @@ impl OpenClDevice {
         Ok(span.start())
     }
 
-    /// The buffer that an address of plain or managed memory lies in, and the byte of it, as arguments for
-    /// kernels. The buffer is good until the memory is freed.
+    /// Returns the buffer that contains an address of plain or managed memory, and the offset in it, as arguments for
+    /// kernels. The buffer is valid until the memory is freed.
     ///
     /// ```
     /// use forebay_core::{Alignment, Bytes};
@@ -196,9 +196,9 @@ impl OpenClDevice {
         Ok((found.memory.buffer.raw(), found.offset))
     }
 
-    /// A buffer that is exactly `span`, for kernels that take no offset. The first address must be a multiple
-    /// of [the device's alignment](crate::OpenClDeviceInfo::alignment) away from the start of its allocation,
-    /// as all blocks of a pool are where that is 512 bytes or less.
+    /// Returns a buffer that is exactly `span`, for kernels that take no offset. The offset of its first address in its
+    /// allocation must be a multiple of [the device's alignment](crate::OpenClDeviceInfo::alignment), as all blocks of
+    /// a pool are if that alignment is 512 bytes or less.
     pub fn sub_buffer(&self, span: Span) -> Result<SubBuffer> {
         let call = Call::Launch;
         self.descriptor.check_process(call)?;
@@ -217,8 +217,8 @@ impl OpenClDevice {
     }
 }
 
-/// A part of a buffer as a buffer, released when the value goes. It keeps the memory alive, but not its
-/// contents: after a free the memory may be used again only once this is gone.
+/// A sub-buffer, released on drop. It keeps the memory alive, but not its contents: freed memory may be used again only
+/// once this is gone.
 #[derive(Debug)]
 #[must_use = "the sub-buffer is released when this value goes"]
 pub struct SubBuffer {
@@ -232,7 +232,7 @@ impl SubBuffer {
         self.buffer.get().map_or(ptr::null_mut(), Buffer::raw)
     }
 
-    /// What it is a buffer of.
+    /// The span it covers.
     pub fn span(&self) -> Span {
         self.span
     }

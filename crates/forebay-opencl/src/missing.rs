@@ -1,4 +1,4 @@
-//! Why there is no OpenCL here.
+//! Why OpenCL is not available.
 
 use core::fmt;
 
@@ -7,30 +7,30 @@ use forebay_hal::{Call, Error};
 use crate::code::Code;
 use crate::driver::LIBRARY_VARIABLE;
 
-/// Why there is no OpenCL to use. A value, never a panic: many machines have none.
+/// Why OpenCL cannot be used. A value, never a panic: many machines have no OpenCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenClMissing {
     /// The library could not be loaded.
     Library {
-        /// What was tried last.
+        /// The library tried last.
         library: String,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
-    /// The library was loaded, and knows no platform: no vendor's driver is installed.
+    /// The library was loaded but has no platform: no vendor's driver is installed.
     Platform,
-    /// The library was loaded, and its list of platforms could not be read.
+    /// The library was loaded, but its list of platforms could not be read.
     Start {
-        /// What it answered.
+        /// The error code.
         code: Code,
     },
-    /// The platforms are there, and show this process no device.
+    /// The platforms show no device to this process.
     Device {
         /// Their names.
         platforms: Vec<String>,
     },
-    /// OpenCL was begun by the parent, before the process forked: its threads are not here.
+    /// The parent initialised OpenCL before the process forked, so its threads do not exist here.
     Forked,
 }
 

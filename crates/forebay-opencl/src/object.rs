@@ -1,4 +1,4 @@
-//! Objects of OpenCL that release themselves, and how many there are.
+//! OpenCL objects that release themselves on drop, and counts of them.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use forebay_hal::Progress;
 use crate::code::{Code, Made, Named, Outcome, Refusal};
 use crate::info::as_number;
 
-/// How many objects of OpenCL this library has and has not released, on all devices.
+/// The number of OpenCL objects that this library holds, on all devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ObjectCounts {
     /// Buffers and sub-buffers.
     pub buffers: u64,
-    /// Queues, with those that wait to be used again.
+    /// Queues, including idle ones that wait to be reused.
     pub queues: u64,
     /// Events.
     pub events: u64,
 }
 
 impl ObjectCounts {
-    /// The counts now.
+    /// Returns the current counts.
     pub fn now() -> Self {
         let [buffers, queues, events] =
             [&BUFFERS, &QUEUES, &EVENTS].map(|count| count.load(Ordering::Relaxed));

@@ -1,6 +1,6 @@
 //! How a device is opened.
 
-/// How a device is opened. The defaults work on every device.
+/// The options with which a device is opened. The defaults work on every device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenClOptions {
@@ -12,41 +12,41 @@ pub struct OpenClOptions {
     pub host_copies: Option<HostCopies>,
 }
 
-/// Who copies ordinary host memory.
+/// What copies ordinary host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HostCopies {
-    /// The driver, by calls that do not block.
+    /// The driver, with non-blocking calls.
     Driver,
-    /// A thread of the library's, when the copy's turn in its stream has come. For drivers whose calls wait for
-    /// the device all the same, as NVIDIA's does for more than some 16 MiB.
+    /// A thread of this library, once the copy's turn in its stream has come. For drivers whose non-blocking calls wait
+    /// for the device anyway, as NVIDIA's does above some 16 MiB.
     Thread,
 }
 
 impl OpenClOptions {
-    /// Plain memory is buffers, and streams are queues that keep their order.
+    /// The defaults: plain memory is buffers, and streams are in-order queues.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes plain memory from coarse-grained shared virtual memory, so that its addresses are pointers
-    /// that kernels understand. A device without it refuses to open.
+    /// Allocates plain memory as coarse-grained shared virtual memory, so that its addresses are pointers that kernels
+    /// understand. Opening fails on a device without it.
     #[must_use]
     pub fn svm(mut self, svm: bool) -> Self {
         self.svm = svm;
         self
     }
 
-    /// Makes streams of out-of-order queues: copies of one `copy_all` may run side by side. The order of
-    /// a stream's calls is kept by events. A device without such queues refuses to open.
+    /// Uses out-of-order queues for streams: copies of one `copy_all` may run concurrently. Events keep the order of a
+    /// stream's calls. Opening fails on a device without such queues.
     #[must_use]
     pub fn out_of_order(mut self, out_of_order: bool) -> Self {
         self.out_of_order = out_of_order;
         self
     }
 
-    /// Says who copies ordinary host memory. Without it the driver does on platforms that are known not to
-    /// wait, which is PoCL, and a thread elsewhere. Pinned memory is always the driver's to copy.
+    /// Sets what copies ordinary host memory. By default it is the driver on platforms known not to wait, which means
+    /// PoCL, and a thread elsewhere. The driver always copies pinned memory.
     #[must_use]
     pub fn host_copies(mut self, who: HostCopies) -> Self {
         self.host_copies = Some(who);

@@ -1,15 +1,15 @@
-//! What lies where: the books of a device.
+//! The address book of a device.
 //!
-//! OpenCL's buffers have no addresses. Each gets a range of its own out of the host's address space, reserved
-//! without access, so that no two buffers and nothing else of the process share one:
+//! OpenCL buffers have no addresses. Each gets its own range of the host's address space, reserved without access, so
+//! that it overlaps no other buffer and nothing else in the process:
 //!
 //! ```text
 //!   addresses   ──[ buffer A, 2 MiB ]────[ buffer B ]──────[ pinned: the mapped pointer ]──
 //!   books          start ─> cl_mem, first byte in it
 //! ```
 //!
-//! Pinned and shared virtual memory have pointers of their own, which serve as their addresses. The lock is
-//! held for a moment only: never across a call of OpenCL.
+//! Pinned and shared virtual memory have pointers, which serve as their addresses. The lock is held briefly, and never
+//! across a call of OpenCL.
 
 use core::ffi::c_void;
 use std::sync::Arc;

@@ -1,15 +1,15 @@
-//! Streams: queues of OpenCL, used again after they were destroyed.
+//! Streams: OpenCL queues, reused after they are destroyed.
 //!
-//! A queue cannot be asked whether its work is done. So each [`StreamQueue`] keeps the event of the last command,
-//! its tail: where that was reached, everything before it was.
+//! A queue cannot report whether its work is done. So each [`StreamQueue`] keeps the event of the last command, its
+//! tail: once that is reached, so is everything before it.
 //!
 //! ```text
 //!   queue      [copy][fill][barrier: waits for another stream's event][copy]
 //!                                                                      └── tail
 //! ```
 //!
-//! The tail also is what an event records, what a host task waits for, and on an out-of-order queue what
-//! every command waits for, so that such a queue keeps the order of its calls too.
+//! An event records the tail, and a host task waits for it. On an out-of-order queue every command waits for it, so
+//! such a queue keeps the order of its calls too.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

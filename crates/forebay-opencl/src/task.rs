@@ -1,8 +1,7 @@
 //! Host functions in stream order.
 //!
-//! OpenCL calls back when a command is done, on a thread of the driver that must not be held up. So the
-//! callback only hands the task to a thread of ours. The stream waits for a user event, which that thread
-//! completes when the task is over:
+//! OpenCL calls back when a command is done, on a driver thread that must not block. So the callback only passes the
+//! task to a thread of ours. The stream waits for a user event, which that thread completes when the task is done:
 //!
 //! ```text
 //!   queue      [work] ──done──> callback: hand over      [barrier: user event][work]

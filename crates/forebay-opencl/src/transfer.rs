@@ -1,7 +1,7 @@
 //! Copies and fills.
 //!
-//! A call is first taken apart into [`Command`]s, each of which is one call of OpenCL; only then is anything
-//! enqueued. So a call that is refused for its addresses has enqueued nothing.
+//! A call is first split into [`Command`]s, each of which is one OpenCL call, before anything is enqueued. So a call
+//! that is refused for its addresses has enqueued nothing.
 
 use core::ffi::c_void;
 use core::ptr;

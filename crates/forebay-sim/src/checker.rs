@@ -1,13 +1,12 @@
-//! The ordering checker: which operations use the same bytes with nothing between them.
+//! The ordering checker: finds operations that use the same bytes unordered.
 //!
-//! What happens before what is known when an operation is enqueued, not when it runs: streams keep
-//! their order, a wait takes over the past of the record it waits for, and whatever the host has
-//! waited for lies in the past of all it enqueues later. So the checker finds a race whatever order
-//! the work happens to run in.
+//! The order of operations is known when they are enqueued, not when they run: streams keep their order, a wait
+//! inherits the past of the record it waits for, and whatever the host has waited for precedes everything it enqueues
+//! later. So the checker finds a race no matter in which order the work runs.
 //!
-//! The host is one: when any thread has waited for an operation, all threads count as having done
-//! so, because how they tell each other cannot be seen from here. A race between two threads that
-//! share no such knowledge can be missed; none is ever reported that is not there.
+//! All host threads count as one: when any thread has waited for an operation, all threads count as having done so,
+//! because the checker cannot see how they communicate. It can miss a race between two threads without such
+//! communication, but never reports a false one.
 //!
 //! ```text
 //!   bytes of one memory   0        4096            12288        16384

@@ -4,10 +4,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slot(pub(crate) usize);
 
-/// For each stream, how much of its work lies in the past of whoever holds the clock.
+/// For each stream, how much of its work is in the past of the clock's owner.
 ///
-/// Work number `n` of the stream in slot `s` happens before an operation exactly where the
-/// operation's clock has `n` or more in slot `s`.
+/// Work number `n` of the stream in slot `s` happens before an operation if and only if the operation's clock has `n`
+/// or more in slot `s`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VectorClock {
     counts: Vec<u64>,

@@ -1,17 +1,15 @@
-//! What calls and copies cost, from one table of measured figures.
+//! The cost of calls and copies, from one table of measured figures.
 //!
-//! Measured on one NVIDIA H200 (139.8 GiB, PCIe 5), driver 580.159, CUDA 13.0, 2026-11-15. Between
-//! two measured sizes the cost is on the straight line between them; beyond the last it goes on
-//! with the last slope. Calls that were not measured cost nothing, but for four that take the
-//! figure of their next of kin: registering and unregistering that of pinned memory, querying a
-//! stream that of querying an event, fills that of copies on the device, and copies between devices
-//! those of both ways over the host.
+//! Measured on one NVIDIA H200 (139.8 GiB, PCIe 5), driver 580.159, CUDA 13.0, 2026-11-15. Costs are interpolated
+//! linearly between measured sizes and extrapolated with the last slope. Calls that were not measured cost nothing,
+//! with four exceptions that use the figure of a similar call: registering and unregistering use that of pinned memory,
+//! querying a stream that of querying an event, fills that of copies on the device, and copies between devices those of
+//! both directions over the host.
 //!
-//! The simulation does not sleep: it keeps a clock of its own, for each stream, for each direction
-//! of the wire and for the host, and tells what the run would have taken. Copies in one direction
-//! share the wire. Both directions at once run at full speed each, which was measured to be 81.9
-//! GB/s together and not twice 55. Giving memory back by `free` and its like waits, on that clock,
-//! for all work of the device, as the driver does.
+//! The simulation does not sleep. It keeps a clock for each stream, for each direction of the wire and for the host,
+//! and reports how long the run would have taken. Copies in one direction share the wire. Both directions at once run
+//! at full speed, together measured at 81.9 GB/s and not twice 55. Calls that free memory, such as `free`, wait on that
+//! clock for all work of the device, as the driver does.
 
 use core::time::Duration;
 
@@ -142,7 +140,7 @@ mod h200 {
     pub(super) const ON_HOST: Curve = Curve(&[(0, 0), (GIB, 119_304_647)]);
 }
 
-/// Which costs a machine counts.
+/// The costs that a machine counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CostModel {
@@ -154,7 +152,7 @@ pub enum CostModel {
 }
 
 impl CostModel {
-    /// What the host pays for `call` over one handle or allocation of `size`.
+    /// The host time of `call` on one handle or allocation of `size`.
     pub fn call(self, call: Call, size: Bytes) -> Duration {
         if self == Self::Free {
             return Duration::ZERO;
@@ -179,7 +177,7 @@ impl CostModel {
         curve.at(size)
     }
 
-    /// What a copy takes on its stream; `pinned` says whether its host side is.
+    /// The stream time of a copy; `pinned` says whether its host side is pinned.
     pub fn copy(self, copy: &Copy, pinned: bool) -> Duration {
         if self == Self::Free || copy.extent().is_empty() {
             return Duration::ZERO;
@@ -195,7 +193,7 @@ impl CostModel {
         curve.at(copy.extent().bytes())
     }
 
-    /// What `size` bytes written by the device itself take on their stream.
+    /// The stream time in which the device itself writes `size` bytes.
     pub fn on_device(self, size: Bytes) -> Duration {
         match self {
             Self::Free => Duration::ZERO,
@@ -203,8 +201,8 @@ impl CostModel {
         }
     }
 
-    /// What `size` bytes to another device take on their stream: through pinned host memory, since
-    /// no machine with two devices was measured.
+    /// The stream time to send `size` bytes to another device: through pinned host memory, since no machine with two
+    /// devices was measured.
     pub fn to_peer(self, size: Bytes) -> Duration {
         match self {
             Self::Free => Duration::ZERO,

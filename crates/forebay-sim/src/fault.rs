@@ -1,4 +1,4 @@
-//! Faults on demand.
+//! Fault injection.
 
 use core::fmt;
 
@@ -9,13 +9,13 @@ use forebay_hal::Call;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum When {
-    /// At the call with this number; calls of a machine are counted from 1.
+    /// At the call with this number, counted from 1 over all calls of the machine.
     Call(u64),
     /// At the call of this kind with this number, counted from 1 for each kind.
     Kind(Call, u64),
     /// At every call of this kind.
     Every(Call),
-    /// At any call, so many times in a million, as the seed decides.
+    /// At any call, this many times in a million, as the seed decides.
     PerMillion(u32),
 }
 
@@ -23,11 +23,11 @@ pub enum When {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// The call finds no memory.
+    /// The call runs out of memory.
     OutOfMemory,
-    /// The call fails for a reason that may pass.
+    /// The call fails for a temporary reason.
     Transient,
-    /// The device is lost, with this call and from then on.
+    /// The device is lost, from this call on.
     Lost,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// A fault to come.
+/// A planned fault.
 ///
 /// ```
 /// use forebay_hal::Call;
@@ -57,7 +57,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault of that kind at that time.
+    /// Creates a fault of that kind at that time.
     pub const fn new(when: When, kind: FaultKind) -> Self {
         Self { when, kind }
     }

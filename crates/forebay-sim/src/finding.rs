@@ -1,4 +1,4 @@
-//! What the ordering checker found, in words that name the operations.
+//! The findings of the ordering checker, which name the operations.
 
 use core::fmt;
 
@@ -24,7 +24,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What an operation does to memory.
+/// How an operation uses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// It reads.
@@ -42,7 +42,7 @@ impl fmt::Display for Effect {
     }
 }
 
-/// A mistake in ordering.
+/// An ordering error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {
@@ -66,13 +66,13 @@ pub enum Finding {
         /// The first byte in question, from the start of its memory.
         offset: Bytes,
     },
-    /// Memory was taken away while an operation may still use it.
+    /// Memory was freed or unmapped while an operation may still use it.
     TakenInUse {
-        /// The call that took it: `free`, `unmap` and their like.
+        /// The call that took it, such as `free` or `unmap`.
         call: Call,
         /// What was taken.
         span: Span,
-        /// An operation nobody has seen the end of.
+        /// An operation that the host has not waited for.
         operation: Operation,
     },
 }

@@ -1,4 +1,4 @@
-//! Simulated kernels: work of the caller's own making, with its uses of memory declared.
+//! Simulated kernels: the caller's own work, with its memory uses declared.
 
 use core::fmt;
 use core::time::Duration;
@@ -11,8 +11,7 @@ use crate::engine::{Piece, Store};
 /// What a kernel does when its turn comes.
 pub(crate) type KernelBody = Box<dyn FnOnce(&mut KernelMemory) + Send>;
 
-/// A kernel to be launched: its name, what it reads, what it writes, how long it takes, and what
-/// it computes.
+/// A kernel to launch: its name, what it reads and writes, how long it takes, and what it computes.
 ///
 /// ```
 /// use forebay_core::{Alignment, Bytes, Span};
@@ -53,25 +52,25 @@ impl Kernel {
         }
     }
 
-    /// It reads `span` too.
+    /// Adds a span that it reads.
     pub fn reads(mut self, span: Span) -> Self {
         self.reads.push(span);
         self
     }
 
-    /// It writes `span` too.
+    /// Adds a span that it writes.
     pub fn writes(mut self, span: Span) -> Self {
         self.writes.push(span);
         self
     }
 
-    /// It takes so long on the simulation's clock.
+    /// Sets how long it takes on the simulation's clock.
     pub fn duration(mut self, duration: Duration) -> Self {
         self.duration = duration;
         self
     }
 
-    /// What it computes. It must not call the device. A panic in it ends the kernel alone.
+    /// Sets what it computes. It must not call the device. A panic in it ends only the kernel.
     pub fn body(mut self, body: impl FnOnce(&mut KernelMemory) + Send + 'static) -> Self {
         self.body = Some(Box::new(body));
         self
@@ -88,7 +87,7 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// The memory a kernel declared, when its turn comes.
+/// The memory a kernel declared, available while it runs.
 #[derive(Debug)]
 pub struct KernelMemory {
     pub(crate) reads: Vec<Piece>,
@@ -96,8 +95,7 @@ pub struct KernelMemory {
 }
 
 impl KernelMemory {
-    /// The bytes of `span`, all of which the kernel said it reads; `None` for others, and on a
-    /// phantom device.
+    /// The bytes of `span`, which must be declared as read; `None` for other spans, and on a phantom device.
     pub fn read(&self, span: Span) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for (store, offset, size) in within(&self.reads, span)? {
@@ -110,8 +108,8 @@ impl KernelMemory {
         Some(bytes)
     }
 
-    /// Writes `bytes` to the start of `span`, all of which the kernel said it writes. Gives whether
-    /// it did: not for other spans, for more bytes than `span` has, or on a phantom device.
+    /// Writes `bytes` to the start of `span`, which must be declared as written. Returns false and writes nothing for
+    /// other spans, for more bytes than `span` has, and on a phantom device.
     pub fn write(&mut self, span: Span, bytes: &[u8]) -> bool {
         if bytes.len() as u64 > span.size().get() {
             return false;

@@ -1,19 +1,18 @@
 //! A simulated accelerator.
 //!
-//! Not a mock: it executes. It keeps the same contract as real devices, passes the same
-//! conformance suite, and shows what real ones hide:
+//! Not a mock: it executes. It keeps the same contract as real devices, passes the same conformance suite, and shows
+//! what real devices hide:
 //!
-//! * **Late streams.** Work runs only while a thread synchronises or queries, one piece at a time,
-//!   in an order that the seed decides among those that streams and events allow. The same calls
-//!   with the same seed give the same order, with one exception: a host function that takes more
-//!   than a few milliseconds runs beside the others, as it does on real devices.
-//! * **Memory**, real or phantom. Real pages are memory files, so one page is at two addresses;
-//!   phantom ones are addresses alone, for replays of any size.
-//! * **An ordering checker** that knows what happens before what, and names the two operations of
-//!   a race, however the work happened to run.
-//! * **Faults**: the k-th call, by number or by kind, finds no memory, fails for once, or loses the
-//!   device.
-//! * **A cost model** with measured figures, for what a run would have taken.
+//! * **Late streams.** Work runs only while a thread synchronises or queries, one piece at a time, in an order that the
+//!   seed chooses among those that streams and events allow. The same calls with the same seed give the same order,
+//!   with one exception: a host function that takes more than a few milliseconds runs concurrently, as it does on real
+//!   devices.
+//! * **Memory**, real or phantom. Real pages are memory files, so one page can have two addresses; phantom ones are
+//!   only addresses, for replays of any size.
+//! * **An ordering checker** that tracks what happens before what, and names the two operations of a race, in whatever
+//!   order the work ran.
+//! * **Faults**: the k-th call, by number or by kind, runs out of memory, fails once, or loses the device.
+//! * **A cost model** with measured figures, which estimates how long a run would have taken.
 //!
 //! ```
 //! use forebay_core::{Alignment, Bytes, Span};

@@ -1,4 +1,4 @@
-//! A simulated machine: its devices, its seed, its faults, and what it saw.
+//! A simulated machine: its devices, seed, faults, and findings.
 
 use core::fmt;
 use core::time::Duration;
@@ -17,29 +17,29 @@ use crate::finding::Finding;
 /// The most devices of one machine. More than any real one has, so that a mistyped count is told.
 const MOST_DEVICES: u32 = 64;
 
-/// What the memory of a simulated device is.
+/// The memory of a simulated device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryModel {
-    /// Real bytes: what is written is read again, and the host can look.
+    /// Real bytes, which keep what is written and which the host can inspect.
     #[default]
     Backed,
-    /// Addresses alone: a replay of hundreds of gigabytes takes no memory.
+    /// Only addresses: a replay of hundreds of gigabytes takes no memory.
     Phantom,
 }
 
-/// What becomes of the handle of a destroyed stream.
+/// Whether handles of destroyed streams are reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleReuse {
-    /// It never comes back.
+    /// Handles are never reused.
     #[default]
     Never,
-    /// The next stream gets it, as drivers do: a trap for caches keyed by handle.
+    /// The next stream gets the handle, as with drivers: a trap for caches keyed by handle.
     AtOnce,
 }
 
-/// How a machine is to be. Made by [`SimMachine::builder`].
+/// The options of a machine. Created by [`SimMachine::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct SimOptions {
@@ -71,63 +71,62 @@ impl Default for SimOptions {
 }
 
 impl SimOptions {
-    /// What decides the order of work where events leave a choice. The same calls with the same
-    /// seed give the same order.
+    /// Sets the seed that decides the order of work where events leave a choice. The same calls with the same seed give
+    /// the same order.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// How many devices; 1 unless said, 64 at most.
+    /// Sets the number of devices: 1 by default, 64 at most.
     pub fn devices(mut self, devices: u32) -> Self {
         self.devices = devices;
         self
     }
 
-    /// How much memory each device has; 8 GiB unless said. Backed memory is taken from the system
-    /// only as it is touched.
+    /// Sets the memory of each device: 8 GiB by default. Backed memory is taken from the system only when touched.
     pub fn capacity(mut self, capacity: Bytes) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// What the memory is.
+    /// Sets the memory model.
     pub fn memory(mut self, memory: MemoryModel) -> Self {
         self.memory = memory;
         self
     }
 
-    /// What calls and copies cost.
+    /// Sets the cost model.
     pub fn costs(mut self, costs: CostModel) -> Self {
         self.costs = costs;
         self
     }
 
-    /// Whether the ordering checker looks on; it does unless told not to.
+    /// Enables or disables the ordering checker, which is enabled by default.
     pub fn checked(mut self, checked: bool) -> Self {
         self.checked = checked;
         self
     }
 
-    /// The smallest page; 2 MiB unless said, 4 KiB at least.
+    /// Sets the smallest page: 2 MiB by default, 4 KiB at least.
     pub fn granularity(mut self, granularity: PageSize) -> Self {
         self.granularity = granularity;
         self
     }
 
-    /// What becomes of destroyed streams' handles.
+    /// Sets whether handles of destroyed streams are reused.
     pub fn handles(mut self, handles: HandleReuse) -> Self {
         self.handles = handles;
         self
     }
 
-    /// Leaves capabilities out, as older hardware does.
+    /// Removes capabilities, as on older hardware.
     pub fn without(mut self, capabilities: Capabilities) -> Self {
         self.without |= capabilities;
         self
     }
 
-    /// The machine; refused where a figure is out of its range.
+    /// Builds the machine. Fails if an option is out of range.
     pub fn build(self) -> Result<SimMachine> {
         let call = Call::Open;
         if self.devices == 0 || self.devices > MOST_DEVICES {
@@ -147,7 +146,7 @@ impl SimOptions {
     }
 }
 
-/// How often each call was made.
+/// The number of calls of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts {
     total: u64,
@@ -174,7 +173,7 @@ impl CallCounts {
     }
 }
 
-/// What is alive on a machine. All zero but the default streams where nothing leaked.
+/// Counts of a machine's live objects. All zero except default streams if nothing leaked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Census {
@@ -182,13 +181,13 @@ pub struct Census {
     pub blocks: usize,
     /// Reserved ranges.
     pub regions: usize,
-    /// Physical pages, released ones that are still mapped counted.
+    /// Physical pages, including released ones that are still mapped.
     pub pages: usize,
-    /// Pages at places.
+    /// Mappings.
     pub mappings: usize,
-    /// Streams that can be given work, one default stream a device counted.
+    /// Streams that accept work, including one default stream for each device.
     pub streams: usize,
-    /// Streams of others that are known to a device.
+    /// Adopted foreign streams.
     pub adopted: usize,
     /// Events.
     pub events: usize,
@@ -237,12 +236,12 @@ pub struct SimMachine {
 }
 
 impl SimMachine {
-    /// A machine to be described.
+    /// Returns options with defaults.
     pub fn builder() -> SimOptions {
         SimOptions::default()
     }
 
-    /// A device, counted from 0; `None` where there are not so many.
+    /// The device with this ordinal, counted from 0; `None` if there is no such device.
     pub fn device(&self, ordinal: u32) -> Option<Arc<SimDevice>> {
         self.devices.get(ordinal as usize).cloned()
     }
@@ -257,32 +256,32 @@ impl SimMachine {
         self.engine.lock().faults().clear();
     }
 
-    /// Loses a device now. An ordinal that names none does nothing.
+    /// Loses a device now. Does nothing for an ordinal without a device.
     pub fn lose(&self, ordinal: u32) {
         self.engine.lose(DeviceOrdinal(ordinal));
     }
 
-    /// How often each call was made, failed ones counted.
+    /// The number of calls of each kind, including failed ones.
     pub fn calls(&self) -> CallCounts {
         self.engine.lock().counts.clone()
     }
 
-    /// What calls have cost the host so far, by the cost model.
+    /// The host time spent in calls so far, by the cost model.
     pub fn driver_time(&self) -> Duration {
         self.engine.lock().driver_time
     }
 
-    /// The host's clock by the cost model: what calls cost, and what it waited.
+    /// The host's clock by the cost model: time spent in calls and in waits.
     pub fn host_time(&self) -> Duration {
         self.engine.lock().host_time
     }
 
-    /// The mistakes in ordering found so far; the first thousand in full.
+    /// The ordering errors found so far; the first thousand in full.
     pub fn findings(&self) -> Vec<Finding> {
         self.engine.lock().checker.findings().0.to_vec()
     }
 
-    /// How many mistakes in ordering were found so far.
+    /// The number of ordering errors found so far.
     pub fn finding_count(&self) -> u64 {
         self.engine.lock().checker.findings().1
     }
@@ -292,7 +291,7 @@ impl SimMachine {
         self.engine.lock().checker.clear();
     }
 
-    /// What is alive.
+    /// Counts live objects.
     pub fn census(&self) -> Census {
         let state = self.engine.lock();
         let sum = |count: fn(&crate::engine::Space) -> usize| state.spaces.iter().map(count).sum();

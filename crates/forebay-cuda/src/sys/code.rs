@@ -1,4 +1,4 @@
-//! What the driver answers.
+//! The driver's result codes.
 
 use core::fmt;
 
@@ -97,7 +97,7 @@ codes! {
     ERROR_UNKNOWN = 999,
 }
 
-/// Codes of HIP that are none of CUDA's driver. It has the others by the same numbers.
+/// HIP codes that CUDA's driver does not have. HIP uses the same numbers for the others.
 impl Code {
     /// `hipErrorInvalidConfiguration`.
     pub const HIP_INVALID_CONFIGURATION: Self = Self(9);
@@ -113,14 +113,14 @@ impl Code {
     pub const HIP_RUNTIME_MEMORY: Self = Self(1052);
 }
 
-/// An interface of a vendor's: what it is called, and its codes.
+/// A vendor's interface: its name and codes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Interface {
     /// The name, as in "CUDA 13.0".
     pub name: &'static str,
     /// Codes by number, with their names in the vendor's header.
     pub codes: &'static [(Code, &'static str)],
-    /// Codes that mean here what another means for CUDA.
+    /// Codes that here mean what another code means in CUDA.
     pub meant: &'static [(Code, Code)],
 }
 
@@ -128,7 +128,7 @@ pub struct Interface {
 pub const CUDA: Interface = Interface { name: "CUDA", codes: Code::ALL, meant: &[] };
 
 impl Interface {
-    /// The name of a code, where it is known here.
+    /// The name of a code, if known here.
     pub fn name_of(&self, code: Code) -> Option<&'static str> {
         let place = self.codes.binary_search_by_key(&code, |&(code, _)| code).ok()?;
         self.codes.get(place).map(|&(_, name)| name)
@@ -140,7 +140,7 @@ impl Interface {
         meant.map_or(code, |&(_, cuda)| cuda)
     }
 
-    /// A code in words.
+    /// Describes a code.
     pub fn describe(&self, code: Code) -> String {
         match self.name_of(code) {
             Some(name) => format!("{name} ({})", code.0),
@@ -157,10 +157,10 @@ impl fmt::Debug for Interface {
 }
 
 impl Code {
-    /// Not an answer of the driver: the function is not in it.
+    /// Not a driver result: the driver lacks the function.
     pub const MISSING: Self = Self(u32::MAX);
 
-    /// The name in CUDA's header, where it is known here.
+    /// The name in CUDA's header, if known here.
     pub fn name(self) -> Option<&'static str> {
         CUDA.name_of(self)
     }

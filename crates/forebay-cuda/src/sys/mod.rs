@@ -1,9 +1,8 @@
 //! The CUDA driver's interface, as far as forebay uses it: handles, structures, constants, result
 //! codes, and the table of its functions.
 //!
-//! Declared here by hand, and checked against an independent set of bindings in the tests: every
-//! size, offset, alignment and value. Sizes and addresses are 64 bits wide because the driver is,
-//! wherever there is one.
+//! Declared by hand, and checked in the tests against an independent set of bindings: every size, offset, alignment and
+//! value. Sizes and addresses are 64 bits wide because the driver is, on every platform that has one.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("CUDA has no driver for processes whose pointers are not 64 bits wide");

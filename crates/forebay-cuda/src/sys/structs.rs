@@ -11,7 +11,7 @@ macro_rules! handles {
         pub struct $name(pub u64);
 
         impl $name {
-            /// The handle that names nothing, or for streams the default.
+            /// The null handle; for streams, the default stream.
             pub const NULL: Self = Self(0);
         }
     )+};
@@ -47,7 +47,7 @@ impl RawStream {
 pub struct Location {
     /// One of [`values::location`](super::values::location).
     pub kind: u32,
-    /// Which of its kind.
+    /// The number within its kind.
     pub id: c_int,
 }
 
@@ -73,11 +73,11 @@ pub struct AllocationProperties {
     pub kind: u32,
     /// Of [`values::handle_type`](super::values::handle_type).
     pub handle_types: u32,
-    /// Where the memory is to be.
+    /// The location of the memory.
     pub location: Location,
-    /// Null but on Windows.
+    /// Null except on Windows.
     pub win32_metadata: u64,
-    /// The rest.
+    /// The flags.
     pub flags: AllocationFlags,
 }
 
@@ -85,7 +85,7 @@ pub struct AllocationProperties {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessDescription {
-    /// Who.
+    /// The device that gets access.
     pub location: Location,
     /// One of [`values::access`](super::values::access).
     pub flags: u32,
@@ -115,11 +115,11 @@ pub struct Copy2d {
     pub src_y: u64,
     /// One of [`values::memory_type`](super::values::memory_type).
     pub src_type: u32,
-    /// Where from, on the host.
+    /// The source on the host.
     pub src_host: u64,
-    /// Where from, on the device or unified.
+    /// The source on the device, or unified.
     pub src_device: u64,
-    /// Where from, as an array.
+    /// The source array.
     pub src_array: u64,
     /// From a row read to the next.
     pub src_pitch: u64,
@@ -129,11 +129,11 @@ pub struct Copy2d {
     pub dst_y: u64,
     /// One of [`values::memory_type`](super::values::memory_type).
     pub dst_type: u32,
-    /// Where to, on the host.
+    /// The destination on the host.
     pub dst_host: u64,
-    /// Where to, on the device or unified.
+    /// The destination on the device, or unified.
     pub dst_device: u64,
-    /// Where to, as an array.
+    /// The destination array.
     pub dst_array: u64,
     /// From a row written to the next.
     pub dst_pitch: u64,
@@ -157,11 +157,11 @@ pub struct Copy3d {
     pub src_lod: u64,
     /// One of [`values::memory_type`](super::values::memory_type).
     pub src_type: u32,
-    /// Where from, on the host.
+    /// The source on the host.
     pub src_host: u64,
-    /// Where from, on the device or unified.
+    /// The source on the device, or unified.
     pub src_device: u64,
-    /// Where from, as an array.
+    /// The source array.
     pub src_array: u64,
     /// Null.
     pub reserved0: u64,
@@ -179,11 +179,11 @@ pub struct Copy3d {
     pub dst_lod: u64,
     /// One of [`values::memory_type`](super::values::memory_type).
     pub dst_type: u32,
-    /// Where to, on the host.
+    /// The destination on the host.
     pub dst_host: u64,
-    /// Where to, on the device or unified.
+    /// The destination on the device, or unified.
     pub dst_device: u64,
-    /// Where to, as an array.
+    /// The destination array.
     pub dst_array: u64,
     /// Null.
     pub reserved1: u64,

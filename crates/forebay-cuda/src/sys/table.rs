@@ -1,8 +1,7 @@
-//! The driver's functions: one list, from which the table and its loading are made.
+//! The driver's functions: one list that defines the table and how it is loaded.
 //!
-//! Each is named with the version that brought the signature declared here, which is what
-//! `cuGetProcAddress` wants to know, and with the name by which that version is exported, which is
-//! what `dlsym` wants. A function the driver lacks answers [`Code::MISSING`].
+//! Each entry has the version that introduced the signature declared here, for `cuGetProcAddress`, and the name under
+//! which that version is exported, for `dlsym`. A function the driver lacks returns [`Code::MISSING`].
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -17,13 +16,13 @@ pub type HostFunction = unsafe extern "C" fn(data: *mut c_void);
 /// Whether forebay can do without a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// No device without it.
+    /// Required by every device.
     Required,
-    /// What hangs on it is left out of the device's capabilities.
+    /// Without it, the device lacks the capabilities that depend on it.
     Optional,
 }
 
-/// What a function of the driver is called.
+/// The name of a driver function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol {
     /// The interface it belongs to.
@@ -32,14 +31,14 @@ pub struct Symbol {
     pub name: &'static str,
     /// The name under which the version declared here is exported.
     pub export: &'static str,
-    /// The version of the interface that brought it, as `cuDriverGetVersion` counts.
+    /// The interface version that introduced it, as `cuDriverGetVersion` counts.
     pub version: c_int,
     /// Whether forebay can do without it.
     pub need: Need,
 }
 
 impl Symbol {
-    /// "CUDA 11.7": what brought it.
+    /// The interface and version that introduced it, as in "CUDA 11.7".
     pub fn since(&self) -> String {
         let (major, minor) = (self.version / 1000, self.version % 1000 / 10);
         format!("{} {major}.{minor}", self.interface.name)
@@ -51,17 +50,17 @@ impl Symbol {
 pub struct Function<F> {
     /// The function, if the driver has it.
     address: Option<F>,
-    /// What it is called.
+    /// The name of the function.
     pub symbol: &'static Symbol,
 }
 
 impl<F: Copy> Function<F> {
-    /// What the driver has by that name: none where it lacks the function.
+    /// The driver's function by that name, or `None` if the driver lacks it.
     pub const fn new(address: Option<F>, symbol: &'static Symbol) -> Self {
         Self { address, symbol }
     }
 
-    /// The function; or that the driver lacks it.
+    /// The function, or an error if the driver lacks it.
     pub const fn get(&self) -> Result<F, Refusal> {
         match self.address {
             Some(function) => Ok(function),
@@ -71,7 +70,7 @@ impl<F: Copy> Function<F> {
 }
 
 impl<F> Function<F> {
-    /// One that the driver lacks.
+    /// A function that the driver lacks.
     pub const fn absent(symbol: &'static Symbol) -> Self {
         Self { address: None, symbol }
     }
@@ -86,7 +85,7 @@ impl<F> Function<F> {
         self.address.is_none()
     }
 
-    /// Refuses 0 from a function that said it had allocated memory, or made a stream.
+    /// Returns an error for 0 from a function that reported success in allocating memory or creating a stream.
     pub const fn check_allocated(&self, given: u64) -> Outcome {
         if given == 0 {
             return Err(Refusal { symbol: self.symbol, code: Code::ERROR_OUT_OF_MEMORY });
@@ -94,14 +93,14 @@ impl<F> Function<F> {
         Ok(())
     }
 
-    /// A function that calls this one: it goes by the same name, and is there if this one is.
+    /// A function that calls this one: same name, and present if this one is.
     pub fn through<G>(&self, caller: G) -> Function<G> {
         let address = if self.is_some() { Some(caller) } else { None };
         Function { address, symbol: self.symbol }
     }
 }
 
-/// What the driver said no with, and to what.
+/// A failed driver call: its function and code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The function.
@@ -123,7 +122,7 @@ impl From<Refusal> for Code {
     }
 }
 
-/// What a function gives besides what it writes through pointers.
+/// The result of a function, apart from what it writes through pointers.
 pub type Outcome = Result<(), Refusal>;
 
 /// Makes a table of functions from a list: `Need field = "name" "export" version (arguments);`.
@@ -158,8 +157,7 @@ macro_rules! driver_functions {
         }
 
         impl Table {
-            /// Fills the table with what `find` finds; gives the first function that is missing and
-            /// cannot be done without.
+            /// Fills the table with what `find` finds; returns the first required function that is missing as an error.
             ///
             /// # Safety
             ///
@@ -221,7 +219,7 @@ macro_rules! driver_functions {
 
 driver_functions! {
     &CUDA;
-    /// Begins; must come before all others.
+    /// Initialises the driver; must be the first call.
     Required init = "cuInit" "cuInit" 2000 (flags: u32);
     /// The version of CUDA the driver speaks.
     Required driver_get_version = "cuDriverGetVersion" "cuDriverGetVersion" 2020
@@ -230,27 +228,27 @@ driver_functions! {
     Optional get_error_name = "cuGetErrorName" "cuGetErrorName" 6000
         (code: Code, name: *mut *const c_char);
 
-    /// How many devices there are.
+    /// The number of devices.
     Required device_get_count = "cuDeviceGetCount" "cuDeviceGetCount" 2000 (count: *mut c_int);
     /// A device by its number.
     Required device_get = "cuDeviceGet" "cuDeviceGet" 2000 (device: *mut c_int, ordinal: c_int);
-    /// What it is called.
+    /// The name of the device.
     Required device_get_name = "cuDeviceGetName" "cuDeviceGetName" 2000
         (name: *mut c_char, length: c_int, device: c_int);
-    /// What it can.
+    /// An attribute of the device.
     Required device_get_attribute = "cuDeviceGetAttribute" "cuDeviceGetAttribute" 2000
         (value: *mut c_int, attribute: u32, device: c_int);
     /// Whether it reaches a peer's memory.
     Optional device_can_access_peer = "cuDeviceCanAccessPeer" "cuDeviceCanAccessPeer" 4000
         (can: *mut c_int, device: c_int, peer: c_int);
 
-    /// The context all libraries of the process share.
+    /// The context that all libraries of the process share.
     Required primary_context_retain = "cuDevicePrimaryCtxRetain" "cuDevicePrimaryCtxRetain" 7000
         (context: *mut RawContext, device: c_int);
     /// The calling thread's context.
     Required context_get_current = "cuCtxGetCurrent" "cuCtxGetCurrent" 4000
         (context: *mut RawContext);
-    /// Makes a context the calling thread's, over what was.
+    /// Pushes a context as the calling thread's current one.
     Required context_push = "cuCtxPushCurrent" "cuCtxPushCurrent_v2" 4000 (context: RawContext);
     /// Undoes that.
     Required context_pop = "cuCtxPopCurrent" "cuCtxPopCurrent_v2" 4000 (context: *mut RawContext);
@@ -268,7 +266,7 @@ driver_functions! {
     Optional context_disable_peer = "cuCtxDisablePeerAccess" "cuCtxDisablePeerAccess" 4000
         (peer: RawContext);
 
-    /// How much memory is free, and how much there is.
+    /// The free and total memory.
     Required mem_get_info = "cuMemGetInfo" "cuMemGetInfo_v2" 3020 (free: *mut u64, total: *mut u64);
     /// Plain memory.
     Required mem_alloc = "cuMemAlloc" "cuMemAlloc_v2" 3020 (address: *mut u64, size: u64);
@@ -277,14 +275,14 @@ driver_functions! {
     /// Pinned memory.
     Optional mem_host_alloc = "cuMemHostAlloc" "cuMemHostAlloc" 2020
         (address: *mut u64, size: u64, flags: u32);
-    /// Gives it back. Waits for all work of the device.
+    /// Frees pinned memory. Waits for all work of the device.
     Optional mem_free_host = "cuMemFreeHost" "cuMemFreeHost" 2000 (address: u64);
-    /// Pins memory where it lies.
+    /// Pins existing memory in place.
     Optional mem_host_register = "cuMemHostRegister" "cuMemHostRegister_v2" 6050
         (address: u64, size: u64, flags: u32);
     /// Undoes that.
     Optional mem_host_unregister = "cuMemHostUnregister" "cuMemHostUnregister" 4000 (address: u64);
-    /// Where the device sees pinned memory.
+    /// The device address of pinned memory.
     Optional mem_host_device_pointer = "cuMemHostGetDevicePointer" "cuMemHostGetDevicePointer_v2"
         3020 (device: *mut u64, host: u64, flags: u32);
     /// Managed memory.
@@ -302,30 +300,30 @@ driver_functions! {
     /// Says how managed memory will be used, with a location.
     Optional mem_advise_v2 = "cuMemAdvise" "cuMemAdvise_v2" 12020
         (address: u64, size: u64, advice: u32, location: Location);
-    /// What the driver knows of an address.
+    /// The attributes of an address.
     Required pointer_get_attributes = "cuPointerGetAttributes" "cuPointerGetAttributes" 7000
         (count: u32, attributes: *const u32, values: *const *mut c_void, address: u64);
 
     /// Reserves addresses.
     Optional mem_address_reserve = "cuMemAddressReserve" "cuMemAddressReserve" 10020
         (address: *mut u64, size: u64, alignment: u64, hint: u64, flags: u64);
-    /// Gives them back.
+    /// Frees reserved addresses.
     Optional mem_address_free = "cuMemAddressFree" "cuMemAddressFree" 10020
         (address: u64, size: u64);
     /// A page.
     Optional mem_create = "cuMemCreate" "cuMemCreate" 10020
         (page: *mut RawPage, size: u64, properties: *const AllocationProperties, flags: u64);
-    /// Gives a page back.
+    /// Releases a page.
     Optional mem_release = "cuMemRelease" "cuMemRelease" 10020 (page: RawPage);
-    /// Puts a page behind addresses.
+    /// Maps a page.
     Optional mem_map = "cuMemMap" "cuMemMap" 10020
         (address: u64, size: u64, offset: u64, page: RawPage, flags: u64);
-    /// Takes pages away.
+    /// Unmaps pages.
     Optional mem_unmap = "cuMemUnmap" "cuMemUnmap" 10020 (address: u64, size: u64);
-    /// Says who may do what.
+    /// Sets access.
     Optional mem_set_access = "cuMemSetAccess" "cuMemSetAccess" 10020
         (address: u64, size: u64, descriptions: *const AccessDescription, count: u64);
-    /// What pages come in.
+    /// The granularity of pages.
     Optional mem_granularity = "cuMemGetAllocationGranularity" "cuMemGetAllocationGranularity"
         10020 (granularity: *mut u64, properties: *const AllocationProperties, option: u32);
     /// A page as something another process can import.
@@ -346,7 +344,7 @@ driver_functions! {
     /// Makes later work wait for an event.
     Required stream_wait_event = "cuStreamWaitEvent" "cuStreamWaitEvent" 3020
         (stream: RawStream, event: RawEvent, flags: u32);
-    /// A number no other stream has.
+    /// The unique id of a stream.
     Optional stream_get_id = "cuStreamGetId" "cuStreamGetId" 12000
         (stream: RawStream, id: *mut u64);
     /// The context a stream belongs to.
@@ -355,7 +353,7 @@ driver_functions! {
     /// Whether a stream is being captured into a graph.
     Optional stream_is_capturing = "cuStreamIsCapturing" "cuStreamIsCapturing" 10000
         (stream: RawStream, status: *mut u32);
-    /// How strict the driver is to this thread while streams are captured; gives the mode before.
+    /// Exchanges this thread's capture mode: how strict the driver is while streams are captured.
     Optional thread_exchange_capture_mode =
         "cuThreadExchangeStreamCaptureMode" "cuThreadExchangeStreamCaptureMode" 10010
         (mode: *mut c_int);
@@ -369,7 +367,7 @@ driver_functions! {
     /// An event.
     Required event_create = "cuEventCreate" "cuEventCreate" 2000
         (event: *mut RawEvent, flags: u32);
-    /// Puts it after all work of a stream.
+    /// Records it after all work of a stream.
     Required event_record = "cuEventRecord" "cuEventRecord" 2000
         (event: RawEvent, stream: RawStream);
     /// Whether it was reached.
@@ -420,13 +418,13 @@ driver_functions! {
     /// The driver's own pool of a device.
     Optional mem_pool_default = "cuDeviceGetDefaultMemPool" "cuDeviceGetDefaultMemPool" 11020
         (pool: *mut RawMemoryPool, device: c_int);
-    /// How such a pool stands.
+    /// Reads an attribute of such a pool.
     Optional mem_pool_get_attribute = "cuMemPoolGetAttribute" "cuMemPoolGetAttribute" 11020
         (pool: RawMemoryPool, attribute: u32, value: *mut c_void);
-    /// Says how it is to be.
+    /// Sets an attribute of such a pool.
     Optional mem_pool_set_attribute = "cuMemPoolSetAttribute" "cuMemPoolSetAttribute" 11020
         (pool: RawMemoryPool, attribute: u32, value: *mut c_void);
-    /// Gives back what is free in it.
+    /// Returns its free memory to the system.
     Optional mem_pool_trim = "cuMemPoolTrimTo" "cuMemPoolTrimTo" 11020
         (pool: RawMemoryPool, keep: u64);
 

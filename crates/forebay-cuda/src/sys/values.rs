@@ -1,9 +1,9 @@
-//! The constants, by what they are constants of.
+//! The constants, grouped by enumeration.
 
 use core::ffi::c_int;
 
-/// The version forebay's declarations are held against, as `cuDriverGetVersion` counts: a thousand
-/// times the major version, ten times the minor.
+/// The version that forebay's declarations are checked against, as `cuDriverGetVersion` counts: a thousand times the
+/// major version plus ten times the minor.
 pub const DECLARED_VERSION: c_int = 13_000;
 
 /// `CUdevice_attribute`.

@@ -1,11 +1,11 @@
-//! What an address book has: memory, regions, the mappings in them, and pages.
+//! The contents of an address book: memory, regions, their mappings, and pages.
 
 use forebay_core::{Address, Bytes, Span};
 
 use super::span_map::{SpanMap, Spanned};
 use crate::{Access, PageHandle, PinnedFlags, PointerKind};
 
-/// What memory is.
+/// The kind of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Memory of the device.
@@ -14,12 +14,12 @@ pub enum MemoryKind {
     Managed,
     /// Pinned memory that the device allocated.
     Pinned,
-    /// The caller's memory, pinned where it is.
+    /// The caller's memory, pinned in place.
     Registered,
 }
 
 impl MemoryKind {
-    /// In words, for errors.
+    /// The name for errors.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain memory",
@@ -29,7 +29,7 @@ impl MemoryKind {
         }
     }
 
-    /// What a device calls it when it classifies an address.
+    /// The kind that a device reports when it classifies an address.
     pub const fn class(self) -> PointerKind {
         match self {
             Self::Plain => PointerKind::Device,
@@ -56,7 +56,7 @@ impl Figures {
         *self.figure(kind) = self.figure(kind).saturating_add(size);
     }
 
-    /// No longer counts memory.
+    /// Stops counting memory.
     pub fn subtract(&mut self, kind: MemoryKind, size: Bytes) {
         *self.figure(kind) = self.figure(kind).saturating_sub(size);
     }
@@ -70,10 +70,10 @@ impl Figures {
     }
 }
 
-/// Memory whose addresses came with it. `owner` is what the device attaches.
+/// Memory that was allocated together with its address. `owner` is what the device attaches.
 #[derive(Clone, Debug)]
 pub struct MemoryEntry<T> {
-    /// What the caller asked for, or registered.
+    /// The span that the caller requested or registered.
     pub span: Span,
     /// What it is.
     pub kind: MemoryKind,
@@ -89,7 +89,7 @@ impl<T> MemoryEntry<T> {
         self.kind.class() == PointerKind::Pinned
     }
 
-    /// Whether it is pinned or registered memory that was asked to be mapped.
+    /// Whether it is pinned or registered memory that was requested as mapped.
     pub fn is_mapped_host(&self) -> bool {
         self.is_host() && self.flags.contains(PinnedFlags::MAPPED)
     }
@@ -111,7 +111,7 @@ impl<R, M> Region<R, M> {
         Self { span, owner, mappings: SpanMap::default() }
     }
 
-    /// How far `address` is into the region.
+    /// The offset of `address` in the region.
     pub fn offset(&self, address: Address) -> Bytes {
         address.offset_from(self.span.start()).unwrap_or_default()
     }
@@ -126,7 +126,7 @@ impl<R, M> Region<R, M> {
         self.mappings.overlapping(span)
     }
 
-    /// The first address of `span` that is in no mapping that `fits`.
+    /// The first address of `span` outside every mapping that `fits` accepts.
     pub fn first_not(&self, span: Span, fits: impl Fn(&Mapping<M>) -> bool) -> Option<Address> {
         let mut next = span.start();
         while next < span.end() {
@@ -142,13 +142,13 @@ impl<R, M> Region<R, M> {
 /// A page behind addresses. `owner` is what the device attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping<M = ()> {
-    /// Where it is mapped.
+    /// The addresses of the mapping.
     pub span: Span,
-    /// What is mapped there.
+    /// The mapped page.
     pub page: PageHandle,
     /// Whether the page is pinned host memory.
     pub pinned: bool,
-    /// What the device itself may do there.
+    /// The device's own access.
     pub access: Access,
     /// What the device attaches.
     pub owner: M,
@@ -163,7 +163,7 @@ impl<M> Spanned for Mapping<M> {
 /// Physical memory that can be mapped. `owner` is what the device attaches.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<P> {
-    /// How many bytes.
+    /// The size in bytes.
     pub size: Bytes,
     /// Whether it is pinned host memory.
     pub pinned: bool,
@@ -180,7 +180,7 @@ impl<P> Page<P> {
         Self { size, pinned, owner, open: true, mappings: 0 }
     }
 
-    /// Whether its handle is valid: not after it was released.
+    /// Whether its handle is valid, which ends with its release.
     pub const fn is_open(&self) -> bool {
         self.open
     }
@@ -220,8 +220,8 @@ impl<T, R, M> Entry<T, R, M> {
         if let Self::Region(region) = self { Some(region) } else { None }
     }
 
-    /// Whether work that needs `need` may use `span`, which starts in the entry: inside one allocation, or mappings
-    /// side by side with access. Gives the first address that it may not use.
+    /// Checks that work that needs `need` may use `span`, which starts in the entry: all of it lies in one allocation,
+    /// or in adjacent mappings with access. The error has the first address that it may not use.
     pub fn check(&self, span: Span, need: Access) -> Result<(), Unusable> {
         match self {
             Self::Memory(memory) if memory.span.contains_span(span) => Ok(()),
@@ -252,9 +252,9 @@ pub struct Unusable {
 pub enum Reason {
     /// The book has nothing there.
     Unknown,
-    /// It is behind the allocation that the span starts in.
+    /// It is past the end of the allocation in which the span starts.
     PastEnd,
-    /// It is pinned memory that was not asked to be mapped.
+    /// It is pinned memory that was not requested as mapped.
     NotMapped,
     /// It is in a region, or past its end, and no page is mapped there.
     NoPage,
@@ -263,7 +263,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// In words, after a description of the address.
+    /// The words that follow a description of the address.
     pub(super) const fn suffix(self) -> &'static str {
         match self {
             Self::Unknown => "",

@@ -1,4 +1,4 @@
-//! Values by the addresses they lie at.
+//! A map keyed by address spans.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ impl<V> Default for SpanMap<V> {
 }
 
 impl<V: Spanned> SpanMap<V> {
-    /// Enters a value. The caller has made sure that it overlaps no other.
+    /// Inserts a value. The caller has made sure that it overlaps no other.
     pub(super) fn insert(&mut self, value: V) {
         self.0.insert(value.span().start(), value);
     }

@@ -1,4 +1,4 @@
-//! Bytes that know their place, and host memory that copies may touch late.
+//! Bytes that identify their position, and host memory that copies may touch late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

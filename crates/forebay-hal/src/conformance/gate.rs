@@ -1,4 +1,4 @@
-//! Holding a stream back, to see what waits for it.
+//! Holds a stream back, to see what waits for it.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ enum State {
     Closed,
     /// The case let it go.
     Open,
-    /// Nobody opened it in time.
+    /// It was not opened in time.
     Expired,
 }
 

@@ -1,6 +1,6 @@
 //! The conformance suite: a named case for each promise of the contract.
 //!
-//! Whoever writes a device writes a [`Fixture`] that opens it, and a test file of a few lines:
+//! To test a device, write a [`Fixture`] that opens it, and a test file of a few lines:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -37,21 +37,20 @@
 //! harness = false
 //! ```
 //!
-//! The file then takes the arguments of any Rust test: `cargo test --test conformance -- virtual/`
-//! runs one group. Cases run one at a time unless `--test-threads` says otherwise, because several
-//! compare figures of memory that the devices of one machine share. They compare many bytes: with
-//! `opt-level = 1` in the profile `test` the suite takes a tenth of the time.
+//! The file then takes the arguments of any Rust test: `cargo test --test conformance -- virtual/` runs one group.
+//! Cases run one at a time by default (see `--test-threads`), because several compare memory figures that the devices
+//! of one machine share. They compare many bytes: with `opt-level = 1` in the `test` profile the suite takes a tenth of
+//! the time.
 //!
 //! # What a case may do
 //!
-//! * It gets a device nobody else uses, and reads and writes device memory by copies on streams
-//!   alone; a case that follows device addresses itself needs
-//!   [`Capabilities::HOST_VISIBLE`].
-//! * What it needs beyond the plain groups it names, and it is shown as ignored, with the reason,
-//!   where the device has it not.
-//! * It fails with a text that has the figures. It never hangs: every case has a deadline, and
-//!   everything that holds a stream back lets go by itself.
-//! * When it passed, all it took is given back, and the device must hold nothing any more.
+//! * It has a device to itself, and accesses device memory only by copies on streams; a case that follows device
+//!   addresses itself needs [`Capabilities::HOST_VISIBLE`].
+//! * It names the requirements it has beyond the plain groups. If the device lacks one, the case is shown as ignored,
+//!   with the reason.
+//! * Its failure message has the figures. It never hangs: every case has a deadline, and everything that holds a stream
+//!   back lets go by itself.
+//! * After it passed, it has returned everything, and the device must hold nothing.
 
 mod bench;
 mod cases;
@@ -72,21 +71,21 @@ use crate::{CallGroup, Capabilities, Device, Result};
 /// Two devices of one machine.
 pub type Pair = (Arc<dyn Device>, Arc<dyn Device>);
 
-/// How the suite gets devices.
+/// Provides the suite with devices.
 pub trait Fixture: Send + Sync + 'static {
-    /// What the device is called in the suite's output.
+    /// The device's name in the suite's output.
     fn name(&self) -> &str;
 
-    /// A device nobody else uses, with at least 256 MiB of memory free.
+    /// Opens a device for exclusive use, with at least 256 MiB of memory free.
     fn open(&self) -> Result<Arc<dyn Device>>;
 
-    /// Two devices of one kind that can reach each other, where there are two.
+    /// Opens two devices of one kind that can access each other, if the machine has them.
     fn pair(&self) -> Option<Result<Pair>> {
         None
     }
 
-    /// A device, and the value of a stream on it that another library made, where there can be one.
-    /// The stream outlives the case.
+    /// Opens a device and creates a stream on it through another library, if possible; returns both. The stream
+    /// outlives the case.
     fn foreign_stream(&self) -> Option<Result<(Arc<dyn Device>, u64)>> {
         None
     }
@@ -94,20 +93,20 @@ pub trait Fixture: Send + Sync + 'static {
     /// Whether the device can tell, when a copy or fill is enqueued, that an address is not its
     /// memory or may not be used so.
     ///
-    /// The contract asks for a refusal only where this is so. On other devices the work would run
-    /// and break them, so the cases that try it are left out.
+    /// The contract asks for a refusal only in that case. On other devices the work would run and break them, so the
+    /// cases that try it are left out.
     fn checks_addresses(&self) -> bool {
         true
     }
 
-    /// What names the calling thread's current device or context, for kinds that have such a thing.
-    /// Every case must leave it as it was.
+    /// Identifies the calling thread's current device or context, for kinds that have one. Every case must leave it
+    /// unchanged.
     fn current_context(&self) -> u64 {
         0
     }
 }
 
-/// What a case needs of the fixture, besides capabilities of the device.
+/// What a case needs from the fixture, besides capabilities of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Requirement {
@@ -115,23 +114,23 @@ pub enum Requirement {
     Device,
     /// Two, from [`Fixture::pair`].
     Pair,
-    /// One device and a stream of another's making, from [`Fixture::foreign_stream`].
+    /// One device and a stream that another library created, from [`Fixture::foreign_stream`].
     ForeignStream,
-    /// One device, of which [`Fixture::checks_addresses`] is true.
+    /// One device for which [`Fixture::checks_addresses`] is true.
     AddressChecks,
 }
 
-/// One promise, and the code that puts it to the test.
+/// A promise, and the code that tests it.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Case {
-    /// Group and promise, as `memory/zero_bytes_is_null`. Each name is given once.
+    /// Group and promise, such as `memory/zero_bytes_is_null`. Unique.
     pub name: &'static str,
     /// The part of the contract it is about.
     pub group: CallGroup,
-    /// What the device must be capable of.
+    /// The capabilities that the device needs.
     pub needs: Capabilities,
-    /// What the fixture must offer.
+    /// What the fixture must provide.
     pub wants: Requirement,
     /// The test itself.
     pub run: fn(&Bench) -> Verdict,
@@ -153,9 +152,9 @@ impl fmt::Debug for Case {
 pub enum Outcome {
     /// The promise was kept.
     Passed,
-    /// It was not, and this is what was seen.
+    /// The promise was broken; describes what was observed.
     Failed(String),
-    /// The device has no such thing to test, for this reason.
+    /// The device lacks the feature, for this reason.
     Skipped(String),
 }
 

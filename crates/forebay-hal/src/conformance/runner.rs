@@ -1,4 +1,4 @@
-//! Running cases: one device each, with a deadline, alone or as a test program.
+//! Runs cases with one device each and a deadline, alone or as a test program.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -104,7 +104,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("without a text")
 }
 
-/// The `main` of a device's test file: every case a test, skipped ones shown with the reason.
+/// The `main` of a device's test file: runs every case as a test, and shows skipped ones with the reason.
 pub fn main(fixture: impl Fixture) -> ExitCode {
     let fixture: Arc<dyn Fixture> = Arc::new(fixture);
     let mut arguments = Arguments::from_args();

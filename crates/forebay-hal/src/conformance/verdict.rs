@@ -1,4 +1,4 @@
-//! How a case says no: with a text that has the figures, never by a panic.
+//! How a case fails: with a message that has the figures, never by a panic.
 
 use core::fmt;
 
@@ -16,7 +16,7 @@ impl Failure {
         Self(text.into())
     }
 
-    /// The same, with what was being done in front.
+    /// Prefixes the message with what was being done.
     #[must_use]
     pub fn during(self, what: impl fmt::Display) -> Self {
         Self(format!("{what}: {}", self.0))
@@ -43,10 +43,10 @@ impl From<forebay_core::QuantityError> for Failure {
     }
 }
 
-/// What a case comes to.
+/// The result of a case.
 pub type Verdict = core::result::Result<(), Failure>;
 
-/// What a step of a case gives.
+/// The result of a step of a case.
 pub(super) type Step<T> = core::result::Result<T, Failure>;
 
 /// Fails with the text unless the condition holds.

@@ -1,7 +1,7 @@
 //! HIP's interface, as far as forebay uses it: structures, constants, error names, and the table of its functions.
 //!
-//! Declared here by hand, and checked against an independent set of bindings in the tests. Handles, and structures that
-//! lie as CUDA's do, are [CUDA's types](forebay_cuda::sys).
+//! Declared by hand, and checked in the tests against an independent set of bindings. Handles, and structures with the
+//! same layout as CUDA's, are [CUDA's types](forebay_cuda::sys).
 
 mod code;
 mod structs;

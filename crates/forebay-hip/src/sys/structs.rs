@@ -1,4 +1,4 @@
-//! Structures that lie otherwise than CUDA's.
+//! Structures whose layout differs from CUDA's.
 
 use core::ffi::c_int;
 
@@ -10,11 +10,11 @@ pub struct PointerAttributes {
     pub kind: u32,
     /// The device it belongs to.
     pub device: c_int,
-    /// Where the device sees it.
+    /// Its address on the device.
     pub device_pointer: u64,
-    /// Where the host sees it.
+    /// Its address on the host.
     pub host_pointer: u64,
-    /// Whether it moves by itself.
+    /// Whether it is managed memory.
     pub is_managed: c_int,
     /// The flags it was allocated with.
     pub flags: u32,
@@ -37,11 +37,11 @@ macro_rules! copy_3d {
             pub src_lod: $size,
             /// A [`MemoryTypes`](super::values::MemoryTypes) of the version.
             pub src_type: u32,
-            /// Where from, on the host.
+            /// The source on the host.
             pub src_host: u64,
-            /// Where from, on the device or unified.
+            /// The source on the device, or unified.
             pub src_device: u64,
-            /// Where from, as an array.
+            /// The source array.
             pub src_array: u64,
             /// From a row read to the next.
             pub src_pitch: $size,
@@ -57,11 +57,11 @@ macro_rules! copy_3d {
             pub dst_lod: $size,
             /// A [`MemoryTypes`](super::values::MemoryTypes) of the version.
             pub dst_type: u32,
-            /// Where to, on the host.
+            /// The destination on the host.
             pub dst_host: u64,
-            /// Where to, on the device or unified.
+            /// The destination on the device, or unified.
             pub dst_device: u64,
-            /// Where to, as an array.
+            /// The destination array.
             pub dst_array: u64,
             /// From a row written to the next.
             pub dst_pitch: $size,

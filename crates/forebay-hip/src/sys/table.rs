@@ -1,6 +1,6 @@
-//! HIP's functions: one list, from which the table and its loading are made.
+//! HIP's functions: one list that defines the table and how it is loaded.
 //!
-//! The version of each is that of the symbol version under which `libamdhip64` exports it.
+//! The version of each is its symbol version in `libamdhip64`.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -14,7 +14,7 @@ use super::{HIP, PointerAttributes};
 
 driver_functions! {
     &HIP;
-    /// Begins; any other call does so too.
+    /// Initialises the runtime, as does any other call.
     Required init = "hipInit" "hipInit" 4020 (flags: u32);
     /// The version of HIP: ten million times the major version, a hundred thousand times the minor.
     Required driver_get_version = "hipDriverGetVersion" "hipDriverGetVersion" 4020
@@ -23,14 +23,14 @@ driver_functions! {
     Optional get_error_name = "hipDrvGetErrorName" "hipDrvGetErrorName" 5030
         (code: Code, name: *mut *const c_char);
 
-    /// How many devices there are.
+    /// The number of devices.
     Required get_device_count = "hipGetDeviceCount" "hipGetDeviceCount" 4020 (count: *mut c_int);
     /// A device by its number.
     Required device_get = "hipDeviceGet" "hipDeviceGet" 4020 (device: *mut c_int, ordinal: c_int);
-    /// What it is called.
+    /// The name of the device.
     Required device_get_name = "hipDeviceGetName" "hipDeviceGetName" 4020
         (name: *mut c_char, length: c_int, device: c_int);
-    /// What it can.
+    /// An attribute of the device.
     Required device_get_attribute = "hipDeviceGetAttribute" "hipDeviceGetAttribute" 4020
         (value: *mut c_int, attribute: u32, device: c_int);
     /// Whether it reaches a peer's memory.
@@ -38,7 +38,7 @@ driver_functions! {
         (can: *mut c_int, device: c_int, peer: c_int);
     /// The calling thread's device.
     Required get_device = "hipGetDevice" "hipGetDevice" 4020 (device: *mut c_int);
-    /// Makes a device the calling thread's.
+    /// Sets the calling thread's device.
     Required set_device = "hipSetDevice" "hipSetDevice" 4020 (device: c_int);
     /// Waits for all work of the calling thread's device.
     Optional device_synchronize = "hipDeviceSynchronize" "hipDeviceSynchronize" 4020 ();
@@ -52,7 +52,7 @@ driver_functions! {
     Optional disable_peer = "hipDeviceDisablePeerAccess" "hipDeviceDisablePeerAccess" 4020
         (peer: c_int);
 
-    /// How much memory is free, and how much there is.
+    /// The free and total memory.
     Required mem_get_info = "hipMemGetInfo" "hipMemGetInfo" 4020 (free: *mut u64, total: *mut u64);
     /// Plain memory.
     Required malloc = "hipMalloc" "hipMalloc" 4020 (address: *mut u64, size: u64);
@@ -61,14 +61,14 @@ driver_functions! {
     /// Pinned memory.
     Optional host_malloc = "hipHostMalloc" "hipHostMalloc" 4020
         (address: *mut u64, size: u64, flags: u32);
-    /// Gives it back. Waits for all work of the device.
+    /// Frees pinned memory. Waits for all work of the device.
     Optional host_free = "hipHostFree" "hipHostFree" 4020 (address: u64);
-    /// Pins memory where it lies.
+    /// Pins existing memory in place.
     Optional host_register = "hipHostRegister" "hipHostRegister" 4020
         (address: u64, size: u64, flags: u32);
     /// Undoes that.
     Optional host_unregister = "hipHostUnregister" "hipHostUnregister" 4020 (address: u64);
-    /// Where the device sees pinned memory.
+    /// The device address of pinned memory.
     Optional host_device_pointer = "hipHostGetDevicePointer" "hipHostGetDevicePointer" 4020
         (device: *mut u64, host: u64, flags: u32);
     /// Managed memory.
@@ -86,7 +86,7 @@ driver_functions! {
     /// Says how managed memory will be used, with a location.
     Optional mem_advise_v2 = "hipMemAdvise_v2" "hipMemAdvise_v2" 7010
         (address: u64, size: u64, advice: u32, location: Location);
-    /// What memory an address is.
+    /// The attributes of an address.
     Required pointer_get_attributes = "hipPointerGetAttributes" "hipPointerGetAttributes" 4020
         (attributes: *mut PointerAttributes, address: u64);
     /// The allocation an address lies in.
@@ -96,23 +96,23 @@ driver_functions! {
     /// Reserves addresses.
     Optional mem_address_reserve = "hipMemAddressReserve" "hipMemAddressReserve" 5010
         (address: *mut u64, size: u64, alignment: u64, hint: u64, flags: u64);
-    /// Gives them back.
+    /// Frees reserved addresses.
     Optional mem_address_free = "hipMemAddressFree" "hipMemAddressFree" 5010
         (address: u64, size: u64);
     /// A page.
     Optional mem_create = "hipMemCreate" "hipMemCreate" 5010
         (page: *mut RawPage, size: u64, properties: *const AllocationProperties, flags: u64);
-    /// Gives a page back.
+    /// Releases a page.
     Optional mem_release = "hipMemRelease" "hipMemRelease" 5010 (page: RawPage);
-    /// Puts a page behind addresses.
+    /// Maps a page.
     Optional mem_map = "hipMemMap" "hipMemMap" 5010
         (address: u64, size: u64, offset: u64, page: RawPage, flags: u64);
-    /// Takes pages away.
+    /// Unmaps pages.
     Optional mem_unmap = "hipMemUnmap" "hipMemUnmap" 5010 (address: u64, size: u64);
-    /// Says who may do what.
+    /// Sets access.
     Optional mem_set_access = "hipMemSetAccess" "hipMemSetAccess" 5010
         (address: u64, size: u64, descriptions: *const AccessDescription, count: u64);
-    /// What pages come in.
+    /// The granularity of pages.
     Optional mem_granularity = "hipMemGetAllocationGranularity" "hipMemGetAllocationGranularity"
         5010 (granularity: *mut u64, properties: *const AllocationProperties, option: u32);
     /// A page as something another process can import.
@@ -133,7 +133,7 @@ driver_functions! {
     /// Makes later work wait for an event.
     Required stream_wait_event = "hipStreamWaitEvent" "hipStreamWaitEvent" 4020
         (stream: RawStream, event: RawEvent, flags: u32);
-    /// A number no other stream has.
+    /// The unique id of a stream.
     Optional stream_get_id = "hipStreamGetId" "hipStreamGetId" 7010
         (stream: RawStream, id: *mut u64);
     /// The device a stream belongs to.
@@ -142,7 +142,7 @@ driver_functions! {
     /// Whether a stream is being captured into a graph.
     Optional stream_is_capturing = "hipStreamIsCapturing" "hipStreamIsCapturing" 4030
         (stream: RawStream, status: *mut u32);
-    /// How strict the runtime is to this thread while streams are captured; gives the mode before.
+    /// Exchanges this thread's capture mode: how strict the runtime is while streams are captured.
     Optional thread_exchange_capture_mode =
         "hipThreadExchangeStreamCaptureMode" "hipThreadExchangeStreamCaptureMode" 5000
         (mode: *mut c_int);
@@ -156,7 +156,7 @@ driver_functions! {
     /// An event.
     Required event_create = "hipEventCreateWithFlags" "hipEventCreateWithFlags" 4020
         (event: *mut RawEvent, flags: u32);
-    /// Puts it after all work of a stream.
+    /// Records it after all work of a stream.
     Required event_record = "hipEventRecord" "hipEventRecord" 4020
         (event: RawEvent, stream: RawStream);
     /// Whether it was reached.
@@ -171,7 +171,7 @@ driver_functions! {
     /// Copies bytes in a row.
     Required memcpy = "hipMemcpyAsync" "hipMemcpyAsync" 4020
         (to: u64, from: u64, size: u64, kind: u32, stream: RawStream);
-    /// Copies rows. The structure lies as CUDA's; its memory types are HIP's.
+    /// Copies rows. The structure has CUDA's layout, but HIP's memory types.
     Required memcpy_2d = "hipMemcpyParam2DAsync" "hipMemcpyParam2DAsync" 4020
         (copy: *const Copy2d, stream: RawStream);
     /// Copies slices: a [`Copy3d`](super::Copy3d) or a [`NarrowCopy3d`](super::NarrowCopy3d), by the version.

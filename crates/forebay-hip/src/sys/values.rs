@@ -1,8 +1,8 @@
-//! The constants that are not CUDA's.
+//! The constants that differ from CUDA's.
 
 use core::ffi::c_int;
 
-/// The version from which on the table's structures and memory types are those of ROCm 6.
+/// The first version with ROCm 6's structures and memory types.
 pub const WIDE_FROM: c_int = 6000;
 
 /// The version from which on [`hipMemImportFromShareableHandle`](super::Table::mem_import) takes a descriptor as CUDA does;

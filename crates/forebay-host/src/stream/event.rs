@@ -1,8 +1,7 @@
-//! Points in the order of a stream.
+//! Events.
 //!
-//! An event is a name; each time it is recorded it stands for a new [`Record`]. Waits hold the
-//! record that was the latest when they were made, so a later record or the event's end does not
-//! disturb them.
+//! An event is a name; each time it is recorded it stands for a new [`Record`]. Waits hold the record that was the
+//! latest when they began, so a later record or destroying the event does not affect them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Streams: a queue and a thread each, and events between them.
+//! Streams: each has a queue and a worker thread, and events order them.
 //!
 //! ```text
 //!   caller ──push──> Queue [copy][record][task] ──next──> worker thread ──> memory
@@ -6,8 +6,8 @@
 //!                                Record  <──wait── another stream's worker, or a caller
 //! ```
 //!
-//! The thread starts with the first work. Nobody joins it: a stream or device that goes closes the
-//! queue, and the thread ends when the last command has run.
+//! The thread starts with the first work and is never joined: destroying a stream or device closes the queue, and the
+//! thread ends after the last command.
 
 mod event;
 mod queue;

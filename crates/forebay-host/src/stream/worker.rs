@@ -1,4 +1,4 @@
-//! The thread of one stream.
+//! The worker thread of a stream.
 
 use core::fmt;
 use std::io;

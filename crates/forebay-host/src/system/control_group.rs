@@ -1,7 +1,7 @@
-//! The limits that containers put on memory and processors: control groups, both versions.
+//! Container limits on memory and processors: control groups, both versions.
 //!
-//! A group's limit binds everything below it, so the process's own group and every ancestor that
-//! can be seen are read:
+//! A group's limit also applies to everything below it, so this reads the process's own group and every visible
+//! ancestor:
 //!
 //! ```text
 //!   /sys/fs/cgroup                  no limit at the root
@@ -26,38 +26,37 @@ const GROUPS: &str = "/proc/self/cgroup";
 /// 2^62 bytes.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Which interface of control groups.
+/// The version of the control group interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum GroupVersion {
-    /// One hierarchy a controller.
+    /// One hierarchy for each controller.
     V1,
-    /// One hierarchy for all.
+    /// One hierarchy for all controllers.
     V2,
 }
 
-/// What one control group says of memory.
+/// The memory figures of one control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMemory {
-    /// Where its files are.
+    /// The directory of its files.
     pub directory: PathBuf,
-    /// Which interface.
+    /// The interface version.
     pub version: GroupVersion,
-    /// Above this the system kills; `None` for no limit.
+    /// The system kills processes above this; `None` for no limit.
     pub limit: Reading<Option<Bytes>>,
-    /// Above this the system slows the group to a crawl; `None` for no limit.
+    /// The system slows the group to a crawl above this; `None` for no limit.
     pub throttle: Reading<Option<Bytes>>,
-    /// What the group and those below it hold, page cache included.
+    /// The memory that the group and its descendants hold, including page cache.
     pub used: Reading<Bytes>,
-    /// The part of it the system drops before it refuses memory: page cache not lately used.
+    /// The part that the system drops before it refuses memory: page cache not recently used.
     pub reclaimable: Reading<Bytes>,
 }
 
 impl GroupMemory {
-    /// The tighter of limit and throttle with the file that says so; `None` where there is
-    /// neither.
+    /// The tighter of limit and throttle, with its file; `None` if neither is set.
     ///
-    /// The throttle counts: memory beyond it can be had, but not at a speed anyone wants.
+    /// The throttle counts because memory beyond it is too slow to be useful.
     pub fn ceiling(&self) -> Option<(Bytes, PathBuf)> {
         let limit_file = match self.version {
             GroupVersion::V1 => "memory.limit_in_bytes",
@@ -70,7 +69,7 @@ impl GroupMemory {
             .min_by_key(|(bytes, _)| *bytes)
     }
 
-    /// What is left below the ceiling. Where usage is unknown, the ceiling itself.
+    /// The memory left below the ceiling, or the ceiling itself if usage is unknown.
     pub fn room(&self) -> Option<(Bytes, PathBuf)> {
         let (ceiling, file) = self.ceiling()?;
         let used = self.used.as_ref().copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Reading the small files in which the system describes itself.
+//! Reads the small files in which the system describes itself.
 
 use core::fmt;
 use core::str::FromStr;
@@ -18,31 +18,31 @@ const MOST: u64 = 16 << 20;
 /// little enough that a nonsense range cannot take the memory it is there to measure.
 const MOST_LISTED: usize = 1 << 16;
 
-/// What reading a value gives: the value, or why it is not known.
+/// A value that was read, or why it is unknown.
 pub type Reading<T> = Result<T, Unknown>;
 
-/// What stands between a file and its reader. Each has a cure of its own.
+/// Why a file could not be read. Each cause has its own remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The file is not there at all, which on many machines is no fault.
+    /// The file does not exist, which is normal on many machines.
     Absent,
-    /// The file is there, and this user may not read it.
+    /// The file exists, but this user may not read it.
     Forbidden,
-    /// The file is there and cannot be read for another reason.
+    /// The file exists but cannot be read for another reason.
     Unreadable,
-    /// The file can be read and does not say what it should.
+    /// The file is readable but its content is not as expected.
     Malformed,
 }
 
-/// Why a value is not known.
+/// Why a value is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
-    /// The file that would tell.
+    /// The file that holds the value.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// What is wrong with the file.
     pub reason: String,
-    /// The same as a kind.
+    /// The kind of problem.
     pub cause: Cause,
 }
 
@@ -62,7 +62,7 @@ impl Unknown {
         Self { file: file.to_owned(), reason: error.to_string(), cause }
     }
 
-    /// Whether the file is not there at all.
+    /// Whether the file does not exist.
     pub fn is_absent(&self) -> bool {
         self.cause == Cause::Absent
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Unknown {
 impl core::error::Error for Unknown {}
 
 impl System {
-    /// The text of the file at `path`; bytes that are no text are replaced.
+    /// The text of the file at `path`; invalid UTF-8 is replaced.
     pub fn text(&self, path: impl AsRef<Path>) -> Reading<String> {
         let path = path.as_ref();
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Huge pages: those the administrator set aside, and those the system makes by itself.
+//! Huge pages: explicit ones that the administrator set aside, and transparent ones.
 
 use core::fmt;
 use std::path::Path;
@@ -19,21 +19,20 @@ const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 pub struct HugePagePool {
     /// The size of one page.
     pub page: Bytes,
-    /// Pages there are.
+    /// Pages in the pool.
     pub total: Reading<u64>,
-    /// Pages nobody holds; some may be promised, see [`reserved`](Self::reserved).
+    /// Unused pages; some may be promised, see [`reserved`](Self::reserved).
     pub free: Reading<u64>,
     /// Free pages promised to mappings that have not touched them yet.
     pub reserved: Reading<u64>,
-    /// Pages beyond the number set aside, which go back when freed.
+    /// Pages beyond the number set aside, which the system reclaims when freed.
     pub surplus: Reading<u64>,
-    /// How many surplus pages the system may make on demand.
+    /// The number of surplus pages the system may create on demand.
     pub overcommit: Reading<u64>,
 }
 
 impl HugePagePool {
-    /// Pages that could be had now: the free ones not promised to others, and the surplus that may
-    /// still be made.
+    /// Pages available now: free ones that are not promised, plus surplus that may still be created.
     pub fn obtainable(&self) -> Reading<u64> {
         let promised = self.reserved.as_ref().copied().unwrap_or(0);
         let idle = self.free.clone()?.saturating_sub(promised);
@@ -43,13 +42,13 @@ impl HugePagePool {
     }
 }
 
-/// When the system gives huge pages for a process's own memory without being asked for a pool.
+/// When the system gives transparent huge pages for a process's private memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum TransparentHuge {
     /// Wherever it can.
     Always,
-    /// Where the program asked with `madvise`.
+    /// Where the program asks with `madvise`.
     Madvise,
     /// Nowhere.
     Never,
@@ -65,7 +64,7 @@ impl TransparentHuge {
         }
     }
 
-    /// Whether a process can get huge pages for its own memory at all.
+    /// Whether a process can get huge pages for its private memory at all.
     pub const fn grants(self) -> bool {
         !matches!(self, Self::Never)
     }
@@ -77,7 +76,7 @@ impl fmt::Display for TransparentHuge {
     }
 }
 
-/// When the system gives huge pages for memory files, which forebay's host pages are.
+/// When the system gives huge pages for memory files, which back forebay's host pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ShmemHuge {
@@ -85,7 +84,7 @@ pub enum ShmemHuge {
     Always,
     /// Where they lie wholly inside the file.
     WithinSize,
-    /// Where the program asked with `madvise`.
+    /// Where the program asks with `madvise`.
     Advise,
     /// Nowhere.
     Never,
@@ -120,10 +119,10 @@ impl fmt::Display for ShmemHuge {
     }
 }
 
-/// What the system grants in huge pages.
+/// The huge pages that the system grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HugePages {
-    /// The pools, smallest pages first; why there are none where the system shows none.
+    /// The pools, smallest pages first, or why there are none.
     pub pools: Reading<Vec<HugePagePool>>,
     /// The setting for a process's own memory.
     pub transparent: Reading<TransparentHuge>,
@@ -137,14 +136,14 @@ impl HugePages {
         self.pools.as_ref().ok()?.iter().find(|pool| pool.page == size)
     }
 
-    /// Whether explicit huge pages of some size can be had now.
+    /// Whether explicit huge pages of any size are available now.
     pub fn explicit_granted(&self) -> bool {
         self.pools.as_ref().is_ok_and(|pools| {
             pools.iter().any(|pool| pool.obtainable().is_ok_and(|pages| pages > 0))
         })
     }
 
-    /// In a sentence for people: whether explicit huge pages are granted, or why not.
+    /// Describes in a sentence whether explicit huge pages are granted, or why not.
     pub fn in_words(&self) -> String {
         if let Some((pool, pages)) = self.largest_obtainable() {
             let pages = if pages == 1 { "1 page".into() } else { format!("{pages} pages") };
@@ -168,7 +167,7 @@ impl HugePages {
 }
 
 impl System {
-    /// Reads what the system grants in huge pages.
+    /// Reads the huge pages that the system grants.
     pub fn huge_pages(&self) -> HugePages {
         HugePages {
             pools: self.huge_page_pools(),

@@ -1,9 +1,9 @@
-//! What the system lets one process have: locked memory, open files, threads, mappings, processors.
+//! The limits of one process: locked memory, open files, threads, mappings, processors.
 //!
-//! What each means here: a mapped page is up to one mapping (neighbours in memory and in their file
-//! become one), a page shared with other processes is one open file, a reserved region is one
-//! mapping and as much address space, a stream is one thread, pages are parts of a file as large as
-//! files can be, and pinned memory is locked memory.
+//! What each limits: a mapped page takes up to one mapping (adjacent ones that are adjacent in their file too are
+//! merged), a page shared with other processes takes an open file, a reserved region takes a mapping and its address
+//! space, a stream takes a thread, pages are parts of a file as large as files can be, and pinned memory is locked
+//! memory.
 
 use std::path::Path;
 
@@ -32,24 +32,24 @@ const MAX_MAPS: &str = "/proc/sys/vm/max_map_count";
 /// How the system promises memory it may not have.
 const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
 
-/// A limit with the part a process may raise by itself. `None` is no limit.
+/// A soft limit, and the hard limit up to which a process may raise it. `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ResourceLimit {
-    /// What holds now.
+    /// The limit in force.
     pub soft: Option<u64>,
-    /// How far the process itself may raise it.
+    /// How far the process may raise it.
     pub hard: Option<u64>,
 }
 
-/// How the system promises memory.
+/// The system's overcommit policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Overcommit {
-    /// Refuses only what is plainly too much.
+    /// Refuses only obvious overcommitment.
     Heuristic,
     /// Promises everything.
     Always,
-    /// Promises no more than it could keep: large reservations with access fail.
+    /// Promises no more than it can back: large reservations with access fail.
     Never,
 }
 
@@ -67,14 +67,14 @@ impl Overcommit {
 /// The processors a process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Processors {
-    /// Those the scheduler may put it on.
+    /// The processors that its affinity allows.
     pub allowed: Reading<Vec<u32>>,
-    /// Hundredths of a processor's time that its containers allow it; `None` for no limit.
+    /// Its containers' quota in hundredths of a processor; `None` for no limit.
     pub quota_hundredths: Option<u64>,
 }
 
 impl Processors {
-    /// How many threads can truly run at once, at least one; `None` where not known.
+    /// How many threads can run in parallel, at least one; `None` if unknown.
     pub fn usable(&self) -> Option<u64> {
         let allowed = self.allowed.as_ref().ok()?.len() as u64;
         let quota = self.quota_hundredths.map_or(u64::MAX, |quota| quota.div_ceil(100));
@@ -82,36 +82,35 @@ impl Processors {
     }
 }
 
-/// What the system lets this process have.
+/// The limits of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of locked memory: what pinned memory is taken from.
+    /// Bytes of locked memory, which limits pinned memory.
     pub locked_memory: Reading<ResourceLimit>,
     /// Whether the limit on locked memory does not apply to this process.
     pub locks_freely: Reading<bool>,
-    /// Open files: each page shared with other processes takes one.
+    /// Open files. Each page shared with other processes takes one.
     pub open_files: Reading<ResourceLimit>,
-    /// Bytes of addresses: what regions are reserved from.
+    /// Bytes of address space, which limits regions.
     pub address_space: Reading<ResourceLimit>,
-    /// Bytes of one file. Pages lie in memory files, to which this applies too; a process that
-    /// makes a longer one is ended by a signal.
+    /// Bytes of one file, including the memory files of pages. Writing a longer one ends the process with a signal.
     pub file_size: Reading<ResourceLimit>,
-    /// Threads of this user, those of other processes among them: each stream is one.
+    /// Threads of this user, including those of other processes. Each stream takes one.
     pub threads: Reading<ResourceLimit>,
     /// Whether the limit on threads does not apply to this process.
     pub spawns_freely: Reading<bool>,
     /// Whether this process may raise its hard limits.
     pub raises_freely: Reading<bool>,
-    /// Mappings: each mapped page and each hole between two may take one.
+    /// Mappings. Each mapped page and each hole between two may take one.
     pub max_maps: Reading<u64>,
-    /// How memory is promised.
+    /// The overcommit policy.
     pub overcommit: Reading<Overcommit>,
     /// The processors.
     pub processors: Processors,
 }
 
 impl Limits {
-    /// The most locked memory, where it is known to be limited.
+    /// The limit on locked memory, if known and finite.
     pub fn locked_bytes(&self) -> Option<Bytes> {
         if self.locks_freely == Ok(true) {
             return None;
@@ -121,7 +120,7 @@ impl Limits {
 }
 
 impl System {
-    /// Reads what the system lets this process have.
+    /// Reads the limits of this process.
     pub fn limits(&self) -> Limits {
         Limits {
             locked_memory: self.ceiling("Max locked memory", Resource::Memlock),
@@ -205,7 +204,7 @@ impl System {
         })
     }
 
-    /// The name of the user with the number `user`; `None` where the list of users has none.
+    /// The name of user number `user`; `None` if the list of users lacks it.
     pub fn user_name(&self, user: u32) -> Option<String> {
         let list = self.text(PASSWORDS).ok()?;
         list.lines().find_map(|line| {

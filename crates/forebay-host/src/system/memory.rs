@@ -1,4 +1,4 @@
-//! How much memory there is, and who says so: the machine or a container.
+//! How much memory this process may use, and whether the machine or a container limits it.
 
 use core::fmt;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use super::{GroupMemory, Reading, System, Unknown};
 /// The machine's own account of its memory.
 const MEMINFO: &str = "/proc/meminfo";
 
-/// Who sets a bound on memory.
+/// The source of a memory bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BoundSource {
     /// The memory of the machine.
     Machine,
-    /// A container: the control group whose file this is.
+    /// A container: the control group with this file.
     Container(PathBuf),
 }
 
@@ -31,30 +31,29 @@ impl fmt::Display for BoundSource {
     }
 }
 
-/// A bound on memory and who sets it.
+/// A bound on memory and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// How much.
+    /// The number of bytes.
     pub bytes: Bytes,
-    /// Who says so.
+    /// The source.
     pub whence: BoundSource,
 }
 
 /// The memory of the machine and of the containers this process is in, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SystemMemory {
-    /// All the machine has.
+    /// The machine's memory.
     pub total: Reading<Bytes>,
-    /// What the machine could give without swapping: free memory and what it can reclaim.
+    /// The memory available without swapping: free and reclaimable.
     pub available: Reading<Bytes>,
-    /// All swap.
+    /// Total swap.
     pub swap_total: Reading<Bytes>,
-    /// Swap not in use.
+    /// Free swap.
     pub swap_free: Reading<Bytes>,
-    /// The control groups this process is in, its own first, then their ancestors.
+    /// The control groups of this process, its own first, then their ancestors.
     pub groups: Vec<GroupMemory>,
-    /// Files of control groups that are there and could not be made sense of; their limits, if
-    /// any, are not counted.
+    /// Control group files that exist but could not be parsed; their limits, if any, are not counted.
     pub unknown: Vec<Unknown>,
 }
 
@@ -64,19 +63,19 @@ impl SystemMemory {
         self.total_bound().map(|bound| bound.bytes)
     }
 
-    /// What could be had now: the machine's available memory or the room in the tightest container.
-    /// Never above [`usable_total`](Self::usable_total).
+    /// The memory available now: the machine's available memory or the room in the tightest container. Never above
+    /// [`usable_total`](Self::usable_total).
     pub fn usable_free(&self) -> Reading<Bytes> {
         self.free_bound().map(|bound| bound.bytes)
     }
 
-    /// [`usable_total`](Self::usable_total) and who sets it.
+    /// [`usable_total`](Self::usable_total) and its source.
     pub fn total_bound(&self) -> Reading<Bound> {
         let machine = Bound { bytes: self.total.clone()?, whence: BoundSource::Machine };
         Ok(self.tightest(machine, GroupMemory::ceiling))
     }
 
-    /// [`usable_free`](Self::usable_free) and who sets it.
+    /// [`usable_free`](Self::usable_free) and its source.
     pub fn free_bound(&self) -> Reading<Bound> {
         let machine = Bound { bytes: self.available.clone()?, whence: BoundSource::Machine };
         let free = self.tightest(machine, GroupMemory::room);
@@ -106,7 +105,7 @@ impl SystemMemory {
 }
 
 impl System {
-    /// Reads how much memory there is.
+    /// Reads the memory figures.
     pub fn memory(&self) -> SystemMemory {
         let text = self.text(MEMINFO);
         let size = |key| {

@@ -1,7 +1,7 @@
-//! What the machine offers: memory and who limits it, huge pages, NUMA nodes, limits.
+//! What the machine offers: memory and its limits, huge pages, NUMA nodes, process limits.
 //!
-//! Everything is read from the files the system shows of itself, below a root that can be
-//! replaced, so that a test lays out another machine in a directory:
+//! Everything is read from the system's own files, below a root that tests can replace by a directory that describes
+//! another machine:
 //!
 //! ```text
 //!   System ── memory()      /proc/meminfo, and the memory limits of the control groups above us
@@ -11,8 +11,8 @@
 //!          └─ limits()      the process's limits, /proc/sys/vm, the processors it may use
 //! ```
 //!
-//! No file is trusted: what is missing, cut off or nonsense becomes [`Unknown`] with the file and
-//! the reason, and never a panic. A value that is unknown is not guessed.
+//! No file is trusted: missing, truncated or malformed content becomes [`Unknown`] with the file and the reason, never
+//! a panic or a guess.
 
 mod control_group;
 mod file;
@@ -48,25 +48,25 @@ impl System {
         Self { root: PathBuf::from("/") }
     }
 
-    /// A machine laid out below `root`: `root/proc`, `root/sys`, `root/etc`. For tests, and for
-    /// looking at a machine mounted elsewhere.
+    /// A machine described below `root`: `root/proc`, `root/sys`, `root/etc`. For tests, and for inspecting a machine
+    /// mounted elsewhere.
     ///
-    /// The limits of the process are then those of `root/proc/self/limits`.
+    /// The process's limits are then those in `root/proc/self/limits`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// Where the machine's files begin.
+    /// The root of the machine's files.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Whether this is the machine the process runs on, so that the system can be asked directly.
+    /// Whether this is the machine that the process runs on, so that system calls can be used.
     pub fn is_here(&self) -> bool {
         self.root == Path::new("/")
     }
 
-    /// The place of `path`, an absolute path on the machine, below the root.
+    /// The location below the root of the absolute path `path`.
     pub fn place(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))

@@ -1,5 +1,4 @@
-//! What memory of this process is made of, as the system tells: how much of it is there, and in
-//! which pages.
+//! Reports how much of this process's memory is resident, and in which pages.
 
 use std::path::Path;
 
@@ -11,18 +10,18 @@ use super::{Reading, System, Unknown};
 /// The mappings of this process, with the figures of each.
 const SMAPS: &str = "/proc/self/smaps";
 
-/// What is behind addresses of this process.
+/// The residence of a span of this process's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Residence {
-    /// The size of the mappings that the figures are of. More than was asked about where a mapping
-    /// reaches beyond it: the system counts by mapping.
+    /// The size of the mappings that the figures cover. This exceeds the span if a mapping does, because the system
+    /// counts by mapping.
     pub mapped: Bytes,
-    /// The smallest page that the mappings are made of: 2 MiB or 1 GiB for explicit huge pages.
+    /// The smallest page of the mappings: 2 MiB or 1 GiB for explicit huge pages.
     pub page: Bytes,
-    /// Bytes that are there; the rest comes when it is touched.
+    /// Resident bytes; the rest becomes resident when touched.
     pub resident: Bytes,
-    /// Bytes of those in huge pages, whether the system made them or they are from a pool.
+    /// Resident bytes in huge pages, transparent or from a pool.
     pub huge: Bytes,
 }
 
@@ -57,7 +56,7 @@ impl Residence {
 }
 
 impl System {
-    /// What is behind `span` in this process: the sum of the mappings that overlap it.
+    /// The residence of `span`: the sum over the mappings that overlap it.
     pub fn residence(&self, span: Span) -> Reading<Residence> {
         let text = self.text(SMAPS)?;
         let mut parts: Vec<(Span, usize, usize)> = Vec::new();

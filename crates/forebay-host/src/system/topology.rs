@@ -17,32 +17,32 @@ const PROCESSORS: &str = "/sys/devices/system/cpu/online";
 pub struct NumaNode {
     /// The system's number for it.
     pub id: u32,
-    /// Its processors; none where a node is memory alone.
+    /// Its processors; empty for a node with only memory.
     pub cpus: Reading<Vec<u32>>,
-    /// All its memory.
+    /// Its total memory.
     pub total: Reading<Bytes>,
-    /// Its free memory, page cache not counted.
+    /// Its free memory, without page cache.
     pub free: Reading<Bytes>,
-    /// How far it is to each node of [`Topology::nodes`], in that order; 10 is itself.
+    /// The distance to each node of [`Topology::nodes`], in that order; 10 is itself.
     pub distances: Reading<Vec<u32>>,
 }
 
-/// How processors and memory lie to each other.
+/// The NUMA topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// The nodes by number. Never empty.
     pub nodes: Vec<NumaNode>,
-    /// Why the machine is taken as a single node, where it does not show any.
+    /// Why the machine counts as a single node, if it does not show any.
     pub assumed: Option<Unknown>,
 }
 
 impl Topology {
-    /// Whether it matters where memory lies.
+    /// Whether memory placement makes no difference.
     pub fn is_uniform(&self) -> bool {
         self.nodes.len() <= 1
     }
 
-    /// How far node `from` reaches to node `to`; 10 is itself.
+    /// The distance from node `from` to node `to`; 10 is itself.
     pub fn distance(&self, from: u32, to: u32) -> Option<u32> {
         let from = self.nodes.iter().find(|node| node.id == from)?;
         let column = self.nodes.iter().position(|node| node.id == to)?;
@@ -51,7 +51,7 @@ impl Topology {
 }
 
 impl System {
-    /// Reads the nodes. A machine that shows none is one node with everything.
+    /// Reads the nodes. A machine that shows none counts as one node with everything.
     pub fn topology(&self) -> Topology {
         match self.list(Path::new(NODES).join("online")) {
             Ok(online) if !online.is_empty() => {

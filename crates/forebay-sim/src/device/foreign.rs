@@ -1,4 +1,4 @@
-//! Streams that another library made on the same device: here, the test that plays that library.
+//! Streams created by another library on the same device; here the test plays that library.
 
 use forebay_core::Bytes;
 use forebay_hal::{
@@ -9,8 +9,8 @@ use super::SimDevice;
 use crate::machine::HandleReuse;
 
 impl SimDevice {
-    /// Makes a stream as another library would: no call of the contract, and unknown to the device
-    /// until it is adopted by the value given here.
+    /// Creates a stream as another library would, outside the contract. The device does not know it until it is adopted
+    /// by the returned value.
     pub fn make_foreign_stream(&self) -> u64 {
         let mut state = self.engine.lock();
         let again = state.options.handles == HandleReuse::AtOnce;
@@ -21,8 +21,8 @@ impl SimDevice {
         raw
     }
 
-    /// Destroys such a stream as its maker would, adopted or not; what was enqueued still runs.
-    /// Gives whether there was one.
+    /// Destroys such a stream as its creator would, adopted or not; enqueued work still runs. Returns whether the
+    /// stream existed.
     pub fn destroy_foreign_stream(&self, raw: u64) -> bool {
         let mut state = self.engine.lock();
         let Some(stream) = state.foreign.remove(&(self.ordinal, raw)) else { return false };

@@ -1,4 +1,4 @@
-//! Plain, pinned and managed memory: address and substance together.
+//! Plain, pinned and managed memory.
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::address_book::{Entry, MemoryEntry, MemoryKind};

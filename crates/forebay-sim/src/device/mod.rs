@@ -1,6 +1,6 @@
-//! The simulated device: the contract's calls, each a check of arguments and a change of state.
+//! The simulated device: each call of the contract checks its arguments and changes the state.
 //!
-//! One file a group of calls; the engine below them is one for all devices of a machine.
+//! Each group of calls has a file; all devices of a machine share the engine below them.
 
 mod decompression;
 mod foreign;

@@ -1,4 +1,4 @@
-//! Pages that leave the process.
+//! Pages shared with other processes.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Addresses apart from the memory behind them.
+//! Virtual memory.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Streams as the scheduler sees them: queues of work with a place in the order of things.
+//! Streams as the scheduler sees them: queues of work, ordered by events and priority.
 //!
 //! ```text
 //!   queue of a stream ── front can run ──────────────> ready, by priority ── pick (by seed) ──> run

@@ -1,5 +1,4 @@
-//! The default stream of each thread: made when its thread first names it, closed when the thread is
-//! gone.
+//! The default stream of each thread, created when its thread first names it and closed when the thread is gone.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

@@ -1,4 +1,4 @@
-//! Running the work: late, one piece at a time, while some thread synchronises or queries.
+//! Runs the work late, one piece at a time, while some thread synchronises or queries.
 
 use core::time::Duration;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The addresses of one simulated device: what lies where.
+//! The address table of one simulated device.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Where the simulated device's bytes are.
+//! Storage for the simulated device's memory.
 
 use core::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! What waits on a stream: operations, and how they are carried out.
+//! The operations that wait on a stream, and how they run.
 
 use core::ptr;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
-//! What a case works with: one device, everything taken from it on record, all given back at the
-//! end.
+//! The environment of a case: one device, with a record of everything taken from it, which is returned at the end.
 //!
-//! The calls of the bench are those that have to succeed; a case that wants to see a refusal calls
-//! the device itself. `take` has what takes and gives back, `work` what enqueues and waits.
+//! The bench makes the calls that must succeed; a case that expects an error calls the device itself. `take` allocates
+//! and frees, `work` enqueues and waits.
 
 mod take;
 mod work;

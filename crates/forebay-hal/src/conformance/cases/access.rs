@@ -1,4 +1,4 @@
-//! Who may do what with mapped addresses.
+//! Access to mapped addresses.
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
 

@@ -1,4 +1,4 @@
-//! Points in the order of work.
+//! Events.
 
 use super::super::data::{HostBytes, ensure_bytes};
 use super::super::gate::Latch;

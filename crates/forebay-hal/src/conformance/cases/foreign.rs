@@ -1,4 +1,4 @@
-//! Streams that others made.
+//! Streams that other libraries created.
 
 use core::mem;
 

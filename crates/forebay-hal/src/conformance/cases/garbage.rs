@@ -1,5 +1,4 @@
-//! Arguments nobody would give on purpose: every call answers them with a refusal, and none with a
-//! panic, a crash or a change.
+//! Random arguments: every call must answer them with an error, never with a panic, a crash or a change.
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Random, Span};
 

@@ -1,4 +1,4 @@
-//! What the device says of itself and of addresses.
+//! What the device reports about itself and about addresses.
 
 use forebay_core::{Address, Bytes, MIB, Span};
 

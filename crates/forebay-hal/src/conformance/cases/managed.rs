@@ -1,4 +1,4 @@
-//! Memory that moves by itself.
+//! Managed memory.
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, MIB, Span};
 

@@ -1,4 +1,4 @@
-//! Pages behind addresses.
+//! Mapping pages.
 
 use forebay_core::{Address, Bytes, Span};
 

@@ -1,4 +1,4 @@
-//! Host memory the device can reach on its own.
+//! Pinned host memory.
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 

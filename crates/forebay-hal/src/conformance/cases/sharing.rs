@@ -1,4 +1,4 @@
-//! Pages that leave the process, seen from one process: what is exported is imported again.
+//! Pages shared between processes, tested in one process: what is exported is imported again.
 
 use std::os::fd::{AsFd, OwnedFd};
 

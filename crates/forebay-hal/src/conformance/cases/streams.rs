@@ -1,4 +1,4 @@
-//! Orders of work.
+//! Streams.
 
 use std::collections::BTreeSet;
 
