@@ -1,4 +1,4 @@
-//! `forebay convert`: a recording in another form.
+//! `forebay convert`: converts a recording to another format.
 
 use std::io::{self, Write};
 
@@ -12,10 +12,10 @@ use crate::command::ConvertOptions;
 use crate::output::complain;
 use crate::source::{Recording, Source};
 
-/// The id of the form. A key that is there stays there with the same meaning.
+/// The id of the format. Existing keys keep their meaning.
 const SCHEMA: &str = "forebay.convert.v1";
 
-/// What came of it, as programs read it.
+/// The result, for programs.
 #[derive(Serialize)]
 struct Row<'a> {
     schema: &'static str,
@@ -27,7 +27,7 @@ struct Row<'a> {
     written_bytes: u64,
 }
 
-/// Reads, writes, and says on `out` what came of it.
+/// Reads, writes, and reports the result on `out`.
 pub(crate) fn run(options: &ConvertOptions, out: &mut dyn Write) -> io::Result<Ending> {
     let (input, output) = (options.input.display(), options.output.display());
     // Before anything is read: a large file is not read in vain.

@@ -1,4 +1,4 @@
-//! How a command ended, in the exit status.
+//! How a command ended, as an exit status.
 
 use std::process::ExitCode;
 
@@ -6,16 +6,16 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Ending {
-    /// All went well: 0.
+    /// Success: 0.
     Well,
-    /// The command found or met a fault, and said so: 1.
+    /// The command found or met a fault, and reported it: 1.
     Fault,
-    /// What was typed cannot be done, whatever the machine: 2.
+    /// The arguments are invalid on any machine: 2.
     BadUsage,
 }
 
 impl Ending {
-    /// The exit status it is told by.
+    /// Its exit status.
     pub const fn status(self) -> u8 {
         match self {
             Self::Well => 0,

@@ -1,11 +1,11 @@
-//! `forebay fit`: the smallest device on which recorded runs go through.
+//! `forebay fit`: finds the smallest device on which recorded runs succeed.
 //!
 //! ```text
 //!   files ──► Trace ──► for each policy: the smallest capacity, by bisection on simulated devices
 //!                         └─ the driver's work there, and with 1, 2 and 5 % more
 //! ```
 //!
-//! One row a run and policy: "forebay.fit.v1" for programs, a line of a table for people.
+//! One row for each run and policy: "forebay.fit.v1" for programs, a table line for people.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -27,7 +27,7 @@ use crate::report::{ADVICE_PASSES, advice_on};
 use crate::settings::{Named, changed};
 use crate::source::Source;
 
-/// The id of the form. A key that is there stays there with the same meaning.
+/// The id of the format. Existing keys keep their meaning.
 const SCHEMA: &str = "forebay.fit.v1";
 
 /// How much larger devices are on which the driver's work is shown too, in hundredths.
@@ -43,13 +43,13 @@ pub struct Row {
     pub trace: String,
     /// The allocator.
     pub policy: &'static str,
-    /// The most the run asked for at once.
+    /// The peak of requested bytes.
     pub asked_bytes: u64,
-    /// The smallest capacity in which it goes through, a multiple of 2 MiB.
+    /// The smallest capacity in which it succeeds, a multiple of 2 MiB.
     pub smallest_bytes: u64,
-    /// The second over the first.
+    /// The smallest capacity divided by the requested bytes.
     pub ratio: f64,
-    /// How many passes in a row go through there.
+    /// How many passes in a row succeed there.
     pub passes: u32,
     /// Pages mapped there, in each pass.
     pub maps: Vec<u64>,
@@ -57,19 +57,19 @@ pub struct Row {
     pub driver_ns: Vec<u64>,
     /// The same on larger devices.
     pub larger: Vec<Larger>,
-    /// The capacity that was asked about.
+    /// The capacity in question.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
     /// Whether the run fits in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fits: Option<bool>,
-    /// What is left of it beyond the smallest capacity; negative if it is too small.
+    /// Its margin over the smallest capacity; negative if it is too small.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin_bytes: Option<i64>,
-    /// The pool's settings that are not the defaults. Absent where there are none, and of models.
+    /// The pool's non-default settings. Absent if there are none, and for models.
     #[serde(skip_serializing_if = "Named::is_empty")]
     pub settings: Named,
-    /// What would help, as `forebay report` says it.
+    /// Advice, as `forebay report` gives it.
     pub advice: Vec<String>,
 }
 
@@ -77,11 +77,11 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Larger {
-    /// By how much, in hundredths of the smallest.
+    /// How much larger, in hundredths of the smallest.
     pub percent: u64,
     /// Its capacity.
     pub capacity_bytes: u64,
-    /// Whether the run goes through there too.
+    /// Whether the run succeeds there too.
     pub fits: bool,
     /// Pages mapped, in each pass.
     pub maps: Vec<u64>,

@@ -1,4 +1,4 @@
-//! Text that fits the width: words broken into lines, and tables that leave out columns.
+//! Fits text to the terminal's width: wraps words, and drops columns of tables.
 //!
 //! ```text
 //!     label          first   second   remark      headings, in quiet letters
@@ -7,8 +7,8 @@
 //!         text below the row, broken at spaces
 //! ```
 //!
-//! A table is as wide as its cells need. Where that is wider than the terminal, it leaves out columns,
-//! the least important first, and then breaks its labels. Columns without a single cell are not shown.
+//! A table is as wide as its cells need. If that is wider than the terminal, it drops columns, the least important
+//! first, and then wraps its labels. Columns without any cells are not shown.
 
 use std::io::{self, Write};
 

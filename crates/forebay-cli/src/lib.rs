@@ -14,8 +14,8 @@
 //!   --json, with each                  one object a line, each with a "schema"
 //! ```
 //!
-//! Exit status: 0 where all went well, 1 where the command found or met a fault, 2 for bad usage.
-//! Whoever reads the output may stop reading at any time: that is not a fault.
+//! Exit status: 0 for success, 1 if the command found or met a fault, 2 for bad usage. The reader of the output may
+//! stop at any time: that is not a fault.
 
 mod bandwidth;
 pub mod bench;
@@ -45,12 +45,12 @@ use crate::command::{Command, Forebay};
 pub use crate::ending::Ending;
 use crate::output::{CleanOutput, Printed, Width};
 
-/// Runs the command with `arguments`, of which the first is the program's name.
+/// Runs the command with `arguments`; the first is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(status(arguments))
 }
 
-/// The same for who ends the process otherwise, as Python does: gives the exit status.
+/// Like `run`, for callers that end the process themselves, such as Python: returns the exit status.
 pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let forebay = match Forebay::try_parse_from(arguments) {
         Ok(forebay) => forebay,

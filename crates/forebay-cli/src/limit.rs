@@ -1,4 +1,4 @@
-//! What a command takes from a recording: how much of it is read, and how long it may be worked on.
+//! Limits on how much of a recording a command reads, and how long it may work on it.
 
 use core::time::Duration;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Writing for people and pipes.
+//! Output for terminals and pipes.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};

@@ -1,4 +1,4 @@
-//! How far a long command is, on a terminal.
+//! Progress bars of long commands, on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 

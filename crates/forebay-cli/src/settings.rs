@@ -1,4 +1,4 @@
-//! What the pools of this command go by, and how the output says so.
+//! The pool settings of this command, and how the output shows them.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,6 @@
-//! Where recordings are read from: files, and standard input as "-".
+//! The sources of recordings: files, and standard input as "-".
 //!
-//! Which form a recording has, and whether it is gzipped, shows in how it begins, so a pipe is read
-//! as a file is.
+//! A recording's format, and whether it is gzipped, is detected from its beginning, so pipes work like files.
 
 use std::cell::Cell;
 use std::fmt;

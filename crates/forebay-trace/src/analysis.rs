@@ -1,5 +1,5 @@
-//! Patterns of a run: which sizes it asks for, how long it keeps what it got, what its peak is made
-//! of, and what follows from that. All figures are of the recording alone: nothing is played.
+//! Patterns of a run: the sizes it requests, how long it keeps blocks, what makes up its peak, and what follows from
+//! that. All figures come from the recording alone: nothing is replayed.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,29 +19,29 @@ const NAMED: usize = 12;
 /// What counts as small: blocks that the pool keeps on pages of their own.
 const SMALL: Bytes = Bytes::new(256 << 10);
 
-/// A size that was asked for.
+/// A requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SizeFigures {
-    /// The size, as asked for.
+    /// The size, as requested.
     pub size: Bytes,
-    /// How often it was asked for.
+    /// How often it was requested.
     pub requests: u64,
-    /// The most blocks of it that were live at once.
+    /// The peak number of live blocks of this size.
     pub most_live: u64,
-    /// How many were live at the peak of the run.
+    /// Live blocks of this size at the peak of the run.
     pub at_peak: u64,
 }
 
-/// How long blocks lived, in operations: allocations and frees from theirs to their end.
+/// The lifetimes of blocks, in operations: allocations and frees, from a block's allocation to its free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lifetimes {
-    /// The middle one of the blocks that were freed.
+    /// The median over freed blocks.
     pub median: u64,
-    /// What one in a hundred of them exceeds.
+    /// The 99th percentile.
     pub p99: u64,
-    /// The longest of them.
+    /// The longest.
     pub longest: u64,
     /// Blocks that were not freed.
     pub never_freed: u64,
@@ -64,38 +64,38 @@ pub struct Analysis {
     pub requests: u64,
     /// Frees.
     pub frees: u64,
-    /// How many different sizes were asked for.
+    /// The number of distinct sizes requested.
     pub sizes: u64,
-    /// The sizes asked for most often, at most twelve, the hottest first.
+    /// The most requested sizes, at most twelve, the hottest first.
     pub hottest: Vec<SizeFigures>,
-    /// Requests that could have had a block of their size, rounded to 512 B, that was freed on their
-    /// stream before: what a cache of whole blocks could serve at most.
+    /// Requests for which a block of their size, rounded to 512 B, had been freed on their stream before: the most that
+    /// a cache of whole blocks could serve.
     pub repeats: u64,
-    /// The same with sizes rounded to eight classes a doubling: the setting `size_classes = geometric`.
+    /// The same with sizes rounded to eight classes per doubling: the setting `size_classes = geometric`.
     pub repeats_in_classes: u64,
     /// Requests for at most 256 KiB.
     pub small_requests: u64,
-    /// How long blocks lived.
+    /// The lifetimes of blocks.
     pub lifetimes: Lifetimes,
-    /// At which operation, counted from 0, the most was live for the first time.
+    /// The operation, counted from 0, at which live memory first peaked.
     pub peak_at: u64,
-    /// What was live then, by what was asked for.
+    /// The requested bytes live at the peak.
     pub peak: Bytes,
-    /// In how many blocks.
+    /// The number of blocks live at the peak.
     pub peak_blocks: u64,
-    /// What of it was in blocks of at most 256 KiB.
+    /// The part of it in blocks of at most 256 KiB.
     pub peak_small: Bytes,
-    /// What of it was in blocks that lived for at least half of the run.
+    /// The part of it in blocks that lived for at least half of the run.
     pub peak_lasting: Bytes,
-    /// In how many of them.
+    /// The number of those blocks.
     pub peak_lasting_blocks: u64,
-    /// The sizes that had the most bytes then, at most twelve, the largest sum first.
+    /// The sizes with the most bytes at the peak, at most twelve, the largest sum first.
     pub at_peak: Vec<SizeFigures>,
     /// Operations after which at least nine tenths of the peak were live.
     pub near_peak: u64,
-    /// Streams that took part.
+    /// The number of streams used.
     pub streams: u64,
-    /// Blocks freed on another stream than they were allocated on.
+    /// Blocks freed on a stream other than the one they were allocated on.
     pub freed_elsewhere: u64,
 }
 
@@ -108,7 +108,7 @@ struct Life {
 }
 
 impl Analysis {
-    /// The patterns of a run.
+    /// Analyses a run.
     pub fn of(trace: &Trace) -> Self {
         let statistics = trace.statistics();
         let mut found = Self {
@@ -203,7 +203,7 @@ impl Analysis {
         self.hottest.iter().map(|figures| figures.requests).sum()
     }
 
-    /// What follows from the figures, in sentences that name them. Nothing where nothing does.
+    /// Advice that follows from the figures, in sentences that name them; empty if none applies.
     pub fn advice(&self) -> Vec<String> {
         advice::of(self).map(|(_, text)| text).collect()
     }

@@ -1,4 +1,4 @@
-//! How much work recordings may cause, and who may stop it.
+//! Limits the work that recordings may cause, and lets a hook stop it.
 
 use core::cell::{Cell, RefCell};
 use core::fmt;
@@ -18,7 +18,7 @@ const CERTAINTY: f64 = 2.0;
 
 /// A bound on the work that recordings cause. One budget spans all replays of a command.
 ///
-/// A few bytes of a file can stand for hours of work: blocks of terabytes, thousands of streams, millions of events.
+/// A few bytes of a file can cause hours of work: blocks of terabytes, thousands of streams, millions of events.
 /// [`replay`](fn@crate::replay) consults its budget between events, about every 20 ms, and ends with
 /// [`ReplayError::TooLong`] or [`ReplayError::Interrupted`].
 ///
@@ -70,18 +70,18 @@ impl WorkBudget<'_> {
         }
     }
 
-    /// So much time from now on.
+    /// A budget of this much time from now on.
     pub fn of(limit: Duration) -> Self {
         Self { limit: Some(limit), ..Self::unlimited() }
     }
 
-    /// Says that so many more events are to be played under this budget. With that the time of the whole is estimated,
-    /// and work that would take far longer than the limit is stopped early.
+    /// Announces that this many more events will be played. This allows an estimate of the total time, so that work
+    /// that would far exceed the limit is stopped early.
     pub fn expect(&self, events: u64) {
         self.expected.set(self.expected.get().saturating_add(events));
     }
 
-    /// How long the whole takes, roughly; `None` if that cannot be told now.
+    /// A rough estimate of the total time; `None` if it cannot be estimated yet.
     pub fn estimate(&self) -> Option<Duration> {
         let elapsed = self.began.elapsed();
         let played = self.first.get().map_or(Duration::ZERO, |first| first.elapsed());
@@ -107,8 +107,8 @@ impl WorkBudget<'_> {
         self.check()
     }
 
-    /// Whether work may go on. Replays ask this by themselves; work of other kinds asks it between its steps. Once the
-    /// answer is no, it stays no.
+    /// Returns an error if work must stop. Replays check by themselves; other work calls this between its steps. Once
+    /// it fails, it fails for good.
     pub fn check(&self) -> Result<(), ReplayError> {
         let mut stopped = self.stopped.borrow_mut();
         if stopped.is_none() {
@@ -132,8 +132,8 @@ impl WorkBudget<'_> {
 }
 
 impl<'a> WorkBudget<'a> {
-    /// The same with a hook that is called about every 20 ms on the thread that works. If it returns `true`, the work
-    /// ends with [`ReplayError::Interrupted`].
+    /// Adds a hook that is called about every 20 ms on the working thread. If it returns `true`, the work ends with
+    /// [`ReplayError::Interrupted`].
     #[must_use]
     pub fn interrupted_by<'b>(self, interrupted: &'b dyn Fn() -> bool) -> WorkBudget<'b>
     where

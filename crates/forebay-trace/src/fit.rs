@@ -1,7 +1,7 @@
-//! How much memory a run needs: the smallest device on which it goes through.
+//! Finds how much memory a run needs: the smallest device on which it succeeds.
 //!
-//! The peak of an allocator that has all the memory it wants says little about that: many take more than they
-//! need while there is more. So the run is replayed on smaller and smaller devices.
+//! The peak of an allocator with unlimited memory says little about that: many take more than they need while more is
+//! available. So the run is replayed on smaller and smaller devices.
 //!
 //! ```text
 //!   requested                smallest                         enough
@@ -9,8 +9,8 @@
 //!                               |--- all passes fail --->|             then stepped up until all passes go through
 //! ```
 //!
-//! A device on which one pass goes through may refuse the next one: what is cached by then lies elsewhere. So the result
-//! is proven with as many passes as it is to hold for.
+//! A device on which one pass succeeds may refuse the next, because cached memory lies elsewhere by then. So the result
+//! is proven with as many passes as it should hold for.
 
 use forebay_core::{Bytes, TIB};
 
@@ -25,11 +25,11 @@ const MOST: u64 = 64;
 /// What went wrong, opening an allocator or replaying on it.
 type AnyError = Box<dyn core::error::Error>;
 
-/// The smallest capacity in which a run goes through, and what it costs there.
+/// The smallest capacity in which a run succeeds, and its cost there.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Fit {
-    /// The most that the run asks for at once.
+    /// The peak of requested bytes.
     pub requested: Bytes,
     /// The smallest capacity, a multiple of 2 MiB.
     pub smallest: Bytes,
@@ -38,20 +38,20 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// The largest device that is looked at. Larger than any there is: simulated pages take memory of this machine, about
-    /// 300 MiB for all of them.
+    /// The largest device to try. Larger than any real one; simulated pages take memory of this machine, about 300 MiB
+    /// for all of them.
     pub const MAX_CAPACITY: Bytes = Bytes::new(TIB);
 
-    /// How many passes a result should hold for unless said: with fewer, recorded runs were refused in a later pass.
+    /// The default number of passes a result should hold for: with fewer, recorded runs were refused in a later pass.
     pub const PASSES: u32 = 10;
 
-    /// Replays `trace` on devices of different capacities until the smallest one is known to 2 MiB on which `passes`
-    /// passes in a row find no memory missing. `None` if even 64 times the requested bytes do not suffice, or if that
-    /// takes more than [`MAX_CAPACITY`](Self::MAX_CAPACITY). `open` makes an allocator on an empty device of a given
+    /// Replays `trace` on devices of different capacities to find, to 2 MiB, the smallest one on which `passes` passes
+    /// in a row do not run out of memory. `None` if even 64 times the requested bytes do not suffice, or if that is
+    /// more than [`MAX_CAPACITY`](Self::MAX_CAPACITY). `open` creates an allocator on an empty device of a given
     /// capacity.
     ///
-    /// Assumes that a run which goes through goes through on any larger device. For an allocator of which that is
-    /// not true, the result is a capacity that suffices, with one just below it that does not.
+    /// Assumes that a run that succeeds on one device succeeds on any larger one. If that is not true of an allocator,
+    /// the result is a capacity that suffices, with one just below it that does not.
     ///
     /// ```
     /// use forebay_core::Bytes;
@@ -107,7 +107,7 @@ impl Fit {
         Ok(Some(Self { requested, smallest, passes: best }))
     }
 
-    /// The smallest capacity over the requested bytes: 1 is the best possible. 0 if nothing was requested.
+    /// The smallest capacity divided by the requested bytes: 1 is the best possible. 0 if nothing was requested.
     pub fn ratio(&self) -> f64 {
         if self.requested.is_zero() {
             return 0.0;

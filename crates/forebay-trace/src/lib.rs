@@ -1,4 +1,4 @@
-//! Recordings of what programs allocate: read, converted, played.
+//! Reads, converts and replays recordings of what programs allocate.
 //!
 //! ```text
 //!   files       CSV, RMM log, PyTorch snapshot, our own ──┐
@@ -12,11 +12,10 @@
 //!   workload    named sequences for benchmarks, as traces and as scripts
 //! ```
 //!
-//! A [`Trace`] is every allocation and free of a run, in order, with the sizes the program asked
-//! for. [`format`](mod@format) reads the files people have, whoever wrote them, and believes none
-//! of them. [`replay`](fn@replay) plays a recording on a [`Player`] and says what it took;
-//! [`models`] has players that behave as other allocators do, so that on any machine one can see
-//! what a run would need under each.
+//! A [`Trace`] holds every allocation and free of a run, in order, with the requested sizes. [`format`](mod@format)
+//! reads files from many tools and trusts none of them. [`replay`](fn@replay) plays a recording on a [`Player`] and
+//! reports what it took. [`models`] has players that behave like other allocators, so any machine can show what a run
+//! would need under each.
 //!
 //! ```
 //! use forebay_core::Bytes;

@@ -21,12 +21,12 @@ pub struct PoolPlayer {
 }
 
 impl PoolPlayer {
-    /// An empty pool, as the environment says.
+    /// Creates an empty pool, configured from the environment.
     pub fn new(device: Arc<dyn Device>) -> Result<Self, forebay::Error> {
         Self::with(device, PoolOptions::from_environment()?)
     }
 
-    /// An empty pool, as `options` say.
+    /// Creates an empty pool, configured by `options`.
     pub fn with(device: Arc<dyn Device>, options: PoolOptions) -> Result<Self, forebay::Error> {
         let pool = options.build(&device)?;
         Ok(Self { pool, device, streams: Vec::new(), live: Vec::new() })

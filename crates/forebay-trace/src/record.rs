@@ -1,13 +1,12 @@
-//! Recording: what a pool of a running program is asked, as a recording to play again.
+//! Records the requests to a pool in a running program, for replay.
 //!
-//! Events are kept in memory, as a [`Trace`] has them: six bytes each, eight more for each block, and
-//! some forty for each address that blocks ever began at. That is bounded by a number of events, and
-//! what comes after it is counted and left out. Writing to a file as the program goes would bound it
-//! too, but a failed write would then have to be told from inside a call of the pool, and a file cut
-//! short by a crash has no checksum and could not be read: for a program that may crash there is
-//! [`Pool::history`](forebay::Pool::history), which keeps the last events and not the first.
+//! Events are kept in memory, as a [`Trace`] stores them: six bytes each, eight more for each block, and some forty for
+//! each address at which a block ever began. The number of events is bounded; later ones are counted and left out.
+//! Writing to a file while the program runs would also bound memory, but a failed write would have to be reported from
+//! inside a call of the pool, and a file truncated by a crash has no checksum and could not be read. For a program that
+//! may crash, use [`Pool::history`](forebay::Pool::history), which keeps the last events instead of the first.
 //!
-//! A recording has sizes as asked for, streams, on which of them each block was freed, tags, times, threads, and with
+//! A recording has requested sizes, streams, the stream of each free, tags, times, threads, and with
 //! [`Recorder::with_stacks`] or the pool's setting `stacks` call stacks. `.fbt` files keep all of it.
 
 use core::fmt;
@@ -54,17 +53,17 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes a recorder that keeps the first 16,777,216 events.
+    /// Creates a recorder that keeps the first 16,777,216 events.
     pub fn new(name: impl Into<String>) -> Self {
         Self::at_most(name, MOST_EVENTS)
     }
 
-    /// Makes a recorder that keeps the first `events`.
+    /// Creates a recorder that keeps the first `events`.
     pub fn at_most(name: impl Into<String>, events: usize) -> Self {
         Self { intake: Arc::new(Mutex::new(Intake::new(name, events))), stacks: false }
     }
 
-    /// The same, with the call stack of each allocation, also of pools whose setting `stacks` is off.
+    /// Also records the call stack of each allocation, even of pools whose setting `stacks` is off.
     #[must_use]
     pub fn with_stacks(self) -> Self {
         Self { stacks: true, ..self }
@@ -107,8 +106,8 @@ impl Recorder {
         Ok(observation)
     }
 
-    /// As [`attach`](Self::attach), for the whole life of a pool that is made with these options. Make one pool with
-    /// them only.
+    /// Like [`attach`](Self::attach), for the whole life of a pool created with these options. Create only one pool
+    /// with them.
     pub fn watch(&self, options: PoolOptions) -> PoolOptions {
         self.intake().is_attached = true;
         let recorder = self.clone();
@@ -125,16 +124,16 @@ impl Recorder {
         self.intake().enter(&event);
     }
 
-    /// Enters transfers of an engine, such as its [history](forebay::transfer::TransferEngine::history), that began during
-    /// the recording and did not fail.
+    /// Adds transfers of an engine, such as its [history](forebay::transfer::TransferEngine::history), that began
+    /// during the recording and did not fail.
     pub fn enter_transfers(&self, transfers: &[TransferEvent]) {
         let mut intake = self.intake();
         let begun = intake.begun_at;
         add_transfers(&mut intake.builder, begun, transfers);
     }
 
-    /// A copy of the recording so far, with these transfers as [`enter_transfers`](Self::enter_transfers) enters them. The
-    /// recorder goes on, without them.
+    /// Returns a copy of the recording so far, with these transfers added as by
+    /// [`enter_transfers`](Self::enter_transfers). The recorder continues without them.
     pub fn copy_with(&self, transfers: &[TransferEvent]) -> Trace {
         let (mut builder, stacks, begun) = {
             let intake = self.intake();
@@ -156,8 +155,7 @@ impl Recorder {
         self.intake().most = None;
     }
 
-    /// How many events were left out: those after the last that there was room for, and frees of blocks that the
-    /// recorder did not know.
+    /// The number of events left out: those past the bound, and frees of blocks that the recorder did not know.
     pub fn left_out(&self) -> u64 {
         self.intake().left_out
     }
@@ -214,20 +212,19 @@ impl core::error::Error for AttachError {
     }
 }
 
-/// The recording that a pool's [history](forebay::Pool::history) makes.
+/// Converts a pool's [history](forebay::Pool::history) to a recording.
 ///
-/// A history begins in the middle. A block that was freed in it and not allocated was live before it
-/// began: such blocks are allocated first, in the order of their frees and on the streams of those,
-/// as their own are not known, and [`SourceNotes::live_at_start`](crate::SourceNotes::live_at_start) has their
-/// number. A block that was live before and still is does not appear, so that peaks of the recording
-/// lack it.
+/// A history begins in the middle of a run. A block that is freed in it but not allocated was live before: such blocks
+/// are allocated first, in the order and on the streams of their frees, because their own are unknown, and
+/// [`SourceNotes::live_at_start`](crate::SourceNotes::live_at_start) counts them. A block that was live before and
+/// still is does not appear, so the recording's peaks lack it.
 pub fn trace_of_history(name: impl Into<String>, history: &[PoolEvent]) -> Trace {
     let (builder, stacks) = enter_history(Intake::new(name, usize::MAX), history);
     finish(builder, &stacks)
 }
 
-/// The recording of a pool's history, as [`trace_of_history`] makes it, with those of the transfers that began during it
-/// and did not fail. It begins with the first event, or at `since`.
+/// Like [`trace_of_history`], with the transfers that began during the history and did not fail. The recording begins
+/// with the first event, or at `since`.
 pub fn trace_of_pool(
     name: impl Into<String>,
     pool: &Pool,

@@ -1,4 +1,4 @@
-//! A recorded run that comes with the crate.
+//! The recorded run that ships with the crate.
 
 use crate::Trace;
 use crate::format::{self, FormatError, ReadOptions};

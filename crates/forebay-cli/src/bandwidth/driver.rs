@@ -1,4 +1,4 @@
-//! The CUDA driver's own copies, which forebay's are measured against.
+//! The CUDA driver's own copies, the baseline for forebay's.
 
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::{RawContext, RawStream, Refusal, Table};

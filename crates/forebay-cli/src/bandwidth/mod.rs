@@ -1,4 +1,4 @@
-//! `forebay bandwidth` and `forebay bench transfer`: how fast memory gets to a device and back, by every way.
+//! `forebay bandwidth` and `forebay bench transfer`: measure how fast data gets to a device and back, by every path.
 //!
 //! ```text
 //!   ways ────────► a round of one way: pinned memory, ordinary memory through the engine, by the device's own copy, and on
@@ -28,7 +28,7 @@ use crate::output::{Width, complain};
 use crate::progress::Progress;
 use crate::replay::DeviceName;
 
-/// The id of the form. A key that is there stays there with the same meaning.
+/// The id of the format. Existing keys keep their meaning.
 const SCHEMA: &str = "forebay.bandwidth.v1";
 
 type Fault = Box<dyn std::error::Error>;

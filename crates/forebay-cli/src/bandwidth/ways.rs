@@ -1,4 +1,4 @@
-//! The ways that data takes, each as one round.
+//! The paths that data can take, each as one round.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Transfers as programs make them.
+//! Transfers as real programs make them.
 
 use core::time::Duration;
 use std::fs::File;

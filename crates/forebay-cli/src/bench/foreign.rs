@@ -1,4 +1,4 @@
-//! Allocators of others, by the two functions that PyTorch's pluggable allocator calls.
+//! Other vendors' allocators, through the two functions that PyTorch's pluggable allocator calls.
 
 use core::ffi::{c_int, c_void};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Where allocators are measured: a fresh device for each, and its clock.
+//! The test setup for allocators: a fresh device for each, and its clock.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const FULL_DEVICE: Bytes = Bytes::new(16 * GIB);
 
 const FULL_DEVICE_STEP: u64 = 256 * MIB;
 
-/// A device that nobody has used yet.
+/// A fresh device.
 pub(crate) struct FreshDevice {
     pub(crate) device: Arc<dyn Device>,
     machine: Option<SimMachine>,

@@ -1,9 +1,7 @@
-//! The hot pair: a block that was just freed, allocated and freed again, against mimalloc in the
-//! same run.
+//! The hot pair: a block that was just freed is allocated and freed again, compared with mimalloc in the same run.
 //!
-//! Contestants take turns, a batch each, and the best batch of each counts: what disturbs the
-//! machine disturbs all of them, and what disturbs one batch is left out of all. A variant of the
-//! pool is one more contestant.
+//! Contestants take turns, one batch at a time, and the best batch of each counts: a disturbance of the machine affects
+//! all of them, and a disturbance of one batch affects none. A variant of the pool is one more contestant.
 
 use core::hint::black_box;
 use core::time::Duration;

@@ -1,4 +1,4 @@
-//! `forebay bench`: named workloads on the pool and on what it is measured against.
+//! `forebay bench`: runs named workloads on the pool and on its yardsticks.
 //!
 //! ```text
 //!   Workload ──► Sequence ──► for each round, for each allocator: a fresh device, a fresh allocator
@@ -10,9 +10,9 @@
 //!                      └────► JSON, one line a case, "forebay.bench.v1"
 //! ```
 //!
-//! What our code takes is told by this machine's clock. On the simulated device the driver's calls
-//! are priced by its cost table and stand beside that, and the driver as an allocator of its own is
-//! timed by the table alone: the clock would tell how fast it is simulated.
+//! This machine's clock measures our own code. On the simulated device the cost table prices the driver's calls, which
+//! are listed beside that. The driver as an allocator is timed by the table alone: the clock would show how fast it is
+//! simulated.
 
 mod case;
 mod foreign;
@@ -54,7 +54,7 @@ use crate::output::{Width, complain};
 use crate::progress::Progress;
 use crate::replay::DeviceName;
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Subjects {
@@ -325,7 +325,7 @@ fn load_foreign(options: &BenchOptions) -> Result<Vec<Foreign>, String> {
     options.against.iter().map(load).collect()
 }
 
-/// Plays a sequence once, on a device and an allocator that nobody has used.
+/// Plays a sequence once, on a fresh device and a fresh allocator.
 fn play_fresh(
     allocator: Allocator,
     setup: BenchSetup<'_>,

@@ -1,5 +1,5 @@
-//! OBJ-POOL: an object taken from a pool and returned, on one thread and on several, with a box of the same object beside
-//! it. No device takes part.
+//! OBJ-POOL: takes an object from a pool and returns it, on one thread and on several, compared with a box of the same
+//! object. Uses no device.
 
 use core::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! Playing a sequence on an allocator, with the clock running where the sequence says.
+//! Plays a sequence on an allocator, and times the phases that the sequence marks.
 
 use core::time::Duration;
 use std::sync::Barrier;

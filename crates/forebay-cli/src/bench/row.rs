@@ -1,4 +1,4 @@
-//! What a case came to, as programs read it.
+//! The result of a case, for programs.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::{BenchSetup, Figures};
 use crate::replay::DeviceName;
 use crate::settings::{Named, changed};
 
-/// The id of the form. A key that is there stays there with the same meaning.
+/// The id of the format. Existing keys keep their meaning.
 const SCHEMA: &str = "forebay.bench.v1";
 
 /// One case of one workload on one allocator.
@@ -17,20 +17,19 @@ pub struct Row {
     pub schema: &'static str,
     /// The workload.
     pub bench: &'static str,
-    /// Which part of it.
+    /// The part of the workload.
     pub case: String,
     /// The device.
     pub device: DeviceName,
     /// The allocator.
     pub allocator: &'static str,
-    /// How many threads took part.
+    /// The number of threads.
     pub threads: u64,
-    /// How many operations were timed in a round, of all threads together.
+    /// The number of operations timed per round, over all threads.
     pub ops: u64,
-    /// How many rounds; the best of them counts.
+    /// The number of rounds; the best one counts.
     pub rounds: u32,
-    /// What the figure was taken by: "host", this machine's clock, or "model", the cost table of
-    /// the simulated device.
+    /// The clock of the figure: "host", this machine's clock, or "model", the cost table of the simulated device.
     pub clock: &'static str,
     /// The time of an operation: of all threads from the first to the last, over their operations.
     /// Null where it failed.
@@ -42,17 +41,17 @@ pub struct Row {
     /// The figures of operations timed one by one, where the workload asks for them.
     #[serde(flatten)]
     pub each: Option<Each>,
-    /// Over the workload's yardstick in the same run: a pair of 512 B by mimalloc, or the pair without
+    /// The ratio to the workload's yardstick in the same run: a pair of 512 B by mimalloc, or the pair without
     /// statistics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quotient: Option<f64>,
-    /// The throughput of so many threads over that of one.
+    /// The throughput divided by that of one thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed_up: Option<f64>,
-    /// What the workloads at the rim tell besides; absent of all others.
+    /// Further figures of the RIM workloads; absent for all others.
     #[serde(flatten)]
     pub figures: Option<Figures>,
-    /// The pool's settings that are not the defaults. Absent where there are none, and of others.
+    /// The pool's non-default settings. Absent if there are none, and for other allocators.
     #[serde(skip_serializing_if = "Named::is_empty")]
     pub settings: Named,
     /// Why it failed.
@@ -66,15 +65,15 @@ pub struct Row {
 pub struct Each {
     /// The shortest.
     pub min_ns: u64,
-    /// The middle one.
+    /// The median.
     pub p50_ns: u64,
-    /// What one in a hundred exceeds.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// What one in a thousand exceeds.
+    /// The 99.9th percentile.
     pub p99_9_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// What two readings of the clock take with nothing in between.
+    /// The time of two readings of the clock with nothing in between.
     pub clock_ns: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What is measured: allocators behind one face, without a lookup or an indirect call in between.
+//! The allocators under test, behind one interface without lookups or indirect calls.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;

@@ -1,4 +1,4 @@
-//! The rows for people: a table a workload, with what to make of it.
+//! The rows for people: a table for each workload, with its interpretation.
 
 use std::io::{self, Write};
 

@@ -1,5 +1,5 @@
-//! HOST-VIEW: the host's view of a buffer that needs no copy, on a device with memory of its own and on one whose memory is
-//! the host's; with a view of a vector behind a lock beside it.
+//! HOST-VIEW: the host's zero-copy view of a buffer, on a device with its own memory and on one that uses the host's,
+//! compared with a view of a vector behind a lock.
 
 use core::hint::black_box;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! `forebay demo`: what forebay does, told on a recorded run.
+//! `forebay demo`: shows what forebay does, on a recorded run.
 //!
 //! ```text
 //!   the run that ships ──┬──► on this machine, under forebay
@@ -6,11 +6,11 @@
 //!   a hot pair ─────────────► beside mimalloc, and the driver by its cost table
 //! ```
 //!
-//! The pool is at its defaults, whatever the environment says: the story is the same everywhere, and
-//! one that was told with a limit set would be another. Settings that are left aside are named.
+//! The pool uses its defaults and ignores the environment, because a limit would change the results: they should be
+//! comparable everywhere. Ignored settings are named.
 //!
-//! Everything it says is measured while it runs, but for the driver's times on the simulated
-//! device, which are priced by a table, and says so.
+//! Everything it reports is measured while it runs, except the driver's times on the simulated device, which a table
+//! prices, and the output says so.
 
 mod story;
 mod text;

@@ -1,4 +1,4 @@
-//! What the demonstration finds, as plain data.
+//! The results of the demonstration, as plain data.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

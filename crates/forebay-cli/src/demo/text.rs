@@ -1,4 +1,4 @@
-//! The story for people.
+//! The results for people.
 
 use std::io::{self, Write};
 

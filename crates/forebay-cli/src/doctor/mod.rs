@@ -1,4 +1,4 @@
-//! `forebay doctor`: what this machine offers, what is in force, what to mend.
+//! `forebay doctor`: what this machine offers, which settings are in force, what to fix.
 //!
 //! ```text
 //!   probe ──► report ──► advice          text     for people
@@ -6,8 +6,8 @@
 //!   TRACE ──► what would help the run   └────► JSON, one line, "forebay.doctor.v1"
 //! ```
 //!
-//! Everything said comes from something looked at: files, the environment, a device that was
-//! opened and tried. What could not be found out is said to be unknown, with the reason.
+//! Every statement comes from an inspection: of files, the environment, or a device that was opened and tried. What
+//! could not be determined is reported as unknown, with the reason.
 
 mod advice;
 pub mod probe;
@@ -29,7 +29,7 @@ use crate::report::{ADVICE_PASSES, advice_on};
 /// Looks at the machine and writes what it found to `out`, for people in lines of `width`. Escape
 /// sequences are `out`'s to strip.
 ///
-/// A machine where not even the host device works is a fault, and so are a setting that is refused and a recording that
+/// A machine on which not even the host device works is a fault, and so are a refused setting and a recording that
 /// cannot be read.
 pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     let probe = match &options.root {

@@ -1,7 +1,7 @@
-//! What the doctor found, as plain data. The text and the JSON only render it.
+//! The doctor's findings, as plain data. The text and the JSON only render it.
 //!
-//! A figure that is not known is `None` (`null`), and the reason stands in the section's
-//! `unknown`. Sizes are whole bytes in fields named `*_bytes`.
+//! An unknown figure is `None` (`null`), with the reason in the section's `unknown`. Sizes are whole bytes in fields
+//! named `*_bytes`.
 
 use core::fmt;
 
@@ -11,23 +11,22 @@ use serde::Serialize;
 
 use crate::report::data::Advice;
 
-/// The name and version of this layout. A field may be added under the same version; none is
-/// taken away or changes its meaning.
+/// The name and version of this layout. Fields may be added under the same version; none is removed or changes its
+/// meaning.
 pub const SCHEMA: &str = "forebay.doctor.v1";
 
-/// Everything the doctor found.
+/// All findings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: &'static str,
-    /// The version of forebay that looked.
+    /// The version of forebay that made the report.
     pub version: &'static str,
-    /// Whether forebay works here. The exit status tells the same.
+    /// Whether forebay works here, as in the exit status.
     pub well: bool,
-    /// How it stands, in a sentence.
+    /// The verdict in a sentence.
     pub verdict: String,
-    /// One row a kind of device, every kind; of a kind with several devices that can be driven, a
-    /// row each.
+    /// One row for each kind of device, or one for each device of a kind with several usable devices.
     pub devices: Vec<DeviceRow>,
     /// Host memory.
     pub memory: MemorySection,
@@ -37,25 +36,25 @@ pub struct Report {
     pub huge_pages: HugePageSection,
     /// What one process may have.
     pub limits: LimitSection,
-    /// What is set, and where: the keys of pools, then the variables that this command reads.
+    /// The settings and their sources: the keys of pools, then the variables that this command reads.
     pub settings: Vec<Setting>,
-    /// Variables that look like forebay's and are not read.
+    /// Variables that look like forebay's but are not read.
     pub ignored_settings: Vec<String>,
-    /// What to mend.
+    /// What to fix.
     pub problems: Vec<Problem>,
-    /// What running processes that use forebay, and the GPUs, are short of, as `forebay monitor` warns.
+    /// Shortages of the GPUs and of running processes that use forebay, as `forebay monitor` warns of them.
     pub running: Vec<String>,
-    /// What would help the recorded run that was named.
+    /// Advice for the recorded run that was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunSection>,
 }
 
-/// What would help a recorded run.
+/// Advice for a recorded run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RunSection {
     /// The run.
     pub trace: String,
-    /// What `forebay report` advises of it, but for larger batches.
+    /// The advice of `forebay report`, without that on larger batches.
     pub advice: Vec<Advice>,
 }
 
@@ -85,14 +84,14 @@ impl Report {
     }
 }
 
-/// How it stands with a kind of device.
+/// The status of a kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Status {
-    /// It was opened, tried with a small piece of work, and did it.
+    /// It was opened, and did a small piece of work.
     Ready,
-    /// It should be usable, and could not be opened or did not do the work.
+    /// It should be usable, but could not be opened or failed the work.
     Broken,
     /// The machine has it; this version of forebay does not drive it.
     Found,
@@ -103,7 +102,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// In words.
+    /// The name for the text.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -118,15 +117,15 @@ impl Status {
 /// One kind of device, or one device of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceRow {
-    /// The name of the kind, as commands take it.
+    /// The name of the kind, as used in commands.
     pub kind: &'static str,
     /// Its number, for a device that has one: commands take "cuda:0".
     pub ordinal: Option<u32>,
-    /// How it stands.
+    /// Its status.
     pub status: Status,
     /// The same in a sentence.
     pub summary: String,
-    /// What was seen of it: cards, drivers, libraries.
+    /// What was found: cards, drivers, libraries.
     pub seen: Vec<String>,
     /// What is missing.
     pub missing: Vec<String>,
@@ -142,7 +141,7 @@ pub struct DeviceRow {
     pub transfers: Option<TransferSection>,
 }
 
-/// What a short measurement of transfers has found.
+/// The results of a short measurement of transfers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TransferSection {
     /// Pinned memory to the device: the limit.
@@ -181,7 +180,7 @@ impl DeviceRow {
         }
     }
 
-    /// What commands call it: "host", "cuda:0".
+    /// Its name in commands: "host", "cuda:0".
     pub fn name(&self) -> String {
         match self.ordinal {
             Some(ordinal) => format!("{}:{ordinal}", self.kind),
@@ -210,17 +209,17 @@ pub struct MemorySection {
     pub usable_total_bytes: Option<u64>,
     /// Who says so.
     pub usable_total_whence: Option<String>,
-    /// What could be had now, page cache that the system can reclaim included.
+    /// The memory available now, including reclaimable page cache.
     pub usable_free_bytes: Option<u64>,
     /// Who says so.
     pub usable_free_whence: Option<String>,
-    /// All the machine has.
+    /// The machine's memory.
     pub machine_total_bytes: Option<u64>,
-    /// What the machine could give, page cache that it can reclaim included.
+    /// The machine's available memory, including reclaimable page cache.
     pub machine_available_bytes: Option<u64>,
-    /// All swap.
+    /// Total swap.
     pub swap_total_bytes: Option<u64>,
-    /// Swap not in use.
+    /// Free swap.
     pub swap_free_bytes: Option<u64>,
     /// Whether a container limits this process to less than the machine has.
     pub contained: bool,
@@ -250,7 +249,7 @@ pub struct NodeRow {
     pub total_bytes: Option<u64>,
     /// Its free memory, page cache not counted; of an assumed node, with it.
     pub free_bytes: Option<u64>,
-    /// How far it is to each node, in order; 10 is itself.
+    /// The distance to each node, in order; 10 is itself.
     pub distances: Option<Vec<u32>>,
 }
 
@@ -259,7 +258,7 @@ pub struct NodeRow {
 pub struct HugePageSection {
     /// Whether explicit huge pages are granted, or why not, in a sentence.
     pub summary: String,
-    /// Whether explicit huge pages can be had now.
+    /// Whether explicit huge pages are available now.
     pub granted: bool,
     /// How to get explicit huge pages, where the machine has empty pools of them.
     pub cure: Option<Fix>,
@@ -282,9 +281,9 @@ pub struct HugePageSection {
 pub struct PoolRow {
     /// The size of one page.
     pub page_bytes: u64,
-    /// Pages there are.
+    /// Pages in the pool.
     pub total: Option<u64>,
-    /// Pages nobody holds.
+    /// Unused pages.
     pub free: Option<u64>,
     /// Free pages promised to others.
     pub reserved: Option<u64>,
@@ -292,7 +291,7 @@ pub struct PoolRow {
     pub surplus: Option<u64>,
     /// How many surplus pages may be made on demand.
     pub overcommit: Option<u64>,
-    /// Pages that could be had now.
+    /// Pages available now.
     pub obtainable: Option<u64>,
 }
 
@@ -363,7 +362,7 @@ pub struct Setting {
     pub value: Option<String>,
     /// Where that came from, in a word: "default", "preset", "file", "conf" or "environment".
     pub source: &'static str,
-    /// The same so that it can be found: the line of which file, the name of which variable.
+    /// The exact source: the line of a file, or the name of a variable.
     pub whence: String,
     /// Whether it can change while a program runs.
     pub changeable: bool,

@@ -1,7 +1,7 @@
 //! `/metrics`: a sample as text for Prometheus, in its own format or as OpenMetrics.
 //!
-//! Names follow its conventions: base units (bytes, seconds), `_total` for counters, one family after another. Each pool,
-//! engine and manager of buffers has a number that no other ever has in its process, so a counter never goes back.
+//! Names follow its conventions: base units (bytes, seconds), `_total` for counters, one family after another. Each
+//! pool, engine and buffer manager has a number that is unique in its process, so a counter never goes back.
 
 use std::fmt::Write;
 
@@ -42,7 +42,7 @@ use Kind::{Counter, Gauge};
 
 type PoolFamily = (&'static str, Kind, &'static str, fn(&ProcessPool) -> u64);
 
-/// What is told of every pool.
+/// The values reported for every pool.
 const POOLS: [PoolFamily; 15] = [
     ("limit_bytes", Gauge, "The most the pool may hold.", |of| of.limit_bytes),
     ("live_bytes", Gauge, "Bytes in live blocks, after rounding up.", |of| of.live_bytes),

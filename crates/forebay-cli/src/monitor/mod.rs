@@ -1,4 +1,4 @@
-//! `forebay monitor`: the processes of this user that use forebay, and the GPUs, while they run.
+//! `forebay monitor`: watches this user's processes that use forebay, and the GPUs.
 //!
 //! ```text
 //!   forebay::monitor  one snapshot a process ─┐            ┌─ view     a terminal

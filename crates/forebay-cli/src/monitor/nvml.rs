@@ -1,5 +1,5 @@
-//! The GPUs as a whole, by NVIDIA's management library, loaded at run time: which there are, and how much of their memory
-//! all processes together use. Nothing of it needs a CUDA context, and nothing is changed.
+//! Lists the GPUs and the memory that all processes together use on each, through NVIDIA's management library, loaded
+//! at run time. It needs no CUDA context and changes nothing.
 
 use core::error::Error;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};

@@ -1,4 +1,4 @@
-//! What is known of all processes and GPUs at one moment, and what has changed since the moment before.
+//! A sample of all processes and GPUs at one moment, and the changes since the previous one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
@@ -95,7 +95,7 @@ impl Watch {
         Self { pid, nvml: Nvml::load(), before, moments }
     }
 
-    /// Reads everybody once.
+    /// Reads all processes once.
     pub(super) fn sample(&mut self) -> Sample {
         let mut targets = endpoints();
         if let Some(pid) = self.pid {

@@ -1,7 +1,7 @@
-//! `--serve`: the same as a web page, as JSON and for Prometheus.
+//! `--serve`: the sample as a web page, as JSON and for Prometheus.
 //!
-//! Four fixed answers to GET need no framework, and the small servers that there are leave out what matters here:
-//! tiny_http has neither a limit for a request's size nor a time limit for its reading.
+//! Four fixed answers to GET need no framework, and existing small servers lack what matters here: tiny_http limits
+//! neither the size of a request nor the time to read it.
 //!
 //! ```text
 //!   GET /             the page, which asks for /json every second
@@ -9,13 +9,13 @@
 //!   GET /metrics      Prometheus or OpenMetrics, as the request accepts
 //! ```
 //!
-//! Read-only. Each connection has a thread of its own, is answered once and closed. There are at most 16: a further one
-//! takes the place of the oldest that is not just having its answer made, so that idle clients shut no other
-//! out. A request has at most 8 KiB and two seconds.
+//! Read-only. Each connection has its own thread, is answered once and closed. There are at most 16: another one
+//! replaces the oldest whose answer is not being made, so that idle clients cannot lock out others. A request has at
+//! most 8 KiB and two seconds.
 //!
-//! A page of another site can have its own name lead to this server (DNS rebinding), and its browser then takes both for
-//! one site. So the server answers only requests to names that no other site can have: addresses, `localhost`, the
-//! machine's own name, and those of `--allow-host`; on loopback, loopback addresses alone and those of `--allow-host`.
+//! Another site's page can point its name at this server (DNS rebinding), and the browser then takes both for one site.
+//! So the server answers only requests to names that no other site can have: addresses, `localhost`, the machine's
+//! name, and those of `--allow-host`. On loopback it accepts only loopback addresses and those of `--allow-host`.
 
 use std::collections::VecDeque;
 use std::fmt;

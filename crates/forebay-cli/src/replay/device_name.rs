@@ -1,4 +1,4 @@
-//! Where runs are played.
+//! The devices on which runs are replayed.
 
 use std::sync::Arc;
 

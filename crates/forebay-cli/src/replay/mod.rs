@@ -1,4 +1,4 @@
-//! `forebay replay`: what recorded runs take under each allocator.
+//! `forebay replay`: what recorded runs cost under each allocator.
 //!
 //! ```text
 //!   files ──► Trace ──► for each policy: a fresh device, a player, so many passes
@@ -8,11 +8,11 @@
 //!                             └────► JSON, one line a pass, "forebay.replay.v1"
 //! ```
 //!
-//! With `--record` what the pool is asked on the way becomes a recording of its own; with `--analyse`
-//! each run's patterns are told before it is played.
+//! `--record` saves the pool's requests as a new recording; `--analyse` reports each run's patterns before it is
+//! replayed.
 //!
-//! A file that cannot be read, or an allocator that fails, does not stop the others; it is told on
-//! standard error and in the exit status.
+//! A file that cannot be read, or an allocator that fails, does not stop the rest; it is reported on standard error and
+//! in the exit status.
 
 mod device_name;
 mod patterns;

@@ -1,4 +1,4 @@
-//! A run's patterns: as programs read them, and for people.
+//! A run's patterns, for programs and for people.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::layout::{Cell, QUIET, TITLE, write_hanging};
 use crate::output::Width;
 
-/// The id of the form. A key that is there stays there with the same meaning.
+/// The id of the format. Existing keys keep their meaning.
 const SCHEMA: &str = "forebay.analysis.v1";
 
 /// How many sizes people are shown; programs get all there are.

@@ -1,4 +1,4 @@
-//! The allocators a run can be played on.
+//! The allocators on which a run can be replayed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use forebay_trace::{Model, Player, PoolPlayer, Recorder};
 pub enum Policy {
     /// forebay's own pool.
     Forebay,
-    /// A model of somebody else's.
+    /// A model of another allocator.
     Model(Model),
 }
 

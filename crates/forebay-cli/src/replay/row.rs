@@ -1,4 +1,4 @@
-//! What a pass came to, as programs read it.
+//! The result of a pass, for programs.
 
 use forebay::Settings;
 use forebay_trace::PassReport;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{DeviceName, Policy};
 use crate::settings::{Named, changed};
 
-/// The id of the form. A key that is there stays there with the same meaning.
+/// The id of the format. Existing keys keep their meaning.
 const SCHEMA: &str = "forebay.replay.v1";
 
 /// One pass of one run on one policy.
@@ -22,7 +22,7 @@ pub struct Row {
     pub device: DeviceName,
     /// The allocator.
     pub policy: &'static str,
-    /// Which pass, from 1.
+    /// The number of the pass, from 1.
     pub pass: u32,
     /// Allocations and frees played.
     pub ops: u64,
@@ -50,7 +50,7 @@ pub struct Row {
     pub ooms: u64,
     /// Whether what blocks hold was checked and found right; null where it was not checked.
     pub verified: Option<bool>,
-    /// The pool's settings that are not the defaults. Absent where there are none, and of models.
+    /// The pool's non-default settings. Absent if there are none, and for models.
     #[serde(skip_serializing_if = "Named::is_empty")]
     pub settings: Named,
 }

@@ -1,4 +1,4 @@
-//! The rows for people: a table a run, with what to make of it.
+//! The rows for people: a table for each run, with its interpretation.
 
 use std::io::{self, Write};
 use std::time::Duration;

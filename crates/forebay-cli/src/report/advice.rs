@@ -1,4 +1,4 @@
-//! What to do, in words, with the figures behind it.
+//! Advice in words, with the figures behind it.
 
 use std::collections::HashMap;
 

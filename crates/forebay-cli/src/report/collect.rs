@@ -1,4 +1,4 @@
-//! Everything a report says, from one recording: replays, and what is seen on the way.
+//! Collects a report's data from one recording, by replaying it and watching the pool.
 
 use forebay::PoolOptions;
 use forebay_core::Bytes;

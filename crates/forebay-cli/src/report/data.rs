@@ -1,7 +1,7 @@
 //! A report as plain data: "forebay.report.v1". The page draws it and `--json` prints it.
 //!
-//! Times are numbers of events, from 0: recordings have an order and not always a clock. Lists that grow with the
-//! recording are bounded, and say what they left out.
+//! Times are event numbers, from 0, because recordings have an order but not always a clock. Lists that grow with the
+//! recording are bounded, and state what they omit.
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::replay::Row;
 
-/// The id of the form. A key that is there stays there with the same meaning.
+/// The id of the format. Existing keys keep their meaning.
 pub(super) const SCHEMA: &str = "forebay.report.v1";
 
 /// Everything the report of one run says.
@@ -38,7 +38,7 @@ pub struct Report {
     pub sizes: Vec<Bar>,
     /// Blocks by lifetime, in events.
     pub lifetimes: Vec<Bar>,
-    /// What each allocator took, a row for each pass, as `forebay replay --json` prints them.
+    /// The memory of each allocator, a row for each pass, as `forebay replay --json` prints them.
     pub policies: Vec<Row>,
     /// The smallest device under some allocators, as `forebay fit` finds it.
     pub fits: Vec<SmallestDevice>,
@@ -280,7 +280,7 @@ pub struct OwnedBlock {
 pub struct Transfers {
     /// How many.
     pub counts: [u64; 2],
-    /// How many bytes.
+    /// The size in bytes.
     pub bytes: [u64; 2],
     /// The bytes of those under way after each event, up to the next.
     pub under_way: [Series; 2],
@@ -300,7 +300,7 @@ pub struct TransferRow {
     pub begin_ns: u64,
     /// How long it took.
     pub took_ns: u64,
-    /// How much was copied.
+    /// The number of bytes copied.
     pub bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a change that is advised gains: the run is replayed with it.
+//! What an advised change gains: the run is replayed with it.
 
 use core::fmt;
 use std::error::Error;

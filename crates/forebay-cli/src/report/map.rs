@@ -1,4 +1,4 @@
-//! The map of addresses: which blocks are drawn, and where.
+//! The address map: which blocks are drawn, and where.
 
 use forebay_trace::Trace;
 

@@ -1,4 +1,4 @@
-//! `forebay report`: what happened to memory in a recorded run, as one HTML file.
+//! `forebay report`: shows what happened to memory in a recorded run, as one HTML file.
 //!
 //! ```text
 //!   file ──► Trace ──┬──► replays on forebay's pool and on models, watched ──┐
@@ -8,10 +8,10 @@
 //!                                       page.rs, page/: HTML, CSS, canvas  ◄────────┘
 //! ```
 //!
-//! A snapshot of a pool is no run: `postmortem.rs` makes "forebay.postmortem.v1" of it, which has a page of its own.
+//! A pool snapshot is not a run: `postmortem.rs` makes "forebay.postmortem.v1" of it, which has a page of its own.
 //!
-//! Everything is aggregated here, so that the page has a bounded size whatever the recording has. Figures are those
-//! of [`replay`](forebay_trace::replay), [`Analysis`](forebay_trace::Analysis) and [`Fit`].
+//! Everything is aggregated here, so that the page size is bounded for any recording. Figures are those of
+//! [`replay`](forebay_trace::replay), [`Analysis`](forebay_trace::Analysis) and [`Fit`].
 
 mod advice;
 mod collect;
@@ -72,7 +72,7 @@ fn passes_at(depth: Depth) -> u64 {
     }
 }
 
-/// Makes the report of a run and writes the page, or with `--json` the data to `out`.
+/// Creates the report of a run and writes the page, or with `--json` the data, to `out`.
 pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
     let Ok(settings) = Policy::settings(Policy::ALL).inspect_err(|error| complain(error)) else {
         return Ok(Ending::BadUsage);
@@ -159,13 +159,13 @@ fn deliver(
     Ok(ending)
 }
 
-/// The page of a snapshot of a pool.
+/// Creates the page of a pool snapshot.
 pub fn page_of_moment(snapshot: &PoolSnapshot) -> Result<String, String> {
     page::post_mortem_page(&PostMortem::of(snapshot)).map_err(|error| error.to_string())
 }
 
-/// The page of a run that `settings` of forebay's pool and the capacity of a device, if any, are assumed for; `is_thorough`
-/// as without `--quick`. A model that fails is left out. Fails if `budget` ends the work.
+/// Creates the page of a run, for the given `settings` of forebay's pool and capacity of a device, if any;
+/// `is_thorough` as without `--quick`. A model that fails is left out. Fails if `budget` ends the work.
 pub fn page_of(
     trace: &Trace,
     settings: &Settings,

@@ -1,5 +1,5 @@
-//! A pool at one moment, from its snapshot: the post-mortem of a refused request, or the state at any other time. There is
-//! no time line: nothing is known of what was before.
+//! A pool at one moment, from its snapshot: the post-mortem of a refused request, or the state at any other time. It
+//! has no time line, because a snapshot has no history.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use super::data::Bar;
 use super::lives::bars;
 use super::map::Used;
 
-/// The id of the form. A key that is there stays there with the same meaning.
+/// The id of the format. Existing keys keep their meaning.
 const SCHEMA: &str = "forebay.postmortem.v1";
 
 /// How many owners are named; the rest is one row.
@@ -22,7 +22,7 @@ const OWNERS: usize = 40;
 /// How many holes are listed.
 const HOLES: usize = 40;
 
-/// Everything the page says.
+/// The data of the page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PostMortem {
@@ -30,7 +30,7 @@ pub struct PostMortem {
     pub schema: &'static str,
     /// The version of the program.
     pub forebay: &'static str,
-    /// The name of the file, and what it is of.
+    /// The title: the file's name, and what it shows.
     pub title: String,
     /// The time of the snapshot, in milliseconds since 1970.
     pub taken_unix_ms: u64,
@@ -46,7 +46,7 @@ pub struct PostMortem {
     pub why: String,
     /// The refused request; null if none was.
     pub refusal: Option<Refusal>,
-    /// What is shown of its tag.
+    /// Its tag as displayed.
     pub refused_tag: String,
     /// The figures of the pool.
     pub figures: Figures,
@@ -56,7 +56,7 @@ pub struct PostMortem {
     pub blocks: Vec<BlockRow>,
     /// The holes.
     pub holes: Holes,
-    /// Where everything was.
+    /// The address map.
     pub map: MomentMap,
     /// Call stacks by index.
     pub stacks: Vec<String>,
@@ -66,9 +66,9 @@ pub struct PostMortem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Figures {
-    /// The most the pool may hold.
+    /// The pool's limit.
     pub limit_bytes: u64,
-    /// What it holds.
+    /// The bytes it holds.
     pub held_bytes: u64,
     /// Bytes of that in live blocks.
     pub live_bytes: u64,

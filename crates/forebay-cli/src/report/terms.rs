@@ -1,4 +1,4 @@
-//! How a report is made.
+//! The conditions of a report.
 
 use forebay::Settings;
 use forebay_core::Bytes;

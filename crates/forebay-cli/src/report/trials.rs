@@ -1,4 +1,4 @@
-//! What other circumstances would change, found by replaying: devices of other sizes, other settings, larger batches.
+//! Replays the run under other conditions: devices of other sizes, other settings, larger batches.
 
 use std::error::Error;
 

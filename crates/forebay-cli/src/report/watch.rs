@@ -1,4 +1,4 @@
-//! What is seen of forebay's pool while the first pass is played.
+//! Watches forebay's pool while the first pass is replayed.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What follows from a run's patterns, in sentences that name the figures they rest on.
+//! Advice from a run's patterns, in sentences that name the figures they rest on.
 
 use core::cmp::Reverse;
 
@@ -19,17 +19,17 @@ type Rule = fn(&Analysis) -> Option<String>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Pattern {
-    /// Most requests are of a few sizes: a warm-up helps the first step.
+    /// Most requests have one of a few sizes: a warm-up helps the first step.
     FewSizes,
     /// Sizes nearly repeat: size classes let thread caches serve them.
     NearlyRepeating,
-    /// Much of the peak is in blocks that last.
+    /// Much of the peak is in long-lived blocks.
     Lasting,
     /// The peak is short.
     ShortPeak,
     /// Most requests are small.
     ManySmall,
-    /// Blocks are freed on another stream than they were allocated on.
+    /// Blocks are freed on a stream other than the one they were allocated on.
     FreedElsewhere,
 }
 

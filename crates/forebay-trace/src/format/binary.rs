@@ -14,9 +14,9 @@
 //!   CRC-32 of everything above, 4 bytes, little end first
 //! ```
 //!
-//! All numbers but the last are varints: seven bits a byte, low ones first, the top bit set where
-//! more follow. A program asks for few different sizes and frees what is young, so that an event
-//! takes little more than a byte. A recording without details is written as v1, which older versions read.
+//! All numbers but the last are varints: seven bits per byte, low bits first, the top bit set if more follow. A program
+//! requests few distinct sizes and mostly frees young blocks, so an event takes little more than a byte. A recording
+//! without details is written as v1, which older versions read.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};

@@ -6,8 +6,8 @@
 //!   slices          transfers: the first 16,384
 //! ```
 //!
-//! The size is bounded, whatever the recording has; `otherData` says what was left out. Without a clock an event takes
-//! a microsecond.
+//! The size is bounded for any recording; `otherData` says what was left out. Without a clock an event takes a
+//! microsecond.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The second part of `forebay.trace.v2`: what the source told beside the events.
+//! The second part of `forebay.trace.v2`: what the source recorded besides the events.
 //!
 //! ```text
 //!   a section each, in any order:  kind    length in bytes    content
@@ -10,7 +10,7 @@
 //!     6  addresses   a block each: its address since the one before, signed
 //! ```
 //!
-//! A reader skips sections of kinds that it does not know. Signed numbers are `2 * n`, or `-2 * n - 1` below zero.
+//! Readers skip sections of unknown kinds. Signed numbers are `2 * n`, or `-2 * n - 1` below zero.
 
 use core::time::Duration;
 

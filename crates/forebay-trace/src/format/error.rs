@@ -1,4 +1,4 @@
-//! What can be wrong with a file.
+//! Errors of reading and writing recordings.
 
 use core::fmt;
 use std::io;
@@ -6,12 +6,12 @@ use std::io;
 use super::Format;
 use crate::InvalidEvent;
 
-/// Where in a file.
+/// A position in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
     /// A line, counted from 1.
     Line(u64),
-    /// A byte, counted from 0; in a compressed file, of what it holds.
+    /// A byte, counted from 0; in a compressed file, of its uncompressed content.
     Byte(u64),
 }
 
@@ -30,25 +30,25 @@ impl fmt::Display for Position {
 pub enum FormatError {
     /// The system could not read or write, or a compressed file is damaged.
     Io {
-        /// How far it got, where that is known.
+        /// The position reached, if known.
         at: Option<Position>,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// No format begins like this.
+    /// The beginning matches no known format.
     Unrecognised {
-        /// How it begins.
+        /// The beginning of the file.
         found: String,
     },
-    /// Something is not as the format has it.
+    /// The content violates the format.
     Malformed {
         /// Which format.
         format: Format,
         /// Where.
         at: Position,
-        /// What stands there.
+        /// What was found there.
         found: String,
-        /// What should.
+        /// What was expected.
         expected: String,
     },
     /// An event that breaks a rule of recordings.
@@ -60,14 +60,14 @@ pub enum FormatError {
         /// The rule.
         breach: InvalidEvent,
     },
-    /// More than the reader was allowed to take.
+    /// The file exceeds a limit of the reader.
     TooLarge {
-        /// Of what there is too much.
+        /// What exceeds it.
         what: &'static str,
-        /// How much is allowed.
+        /// The limit.
         limit: u64,
     },
-    /// A file name whose ending names no format that can be written.
+    /// The ending of a file name matches no format that can be written.
     UnknownEnding {
         /// The name.
         name: String,

@@ -1,4 +1,4 @@
-//! Packed files, with a bound on what they unpack to.
+//! Compressed files, with a bound on their uncompressed size.
 
 use core::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};

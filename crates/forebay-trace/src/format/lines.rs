@@ -1,4 +1,4 @@
-//! Lines of text with an end to their length and their number.
+//! Lines of text, bounded in length and number.
 
 use std::io::{BufRead, Read};
 

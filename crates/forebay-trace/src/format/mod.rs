@@ -1,4 +1,4 @@
-//! Files: the forms recordings come in.
+//! The file formats of recordings.
 //!
 //! ```text
 //!   CSV               op,id,bytes,stream           read, written: events alone
@@ -9,10 +9,9 @@
 //!   Chrome's JSON     for Perfetto                 written
 //! ```
 //!
-//! Which one a file is shows in how it begins, not in its name; each may be gzipped. A reader
-//! believes nothing it reads: counts are checked against what is there before memory is taken for
-//! them, the limits in [`ReadOptions`] end what would not, and an error says where it stands and
-//! what was expected. Nothing in a pickle is ever executed.
+//! The format is detected from a file's beginning, not from its name; each may be gzipped. A reader trusts nothing: it
+//! checks counts against the file's size before it allocates memory for them, the limits in [`ReadOptions`] stop what
+//! would not end, and an error gives the position and what was expected. Nothing in a pickle is ever executed.
 
 mod binary;
 mod chrome;
@@ -45,7 +44,7 @@ use flate2::write::GzEncoder;
 use self::error::shortened;
 use crate::{InvalidEvent, Trace, TraceBuilder};
 
-/// A form of recordings.
+/// A file format of recordings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Format {
@@ -73,22 +72,20 @@ impl fmt::Display for Format {
     }
 }
 
-/// What to read, and how much before giving up.
+/// What to read, and limits on how much.
 ///
-/// A few bytes of a compressed file can stand for terabytes; the limits are what protects a
-/// machine that reads files of others.
+/// A few bytes of a compressed file can expand to terabytes; the limits protect a machine that reads untrusted files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadOptions {
-    /// The most events: 8,388,608 unless said, which take about 400 MB while read and 800 MB in a report.
+    /// The most events: 8,388,608 by default, which take about 400 MB while read and 800 MB in a report.
     pub events: u64,
-    /// The most bytes of a file, unpacked: 2 GiB unless said. A packed file may unpack to 64 MiB, or to 100 times its
-    /// size if that is more.
+    /// The most bytes of a file, uncompressed: 2 GiB by default. A compressed file may expand to 64 MiB, or to 100
+    /// times its size if that is more.
     pub bytes: u64,
-    /// The most values of a snapshot: 67,108,864 unless said, which take about three gigabytes.
+    /// The most values of a snapshot: 67,108,864 by default, which take about three gigabytes.
     pub values: u64,
-    /// Which device's history to take from a snapshot of several; unless said, the only one there
-    /// is.
+    /// The device whose history to read from a snapshot; by default, the only one with a history.
     pub device: Option<u32>,
 }
 
@@ -99,28 +96,28 @@ impl Default for ReadOptions {
 }
 
 impl ReadOptions {
-    /// The same with at most so many events.
+    /// Limits the number of events.
     #[must_use]
     pub fn events(mut self, events: u64) -> Self {
         self.events = events;
         self
     }
 
-    /// The same with at most so many bytes, unpacked.
+    /// Limits the number of bytes, uncompressed.
     #[must_use]
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// The same with at most so many values of a snapshot.
+    /// Limits the number of values of a snapshot.
     #[must_use]
     pub fn values(mut self, values: u64) -> Self {
         self.values = values;
         self
     }
 
-    /// The same with the history of one device.
+    /// Selects the history of one device.
     #[must_use]
     pub fn device(mut self, device: u32) -> Self {
         self.device = Some(device);
@@ -171,7 +168,7 @@ const HEAD: u64 = 64;
 /// What some programs put before UTF-8 text, spreadsheets among them.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// What a file is of.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recorded {
     /// A run.
@@ -181,7 +178,7 @@ pub enum Recorded {
 }
 
 impl Recorded {
-    /// The run, or one that allocates the live blocks of the moment.
+    /// Returns the run, or a run that allocates the live blocks of the moment.
     pub fn into_trace(self, options: &ReadOptions) -> Result<Trace, FormatError> {
         match self {
             Self::Run(trace) => Ok(*trace),
@@ -190,12 +187,12 @@ impl Recorded {
     }
 }
 
-/// Reads a recording in whatever form it is.
+/// Reads a recording in any format.
 pub fn read(input: impl BufRead, name: &str, options: &ReadOptions) -> Result<Trace, FormatError> {
     read_recorded(input, name, options)?.into_trace(options)
 }
 
-/// As [`read`], with a snapshot of a pool as what it is.
+/// Like [`read`], but returns a snapshot of a pool as such.
 pub fn read_recorded(
     input: impl BufRead,
     name: &str,
@@ -279,8 +276,8 @@ pub fn read_path(path: &Path, options: &ReadOptions) -> Result<Trace, FormatErro
     read_recorded_path(path, options)?.into_trace(options)
 }
 
-/// As [`read_path`], with a snapshot of a pool as what it is. In place of the text that `oom_report` writes, the snapshot
-/// beside it is read.
+/// Like [`read_path`], but returns a snapshot of a pool as such. Given the text that `oom_report` writes, it reads the
+/// snapshot beside it.
 pub fn read_recorded_path(path: &Path, options: &ReadOptions) -> Result<Recorded, FormatError> {
     let failed = |error| FormatError::Io { at: None, error };
     let mut input = BufReader::new(File::open(path).map_err(failed)?);
@@ -344,22 +341,22 @@ impl Ending {
     }
 }
 
-/// Whether a file of this name could be written, by its ending: see [`write_path`].
+/// Checks whether a file with this name could be written, by its ending: see [`write_path`].
 pub fn check_ending(path: &Path) -> Result<(), FormatError> {
     Ending::of(path).map(|_| ())
 }
 
-/// Writes a recording in the form that the file's ending names: `.csv`, `.fbt` (our own), `.pickle` (a PyTorch
+/// Writes a recording in the format that the file's ending names: `.csv`, `.fbt` (our own), `.pickle` (a PyTorch
 /// snapshot), `.log` (an RMM log) or `.json` (Chrome's trace events); gzipped if `.gz` follows.
 ///
-/// The file appears under its name when it is whole: see [`write_whole`].
+/// The file appears under its name only once it is complete: see [`write_whole`].
 pub fn write_path(trace: &Trace, path: &Path) -> Result<(), FormatError> {
     let ending = Ending::of(path)?;
     write_whole(path, |out| ending.write(trace, out))
         .map_err(|error| FormatError::Io { at: None, error })
 }
 
-/// Writes a recording to `out` in the form that an ending names, such as ".fbt": see [`write_path`].
+/// Writes a recording to `out` in the format that an ending names, such as ".fbt": see [`write_path`].
 pub fn write(trace: &Trace, ending: &str, out: &mut dyn Write) -> Result<(), FormatError> {
     let written = Ending::of(Path::new(ending))?.write(trace, out);
     written.map_err(|error| FormatError::Io { at: None, error })

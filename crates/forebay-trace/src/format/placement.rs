@@ -1,7 +1,7 @@
-//! Addresses for forms that name blocks by them: a recording has none.
+//! Makes up addresses for formats that name blocks by them: a recording has none.
 //!
-//! Blocks are put into the smallest hole that holds them, else behind all others, so that the addresses look like
-//! those of an allocator, and no two live blocks overlap.
+//! A block goes into the smallest hole that holds it, else behind all others, so that the addresses look like an
+//! allocator's and no two live blocks overlap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

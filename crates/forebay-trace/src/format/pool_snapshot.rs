@@ -15,7 +15,7 @@ pub(super) const SCHEMA: &str = "forebay.pool.v1";
 /// How the text begins that `oom_report` writes. The snapshot is in the file beside it.
 pub(super) const TEXT_OF_REFUSAL: &str = "forebay: pool ";
 
-/// What is read of a snapshot. Fields are those of `forebay::snapshot`; what a file does not have is zero or empty.
+/// The contents of a snapshot. The fields are those of `forebay::snapshot`; missing ones are zero or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -33,7 +33,7 @@ pub struct PoolSnapshot {
     pub device: SnapshotDevice,
     /// Its memory class.
     pub class: String,
-    /// The most it may hold.
+    /// Its limit in bytes.
     pub limit_bytes: u64,
     /// Its settings.
     pub settings: Vec<SnapshotSetting>,
@@ -41,15 +41,15 @@ pub struct PoolSnapshot {
     pub statistics: SnapshotStatistics,
     /// Its live blocks.
     pub blocks: Vec<SnapshotBlock>,
-    /// Live blocks beyond those.
+    /// The number of live blocks left out.
     pub blocks_left_out: u64,
     /// Addresses with memory.
     pub spans: Vec<SnapshotRange>,
-    /// Spans beyond those.
+    /// The number of spans left out.
     pub spans_left_out: u64,
     /// Free memory.
     pub holes: Vec<SnapshotRange>,
-    /// Holes beyond those.
+    /// The number of holes left out.
     pub holes_left_out: u64,
     /// Call stacks.
     pub stacks: Vec<String>,
@@ -136,7 +136,7 @@ pub struct SnapshotBlock {
     /// The stream it was allocated on.
     #[serde(default)]
     pub stream: Option<u64>,
-    /// For how long it has been live.
+    /// Its age.
     #[serde(default)]
     pub age_ms: Option<u64>,
     /// The index of its call stack.
@@ -144,13 +144,13 @@ pub struct SnapshotBlock {
     pub stack: Option<u64>,
 }
 
-/// Addresses.
+/// A range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct SnapshotRange {
-    /// Where they begin.
+    /// The first address.
     pub address: u64,
-    /// How many.
+    /// The size in bytes.
     pub size_bytes: u64,
     /// "small" or "large".
     #[serde(default)]
@@ -176,11 +176,11 @@ pub struct Refusal {
     pub tag: String,
     /// The index of its call stack.
     pub stack: Option<u64>,
-    /// What kept the pool from serving it.
+    /// Why the pool could not serve it.
     pub cause: String,
     /// The message of the error.
     pub message: String,
-    /// What would have helped.
+    /// Remedies.
     pub remedies: Vec<String>,
     /// The most the pool may hold.
     pub limit_bytes: u64,
@@ -198,7 +198,7 @@ pub struct Refusal {
     pub largest_free_bytes: u64,
     /// The largest request that would have been served.
     pub fits_bytes: u64,
-    /// A limit that would have been enough.
+    /// A limit that would have sufficed.
     pub enough_limit_bytes: Option<u64>,
     /// Bytes the device has free.
     pub device_free_bytes: u64,
@@ -284,7 +284,7 @@ impl PoolSnapshot {
         self.stacks.get(usize::try_from(index?).ok()?).map(String::as_str)
     }
 
-    /// What is shown of a tag.
+    /// The tag as displayed.
     pub fn shown_tag(tag: &str) -> &str {
         if tag == UNTAGGED || tag.is_empty() { "(no tag)" } else { tag }
     }

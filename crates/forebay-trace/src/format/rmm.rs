@@ -1,9 +1,8 @@
 //! Logs of RMM: `Thread,Time,Action,Pointer,Size,Stream`.
 //!
-//! Blocks are named by their pointers, which come back once freed. An `allocate failure` is no
-//! event; it is remembered as a remark. The null pointer, which an allocation of no bytes may
-//! give, is nothing to free. Times are of the day: one that is far before the last is of the next
-//! day.
+//! Blocks are named by their pointers, which are reused after a free. An `allocate failure` is not an event, but is
+//! noted as a remark. Freeing the null pointer, which an allocation of no bytes may return, is ignored. Times are times
+//! of the day: one far before the previous one belongs to the next day.
 
 use std::io::{self, BufRead, Write};
 

@@ -5,11 +5,10 @@
 //!   segments[...].blocks    what there was at the end
 //! ```
 //!
-//! A block is allocated by `alloc` and given back by the program at `free_requested`; when its
-//! memory can be used again (`free_completed`) is the allocator's affair and no event. What is
-//! freed without having been allocated, or live at the end without, was live before the history
-//! began: such blocks are allocated first. `oom` is remembered as a remark. What the program said of an allocation
-//! (`user_metadata`) is its tag.
+//! A block is allocated by `alloc` and freed by the program at `free_requested`; `free_completed`, when the allocator
+//! may reuse its memory, is not an event. A block that is freed without an `alloc`, or live at the end without one, was
+//! live before the history began: such blocks are allocated first. `oom` is noted as a remark. The program's note on an
+//! allocation (`user_metadata`) becomes its tag.
 
 mod write;
 

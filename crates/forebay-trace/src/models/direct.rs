@@ -9,8 +9,8 @@ use super::driver::Driver;
 use super::{missing, refused};
 use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
 
-/// Asks the driver for every block and gives it back at once: the least memory plain allocations
-/// can do with, at the driver's price for each.
+/// Allocates every block from the driver and frees it at once: the least memory that plain allocations need, at the
+/// driver's cost for each.
 #[derive(Debug)]
 pub struct Direct {
     driver: Driver,
@@ -18,7 +18,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Nothing allocated yet.
+    /// Creates a model with nothing allocated.
     pub fn new(driver: Driver) -> Self {
         Self { driver, live: HashMap::new() }
     }

@@ -1,4 +1,4 @@
-//! The driver as models see it: calls counted and priced, memory counted in the driver's units.
+//! The driver as models see it: counts and prices its calls, and counts memory in its units.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -25,9 +25,8 @@ enum CostSource {
 
 /// A device behind a counter.
 ///
-/// On a simulated device plain memory is counted as CUDA's driver takes it: in units of 2 MiB that
-/// smaller allocations share. On others it counts as the device gives it, in pages of the
-/// processor.
+/// On a simulated device plain memory counts as CUDA's driver takes it: in units of 2 MiB that smaller allocations
+/// share. On other devices it counts in pages of the processor.
 #[derive(Debug)]
 pub struct Driver {
     device: Arc<dyn Device>,
@@ -41,7 +40,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// The driver of `device`.
+    /// Wraps the driver of `device`.
     pub fn new(device: Arc<dyn Device>) -> Result<Self> {
         let price = match device.descriptor().kind {
             DeviceKind::Sim => CostSource::Table(CostModel::H200),
@@ -59,22 +58,22 @@ impl Driver {
         })
     }
 
-    /// How much is taken from the device.
+    /// The memory taken from the device.
     pub fn reserved(&self) -> Bytes {
         self.reserved
     }
 
-    /// How much the device has.
+    /// The memory that the device has.
     pub fn capacity(&self) -> Bytes {
         self.capacity
     }
 
-    /// What was asked of it so far.
+    /// The driver calls made so far.
     pub fn used(&self) -> DriverUse {
         self.used
     }
 
-    /// Gets plain memory.
+    /// Allocates plain memory.
     pub fn allocate(&mut self, size: Bytes) -> Result<Address> {
         self.used.creates += 1;
         self.priced(Call::Allocate, size, |driver| match driver.price {
@@ -84,7 +83,7 @@ impl Driver {
         })
     }
 
-    /// Gives plain memory back, by its address and the size that was asked for.
+    /// Frees plain memory, by its address and requested size.
     pub fn free(&mut self, at: Address, size: Bytes) -> Result<()> {
         self.priced(Call::Free, size, |driver| match driver.packing.free(at) {
             FreeOutcome::Kept => Ok(()),
@@ -100,7 +99,7 @@ impl Driver {
         })
     }
 
-    /// Gets a page and puts it behind the addresses from `at`; without access.
+    /// Creates a page and maps it at `at`, without access.
     pub fn back(&mut self, at: Address, size: Bytes) -> Result<PageHandle> {
         self.used.creates += 1;
         let page = self.priced(Call::CreatePage, size, |driver| {
@@ -117,8 +116,7 @@ impl Driver {
         Ok(page)
     }
 
-    /// Grants access over pages of `page` bytes each that lie side by side in `span`: one call,
-    /// which costs by the page.
+    /// Grants access to adjacent pages of `page` bytes each in `span`: one call, which costs by the page.
     pub fn grant(&mut self, span: Span, page: Bytes) -> Result<()> {
         let pages = span.size().get() / page.get().max(1);
         self.used.time = self.used.time.saturating_add(
@@ -133,7 +131,7 @@ impl Driver {
         })
     }
 
-    /// Takes a page away from behind `span`, which is its own, and releases it.
+    /// Unmaps the page that fills `span` and releases it.
     pub fn unback(&mut self, span: Span, page: PageHandle) -> Result<()> {
         let size = span.size();
         self.priced(Call::Unmap, size, |driver| {

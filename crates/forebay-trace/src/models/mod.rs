@@ -1,8 +1,7 @@
 //! Models of allocators, to compare against on any machine.
 //!
-//! Each is a [`Player`] over a [`Driver`], and so over any device: on a simulated one with phantom
-//! memory a run of many gigabytes is played in seconds, with the capacity, the count of driver
-//! calls and the driver's price the same for all.
+//! Each is a [`Player`] over a [`Driver`], so it works on any device. A simulated one with phantom memory plays a run
+//! of many gigabytes in seconds, with the same capacity, count of driver calls and driver costs for all.
 //!
 //! ```text
 //!   direct             every request goes to the driver
@@ -11,9 +10,9 @@
 //!   torch-expandable   the same with expandable segments
 //! ```
 //!
-//! What they say of memory is close to what the real ones take: see [`torch`] for how that was
-//! checked and what was assumed. `pow2` is nobody's in particular and was compared with nothing.
-//! What they say of their own speed is the model's and nobody else's.
+//! Their memory figures are close to the real allocators': see [`torch`] for how that was checked and what was assumed.
+//! `pow2` models no particular allocator and was not compared with any. Their own speed is the model's, and says
+//! nothing about the real allocator's.
 
 mod direct;
 mod driver;
@@ -34,7 +33,7 @@ use forebay_hal::{Call, Device, Error};
 
 use crate::{BlockIndex, Player, ReplayError};
 
-/// The allocators that can be had as models.
+/// The modelled allocators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Model {
@@ -49,11 +48,11 @@ pub enum Model {
 }
 
 impl Model {
-    /// Every model there is.
+    /// Every model.
     pub const ALL: &'static [Self] =
         &[Self::Torch, Self::TorchExpandable, Self::PowersOfTwo, Self::Direct];
 
-    /// The name in commands and files.
+    /// The name used in commands and files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -63,8 +62,8 @@ impl Model {
         }
     }
 
-    /// A player of this kind with nothing allocated, on `device`. Fails with
-    /// [`Unsupported`](forebay_hal::Error::Unsupported) if the device lacks what the model is built on.
+    /// Creates a player of this kind on `device`, with nothing allocated. Fails with
+    /// [`Unsupported`](forebay_hal::Error::Unsupported) if the device lacks what the model needs.
     pub fn player(self, device: Arc<dyn Device>) -> Result<Box<dyn Player>, Error> {
         if self == Self::TorchExpandable && device.virtual_memory().is_none() {
             let missing = "virtual memory, which expandable segments are made of".into();

@@ -4,10 +4,9 @@
 //!   unit   |## 512 B ##|#### 300 KiB ####|........ hole ........|## 1 MiB ##|....|
 //! ```
 //!
-//! What is smaller than 2 MiB shares units, what is not gets whole ones, and a unit with nothing in
-//! it goes back. Holes are taken best fit, the lowest first among equals. No document says so: the
-//! bound was inferred from the peaks of cudaMalloc on five recorded runs, as the one of 512 KiB,
-//! 1 MiB and 2 MiB that agrees with all of them.
+//! Allocations below 2 MiB share units, larger ones get whole units, and an empty unit is released. Holes are taken
+//! best fit, the lowest first among equals. This is undocumented: the bound was inferred from the peaks of cudaMalloc
+//! on five recorded runs, as the only one of 512 KiB, 1 MiB and 2 MiB that agrees with all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

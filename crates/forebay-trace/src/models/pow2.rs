@@ -1,10 +1,9 @@
-//! A pool of powers of two, as many programs have their own.
+//! A pool of powers of two, as many programs implement.
 //!
-//! Sizes are rounded up to a power of two from 512 B to 2 GiB, each with a list of free blocks.
-//! A block never serves another size, nothing is cut or merged, and streams are not told apart:
-//! such pools wait for the device, or trust that nobody uses two streams. Above 2 GiB every
-//! request goes to the driver. When memory runs out, everything free goes back, and the request
-//! is tried once more.
+//! Sizes are rounded up to a power of two from 512 B to 2 GiB, each with a list of free blocks. A block never serves
+//! another size, nothing is split or merged, and streams are ignored: such pools wait for the device, or assume a
+//! single stream. Above 2 GiB every request goes to the driver. When memory runs out, the pool releases everything free
+//! and tries the request once more.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,7 +28,7 @@ pub struct PowersOfTwo {
 }
 
 impl PowersOfTwo {
-    /// An empty pool.
+    /// Creates an empty pool.
     pub fn new(driver: Driver) -> Self {
         Self { driver, free: BTreeMap::new(), live: HashMap::new() }
     }

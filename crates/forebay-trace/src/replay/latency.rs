@@ -1,4 +1,4 @@
-//! Times of operations, kept in a bounded space however many there are.
+//! A latency histogram of bounded size.
 
 use core::time::Duration;
 
@@ -25,7 +25,7 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// One more operation.
+    /// Records one operation.
     pub fn record(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         if let Some(counter) = self.counts.get_mut(Self::counter(nanos)) {
@@ -36,7 +36,7 @@ impl Latency {
         self.most = self.most.max(nanos);
     }
 
-    /// The mean in nanoseconds; 0 where nothing was recorded.
+    /// The mean in nanoseconds; 0 if nothing was recorded.
     pub fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
@@ -46,8 +46,8 @@ impl Latency {
         self.most
     }
 
-    /// The time in nanoseconds that `percent` of a hundred operations do not exceed: the upper end
-    /// of its step, and never above the longest.
+    /// The time in nanoseconds that `percent` of a hundred operations do not exceed: the upper end of its step, at most
+    /// the longest.
     pub fn percentile(&self, percent: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(percent.min(100))).div_ceil(100).max(1);
         let mut seen = 0_u128;

@@ -1,7 +1,7 @@
-//! Playing a recording on an allocator, and what came of it.
+//! Replays a recording on an allocator and reports the result.
 //!
-//! A pass plays every event in order; then what is still live is freed, and the next pass begins
-//! on the same player: the first shows a cold allocator, the second a warm one.
+//! A pass plays every event in order and then frees what is still live; the next pass continues on the same player. So
+//! the first pass shows a cold allocator, the second a warm one.
 
 mod latency;
 mod player;
@@ -21,35 +21,35 @@ use crate::{BlockIndex, Event, Trace, WorkBudget};
 /// How often progress is told: often enough for a person, too seldom to cost.
 const PROGRESS_EVERY: usize = 1 << 13;
 
-/// How a recording is to be played.
+/// Options for a replay.
 #[non_exhaustive]
 pub struct ReplayOptions<'a> {
-    /// How many passes; one at least is played.
+    /// The number of passes; at least one is played.
     pub passes: u32,
-    /// Told how many more events were played, every few thousand.
+    /// Called every few thousand events with the number played since the last call.
     pub progress: Option<&'a mut dyn FnMut(u64)>,
-    /// Who sees to it that blocks keep what is written to them.
+    /// Verifies that blocks keep what is written to them.
     pub verify: Option<&'a mut Verifier>,
-    /// Whether the first allocation that finds no memory ends the replay.
+    /// Whether the first allocation that runs out of memory ends the replay.
     pub stop_when_short: bool,
-    /// Called after every event, outside of what is timed.
+    /// Called after every event, outside the timed part.
     pub observe: Option<&'a mut dyn FnMut(Moment<'_>)>,
-    /// What may stop the replay.
+    /// The budget that may stop the replay.
     pub budget: Option<&'a WorkBudget<'a>>,
 }
 
 /// The moment after an event was played.
 #[non_exhaustive]
 pub struct Moment<'a> {
-    /// Which pass, from 1.
+    /// The number of the pass, from 1.
     pub pass: u32,
-    /// Which event of the recording, from 0.
+    /// The index of the event in the recording, from 0.
     pub index: usize,
     /// The event.
     pub event: Event,
-    /// What the program has requested and not freed, whether it was got or not.
+    /// The bytes that the program has requested and not freed, including refused requests.
     pub requested: Bytes,
-    /// Whether the event was an allocation that found no memory.
+    /// Whether the event was an allocation that ran out of memory.
     pub is_refused: bool,
     /// The player.
     pub player: &'a mut dyn Player,
@@ -62,7 +62,7 @@ impl fmt::Debug for Moment<'_> {
 }
 
 impl ReplayOptions<'_> {
-    /// Two passes, a cold and a warm one, without a limit, nobody told and nothing verified.
+    /// The defaults: two passes, one cold and one warm, with no budget, progress reports or verification.
     pub fn new() -> Self {
         Self {
             passes: 2,
@@ -76,44 +76,44 @@ impl ReplayOptions<'_> {
 }
 
 impl<'a> ReplayOptions<'a> {
-    /// The same with `passes`.
+    /// Sets the number of passes.
     #[must_use]
     pub fn passes(mut self, passes: u32) -> Self {
         self.passes = passes;
         self
     }
 
-    /// The same with somebody told.
+    /// Sets a callback for progress.
     #[must_use]
     pub fn progress(mut self, progress: &'a mut dyn FnMut(u64)) -> Self {
         self.progress = Some(progress);
         self
     }
 
-    /// The same with every block written when it is allocated and read before it is freed, outside
-    /// of what is timed. `verifier` is one for the player's device.
+    /// Writes every block when it is allocated and reads it before it is freed, outside the timed part. `verifier` must
+    /// be for the player's device.
     #[must_use]
     pub fn verify(mut self, verifier: &'a mut Verifier) -> Self {
         self.verify = Some(verifier);
         self
     }
 
-    /// The same with `observe` called after every event of every pass.
+    /// Calls `observe` after every event of every pass.
     #[must_use]
     pub fn observe(mut self, observe: &'a mut dyn FnMut(Moment<'_>)) -> Self {
         self.observe = Some(observe);
         self
     }
 
-    /// The same within `budget`, which may span other replays too.
+    /// Sets the budget, which may span other replays too.
     #[must_use]
     pub fn budget(mut self, budget: &'a WorkBudget<'a>) -> Self {
         self.budget = Some(budget);
         self
     }
 
-    /// The same, but the first allocation that finds no memory ends the replay. The last report is that of
-    /// the pass that was cut short.
+    /// Ends the replay at the first allocation that runs out of memory. The last report is then that of the interrupted
+    /// pass.
     #[must_use]
     pub fn stop_when_short(mut self) -> Self {
         self.stop_when_short = true;
@@ -133,32 +133,32 @@ impl fmt::Debug for ReplayOptions<'_> {
     }
 }
 
-/// What one pass came to.
+/// The result of one pass.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PassReport {
-    /// Which pass, from 1.
+    /// The number of the pass, from 1.
     pub pass: u32,
-    /// How many allocations and frees were played.
+    /// The number of allocations and frees played.
     pub operations: u64,
-    /// The most that was asked for at once.
+    /// The peak of requested bytes.
     pub peak_requested: Bytes,
-    /// The most that was taken from the driver at once.
+    /// The peak of bytes taken from the driver.
     pub peak_reserved: Bytes,
-    /// What each operation took on the host's clock, which itself adds some 20 to 50 ns.
+    /// The time of each operation on the host's clock, which itself adds some 20 to 50 ns.
     pub latency: Latency,
-    /// What this pass asked of the driver.
+    /// The driver calls of this pass.
     pub driver: DriverUse,
-    /// How many allocations found no memory.
+    /// The number of allocations that ran out of memory.
     pub out_of_memory: u64,
     /// The first of them.
     pub first_out_of_memory: Option<ReplayError>,
-    /// What came of verifying what blocks hold; `None` where that was not asked for.
+    /// The result of verification; `None` if it was not requested.
     pub verified: Option<Verdict>,
 }
 
 impl PassReport {
-    /// What was taken over what was asked for: 1 is the limit. 0 where nothing was asked for.
+    /// The peak taken divided by the peak requested: 1 is the lower limit. 0 if nothing was requested.
     pub fn ratio(&self) -> f64 {
         if self.peak_requested.is_zero() {
             return 0.0;
@@ -178,8 +178,8 @@ enum LiveBlocks {
 
 /// Plays `trace` on `player`, pass after pass.
 ///
-/// An allocation that finds no memory is counted, and playing goes on without that block; any
-/// other failure ends it. Frees of blocks that were not got are left out.
+/// An allocation that runs out of memory is counted, and the replay continues without that block; any other failure
+/// ends it. Frees of blocks that were never obtained are skipped.
 ///
 /// ```
 /// use forebay_core::Bytes;

@@ -1,4 +1,4 @@
-//! Who plays a recording, and how playing can fail.
+//! The interface of players, and how a replay can fail.
 
 use core::fmt;
 use core::time::Duration;
@@ -8,22 +8,22 @@ use forebay_hal::{Error, StreamHandle};
 
 use crate::{BlockIndex, StreamIndex};
 
-/// What a player has asked of the driver since it began.
+/// The driver calls that a player has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverUse {
-    /// All calls, failed ones counted.
+    /// All calls, including failed ones.
     pub calls: u64,
-    /// What they took: by the cost table on a simulated device, by the clock on a real one.
+    /// Their time: by the cost table on a simulated device, by the clock on a real one.
     pub time: Duration,
     /// Pages mapped.
     pub maps: u64,
-    /// Pages created, and plain allocations: how often memory was taken from the driver.
+    /// Pages created and plain allocations: how often memory was taken from the driver.
     pub creates: u64,
 }
 
 impl DriverUse {
-    /// What came since `earlier`.
+    /// The difference since `earlier`.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self {
@@ -35,68 +35,67 @@ impl DriverUse {
     }
 }
 
-/// Why a player could not do what the recording says.
+/// Why a player could not follow the recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// There was not enough memory, and nothing was left to give back. Playing goes on without the
-    /// block, as a program that catches the error does.
+    /// There was not enough memory, and nothing left to release. The replay continues without the block, like a program
+    /// that catches the error.
     OutOfMemory {
         /// What the recording asked for.
         requested: Bytes,
-        /// What the player held at that moment.
+        /// The bytes that the player held at that moment.
         reserved: Bytes,
-        /// What the device has in all.
+        /// The memory of the device.
         capacity: Bytes,
     },
-    /// forebay's pool had not enough, and nothing was left to give back. Playing goes on as after
+    /// forebay's pool ran out of memory, and had nothing left to release. The replay continues as after
     /// [`OutOfMemory`](Self::OutOfMemory).
     Shortage {
         /// What the recording asked for.
         requested: Bytes,
-        /// The most the pool may hold.
+        /// The limit of the pool.
         limit: Bytes,
-        /// What it held.
+        /// The bytes it held.
         held: Bytes,
-        /// What of that was in blocks.
+        /// The bytes of those in blocks.
         live: Bytes,
-        /// The largest piece of the rest.
+        /// The largest free piece.
         largest_free: Bytes,
-        /// What the device could still have given.
+        /// The bytes that the device could still have provided.
         device_free: Bytes,
     },
-    /// The device failed in another way. Playing ends.
+    /// The device failed in another way. The replay ends.
     Device(Error),
-    /// The player was told to free what it does not have, or lost count. Playing ends.
+    /// The player was asked to free a block it does not have, or its accounting is wrong. The replay ends.
     Inconsistent {
-        /// The block in question.
+        /// The block.
         block: BlockIndex,
         /// What is wrong with it.
         what: &'static str,
     },
-    /// What blocks hold was to be verified, and the player does not say where they lie. Playing
-    /// ends.
+    /// Verification was requested, but the player does not report where blocks lie. The replay ends.
     NotPlaced,
-    /// The hook of the [budget](crate::WorkBudget) asked to stop. Playing ends.
+    /// The hook of the [budget](crate::WorkBudget) asked to stop. The replay ends.
     Interrupted,
-    /// The work takes longer than its [budget](crate::WorkBudget) allows, or would. Playing ends.
+    /// The work takes, or would take, longer than its [budget](crate::WorkBudget) allows. The replay ends.
     TooLong {
-        /// What it may take.
+        /// The time limit.
         limit: Duration,
-        /// What it has taken.
+        /// The elapsed time.
         elapsed: Duration,
-        /// What all of it would take on this machine, roughly, if that can be told.
+        /// A rough estimate of the total time on this machine, if known.
         estimate: Option<Duration>,
     },
 }
 
 impl ReplayError {
-    /// Whether the budget ended the replay: there is no use in trying another one under the same budget.
+    /// Whether the budget ended the replay: another one under the same budget would end too.
     pub const fn is_stop(&self) -> bool {
         matches!(self, Self::Interrupted | Self::TooLong { .. })
     }
 
-    /// Whether there was not enough memory, whoever said so. Playing goes on after that.
+    /// Whether memory ran out, on the device or in the pool. The replay continues after that.
     pub const fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory { .. } | Self::Shortage { .. })
     }
@@ -205,10 +204,10 @@ impl core::error::Error for ReplayError {
 
 /// An allocator that a recording can be played on.
 ///
-/// The replay allocates each block once a pass, frees only what is live, and frees everything
-/// before a pass ends. A block whose allocation failed is never freed.
+/// The replay allocates each block once per pass, frees only live blocks, and frees everything before a pass ends. A
+/// block whose allocation failed is never freed.
 pub trait Player {
-    /// Gets memory for `block`.
+    /// Allocates `block`.
     fn allocate(
         &mut self,
         block: BlockIndex,
@@ -216,21 +215,21 @@ pub trait Player {
         stream: StreamIndex,
     ) -> Result<(), ReplayError>;
 
-    /// Gives the memory of `block` back.
+    /// Frees `block`.
     fn free(&mut self, block: BlockIndex, stream: StreamIndex) -> Result<(), ReplayError>;
 
-    /// How much is taken from the driver now. Asked after every allocation: must be cheap.
+    /// The bytes currently taken from the driver. Called after every allocation: must be cheap.
     fn reserved(&self) -> Bytes;
 
-    /// What was asked of the driver since the player was made.
+    /// The driver calls made since the player was created.
     fn driver(&self) -> DriverUse;
 
-    /// Where blocks lie, for whoever looks at what they hold; `None` where a player does not tell.
+    /// The addresses of blocks, for verification; `None` if the player does not report them.
     fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
         None
     }
 
-    /// A pass is over and everything is freed: the moment to wait for streams or to check books.
+    /// Called after a pass, when everything is freed: the time to wait for streams or to check the accounting.
     fn end_pass(&mut self) -> Result<(), ReplayError> {
         Ok(())
     }
@@ -239,8 +238,7 @@ pub trait Player {
 /// When the memory of a block may be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreeOrder {
-    /// In the order of a stream: work on the block that comes before the free in that order may
-    /// still be to come.
+    /// In stream order: work on the block that precedes the free in that order may still be pending.
     Stream,
     /// When all work on the block is done.
     Idle,

@@ -1,4 +1,4 @@
-//! Making a recording, with the rules every recording keeps.
+//! Builds recordings and enforces their rules.
 
 use core::fmt;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub enum InvalidEvent {
         /// The id, address or pointer of the source.
         key: u64,
     },
-    /// A block was allocated under the name of one that is live.
+    /// A block was allocated under the key of a live one.
     StillLive {
         /// The id, address or pointer of the source.
         key: u64,
@@ -30,9 +30,9 @@ pub enum InvalidEvent {
     TooManyBlocks,
     /// More streams than a recording can number.
     TooManyStreams,
-    /// The sizes of all live blocks come to more than 64 bits hold.
+    /// The total size of live blocks overflows 64 bits.
     TooMuchLive {
-        /// The size of the block that was too much.
+        /// The size of the block that overflowed it.
         size: Bytes,
     },
 }
@@ -82,11 +82,10 @@ enum Name {
     FreeOutcome,
 }
 
-/// A recording in the making.
+/// Builds a [`Trace`].
 ///
-/// Blocks are named by keys of the source: ids, addresses, whatever it has. A key may come back
-/// once its block is freed, as addresses do. An event that breaks a rule is refused and changes
-/// nothing.
+/// Blocks are named by the source's keys, such as ids or addresses. A key may be reused once its block is freed. An
+/// event that breaks a rule is refused and changes nothing.
 #[derive(Clone, Debug)]
 pub struct TraceBuilder {
     trace: Trace,
@@ -96,7 +95,7 @@ pub struct TraceBuilder {
 }
 
 impl TraceBuilder {
-    /// A recording with nothing in it.
+    /// Creates an empty recording.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             trace: Trace {
@@ -114,7 +113,7 @@ impl TraceBuilder {
         }
     }
 
-    /// How many events there are so far.
+    /// The number of events so far.
     pub fn len(&self) -> usize {
         self.trace.len()
     }
@@ -129,12 +128,12 @@ impl TraceBuilder {
         self.trace.is_empty()
     }
 
-    /// Enters a stream ahead of its first event, which fixes its index.
+    /// Adds a stream before its first event, which fixes its index.
     pub fn stream(&mut self, handle: u64) -> Result<(), InvalidEvent> {
         self.lane(handle).map(|_| ())
     }
 
-    /// `size` bytes were allocated on the stream `handle`; from now on `key` names them.
+    /// Adds an allocation of `size` bytes on the stream `handle`; `key` names the block from now on.
     pub fn allocate(&mut self, key: u64, size: Bytes, handle: u64) -> Result<(), InvalidEvent> {
         if let Some(Name::Live(_)) = self.names.get(&key) {
             return Err(InvalidEvent::StillLive { key });
@@ -153,7 +152,7 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// What `key` names was freed on the stream `handle`.
+    /// Adds a free of the block `key` on the stream `handle`.
     pub fn free(&mut self, key: u64, handle: u64) -> Result<(), InvalidEvent> {
         let block = match self.names.get(&key) {
             Some(Name::Live(block)) => *block,
@@ -169,13 +168,13 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// Says under which tag the last block was allocated. At most 65,536 different tags are kept, and 1 KiB of each.
+    /// Sets the tag of the last allocated block. At most 65,536 different tags are kept, and 1 KiB of each.
     pub fn tag(&mut self, text: &str) {
         self.label(text, |details| &mut details.tags);
     }
 
-    /// Says by which call stack the last block was allocated: a line for each frame, the innermost first. As many are
-    /// kept as of tags.
+    /// Sets the call stack of the last allocated block: a line for each frame, the innermost first. The limits are
+    /// those of tags.
     pub fn stack(&mut self, text: &str) {
         self.label(text, |details| &mut details.stacks);
     }
@@ -187,18 +186,17 @@ impl TraceBuilder {
         }
     }
 
-    /// Says when the last event happened, in nanoseconds since the recording began; and those before it for which
-    /// this was not said.
+    /// Sets the time of the last event, and of earlier ones without a time, in nanoseconds since the recording began.
     pub fn time(&mut self, nanoseconds: u64) {
         self.trace.details.times.resize(self.trace.marks.len(), nanoseconds);
     }
 
-    /// Says which thread made the last event, and those before it for which this was not said.
+    /// Sets the thread of the last event, and of earlier ones without a thread.
     pub fn thread(&mut self, number: u32) {
         self.trace.details.threads.resize(self.trace.marks.len(), number);
     }
 
-    /// Enters a transfer, which is no event.
+    /// Adds a transfer, which is not an event.
     pub fn transfer(&mut self, transfer: Transfer) {
         self.trace.details.transfers.push(transfer);
     }
@@ -212,12 +210,12 @@ impl TraceBuilder {
         matches!(self.names.get(&key), Some(Name::Live(_)))
     }
 
-    /// What the source says beside the events.
+    /// What the source reports besides the events.
     pub fn remarks(&mut self) -> &mut SourceNotes {
         &mut self.trace.remarks
     }
 
-    /// The recording. What is live now lives to its end.
+    /// Finishes the recording. Live blocks stay live to its end.
     pub fn finish(mut self) -> Trace {
         self.trace.details.complete(self.trace.marks.len());
         self.trace

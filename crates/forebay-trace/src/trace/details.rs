@@ -1,4 +1,4 @@
-//! What a source may tell beside the events: owners, times, threads, transfers.
+//! What a source may report besides the events: owners, times, threads, transfers.
 
 use core::time::Duration;
 
@@ -47,13 +47,13 @@ pub struct Transfer {
     pub begin: Duration,
     /// When it ended.
     pub end: Duration,
-    /// How much was copied.
+    /// The number of bytes copied.
     pub bytes: Bytes,
-    /// Which way.
+    /// The direction.
     pub direction: TransferDirection,
 }
 
-/// Which way a transfer goes.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TransferDirection {
     /// From the host to the device.
@@ -63,7 +63,7 @@ pub enum TransferDirection {
 }
 
 impl TransferDirection {
-    /// The word for it.
+    /// The name of the direction.
     pub fn name(self) -> &'static str {
         match self {
             Self::Upload => "upload",

@@ -1,4 +1,4 @@
-//! Who allocated which block, as far as the source tells.
+//! Labels of blocks: what allocated them, as far as the source reports it.
 
 use std::collections::HashMap;
 

@@ -7,9 +7,8 @@
 //!   details   owners of blocks, times and threads of events, transfers: where the source tells
 //! ```
 //!
-//! Blocks are numbered in the order they were allocated, streams in the order they appear, so both
-//! index plain arrays: a run of half a million events takes a few megabytes, and playing it costs
-//! no lookup.
+//! Blocks are numbered in order of allocation, streams in order of appearance, so both index plain arrays: a run of
+//! half a million events takes a few megabytes, and playing it needs no lookups.
 
 mod builder;
 mod details;
@@ -27,7 +26,7 @@ use core::time::Duration;
 
 use forebay_core::Bytes;
 
-/// Which block of a recording, counted from 0 in the order of allocation.
+/// The index of a block in a recording, counted from 0 in order of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockIndex(pub u32);
 
@@ -37,7 +36,7 @@ impl fmt::Display for BlockIndex {
     }
 }
 
-/// Which stream of a recording, counted from 0 in the order of appearance.
+/// The index of a stream in a recording, counted from 0 in order of appearance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamIndex(pub u16);
 
@@ -47,32 +46,32 @@ impl fmt::Display for StreamIndex {
     }
 }
 
-/// One thing the recorded program did.
+/// An allocation or free by the recorded program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It asked for memory.
+    /// It allocated memory.
     Allocate {
-        /// The block it got.
+        /// The block.
         block: BlockIndex,
-        /// How much it asked for, before any rounding.
+        /// The requested size, before any rounding.
         size: Bytes,
-        /// The stream it asked on.
+        /// The stream of the request.
         stream: StreamIndex,
     },
-    /// It gave memory back.
+    /// It freed memory.
     Free {
         /// The block.
         block: BlockIndex,
-        /// The stream it was given back on.
+        /// The stream of the free.
         stream: StreamIndex,
     },
 }
 
-/// What a recording's source had to say that is no event.
+/// What a recording's source reported that is not an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SourceNotes {
-    /// Allocations the recorded program asked for and did not get.
+    /// Allocations that failed in the recorded program.
     pub failed_allocations: u64,
     /// Blocks that were live before the recording began; they are allocated first.
     pub live_at_start: u64,
@@ -83,8 +82,8 @@ const FREE: u32 = 1 << 31;
 
 /// A recorded run.
 ///
-/// Made by a reader, or by hand through a [`TraceBuilder`], which sees to it that what is freed is
-/// live and what is allocated is not.
+/// Created by a reader, or with a [`TraceBuilder`], which ensures that only live blocks are freed and no live block is
+/// allocated again.
 ///
 /// ```
 /// use forebay_core::Bytes;
@@ -111,29 +110,29 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// What the run is called: usually the file it came from.
+    /// The name of the run, usually that of its file.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The same run under another name.
+    /// Renames the run.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// How many events there are.
+    /// The number of events.
     pub fn len(&self) -> usize {
         self.marks.len()
     }
 
-    /// Whether nothing happened.
+    /// Whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.marks.is_empty()
     }
 
-    /// How many blocks were allocated.
+    /// The number of blocks allocated.
     pub fn blocks(&self) -> usize {
         self.sizes.len()
     }
@@ -143,17 +142,17 @@ impl Trace {
         &self.streams
     }
 
-    /// How much a block was asked to hold; nothing for a block that is not in the recording.
+    /// The requested size of a block; 0 for a block that is not in the recording.
     pub fn size(&self, block: BlockIndex) -> Bytes {
         Bytes::new(self.sizes.get(block.0 as usize).copied().unwrap_or(0))
     }
 
-    /// What the source said beside the events.
+    /// What the source reported besides the events.
     pub fn remarks(&self) -> SourceNotes {
         self.remarks
     }
 
-    /// Who allocated a block, where the source tells: the call stack, or else the tag.
+    /// What allocated a block, if known: the call stack, or else the tag.
     pub fn label(&self, block: BlockIndex) -> Option<&str> {
         self.stack(block).or_else(|| self.tag(block))
     }
@@ -168,12 +167,12 @@ impl Trace {
         self.details.stacks.of(block)
     }
 
-    /// When the event of that number happened, since the recording began.
+    /// The time of event number `event`, since the recording began.
     pub fn time(&self, event: usize) -> Option<Duration> {
         self.details.times.get(event).copied().map(Duration::from_nanos)
     }
 
-    /// The number of the thread that made the event of that number.
+    /// The number of the thread of event number `event`.
     pub fn thread(&self, event: usize) -> Option<u32> {
         self.details.threads.get(event).copied()
     }
@@ -183,7 +182,7 @@ impl Trace {
         &self.details.transfers
     }
 
-    /// Where the block of that number lay, if the source is a snapshot of one moment.
+    /// The address of a block, if the source is a snapshot of one moment.
     pub fn address(&self, block: BlockIndex) -> Option<u64> {
         self.details.addresses.get(block.0 as usize).copied()
     }
@@ -192,7 +191,7 @@ impl Trace {
         &self.details
     }
 
-    /// What happened, in order.
+    /// The events, in order.
     pub fn events(&self) -> impl ExactSizeIterator<Item = Event> + '_ {
         self.marks.iter().zip(&self.lanes).map(|(&mark, &lane)| {
             let (block, stream) = (BlockIndex(mark & !FREE), StreamIndex(lane));
@@ -204,7 +203,7 @@ impl Trace {
         })
     }
 
-    /// What the run comes to.
+    /// Computes the statistics of the run.
     pub fn statistics(&self) -> Statistics {
         Statistics::of(self)
     }

@@ -1,4 +1,4 @@
-//! What a recording comes to, without playing it.
+//! The statistics of a recording, computed without playing it.
 
 use forebay_core::Bytes;
 
@@ -8,19 +8,19 @@ use super::{Event, Trace};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// How many blocks were allocated.
+    /// The number of allocations.
     pub allocations: u64,
-    /// How many were freed.
+    /// The number of frees.
     pub frees: u64,
-    /// How many were not, and lived to the end.
+    /// The number of blocks never freed.
     pub never_freed: u64,
-    /// The most that was live at once, by what was asked for: what no allocator can go below.
+    /// The peak of requested live bytes, the lower bound for any allocator.
     pub peak_requested: Bytes,
-    /// The most blocks that were live at once.
+    /// The peak number of live blocks.
     pub peak_blocks: u64,
     /// The largest block.
     pub largest: Bytes,
-    /// How many streams took part.
+    /// The number of streams used.
     pub streams: u64,
 }
 

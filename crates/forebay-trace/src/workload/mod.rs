@@ -1,14 +1,13 @@
-//! Named workloads: what benchmarks and replays ask of an allocator, the same of each.
+//! Named workloads: the same requests to every allocator, for benchmarks and replays.
 //!
 //! ```text
 //!   Workload ──► Sequence ──┬──► Trace            to replay, to convert, to compare by memory
 //!                           └──► Script a thread  to time: steps over a few slots, no lookup
 //! ```
 //!
-//! A figure says the name of its workload, so that it can be found again, and the names are the
-//! same on every device. A [`Sequence`] begins on an allocator that has given out nothing yet; its
-//! phases say which part is warm-up and which is timed, and how. Sizes that are drawn come from a
-//! generator of our own with a fixed seed: every allocator gets the same.
+//! A figure gives the name of its workload, so that it can be reproduced, and the names are the same on every device. A
+//! [`Sequence`] begins on a fresh allocator; its phases say what is warm-up and what is timed, and how. Random sizes
+//! come from our own generator with a fixed seed, so every allocator gets the same ones.
 //!
 //! One operation is an allocation and a free, unless the workload says otherwise.
 //!
@@ -45,7 +44,7 @@ use crate::InvalidEvent;
 pub enum Workload {
     /// Pairs of one size after one warm pair.
     MpT,
-    /// Pairs of six sizes, each timed by itself.
+    /// Pairs of six sizes, each timed separately.
     MpLat,
     /// Many pairs of one size.
     MpThr,
@@ -71,7 +70,7 @@ pub enum Workload {
     GeAccum,
     /// A hundred blocks held and released.
     DcAlloc,
-    /// What an allocator has at hand.
+    /// Requests that an allocator can serve from cached blocks.
     DcHit,
 }
 
@@ -95,7 +94,7 @@ impl Workload {
         Self::DcHit,
     ];
 
-    /// The name by which figures are found again.
+    /// The name that figures give.
     pub const fn name(self) -> &'static str {
         match self {
             Self::MpT => "MP-T",
@@ -116,7 +115,7 @@ impl Workload {
         }
     }
 
-    /// What it does, in a line.
+    /// A one-line description.
     pub const fn about(self) -> &'static str {
         match self {
             Self::MpT => "1000 pairs of 1 MiB after one warm pair",
@@ -137,8 +136,8 @@ impl Workload {
         }
     }
 
-    /// What is asked of an allocator. `limit` is how much a device may have where a workload is
-    /// about a device that is nearly full; the others do not look at it.
+    /// Returns the requests to an allocator. `limit` is the memory of the device for workloads about a nearly full
+    /// device; others ignore it.
     pub fn sequences(self, limit: Bytes) -> Result<Vec<Sequence>, InvalidEvent> {
         match self {
             Self::MpT => pairs::after_one_warm(1000),
@@ -191,7 +190,7 @@ impl FromStr for Workload {
     }
 }
 
-/// A size as people name it: in the largest unit it is whole in.
+/// Formats a size in the largest unit that divides it.
 pub fn size_name(size: Bytes) -> String {
     use forebay_core::{GIB, KIB, MIB};
     let bytes = size.get();

@@ -1,4 +1,4 @@
-//! Workloads of pools in general: pairs of one size and of several, blocks held together.
+//! General pool workloads: pairs of one size and of several, blocks held together.
 
 use forebay_core::{Bytes, KIB, MIB, Random};
 

@@ -1,5 +1,4 @@
-//! A sequence as one thread plays it: steps over a few slots, so that nothing is looked up while
-//! the clock runs.
+//! A sequence as one thread plays it: steps over a few slots, so that the timed part needs no lookup.
 
 use super::Sequence;
 use crate::{Event, StreamIndex};
@@ -9,14 +8,14 @@ use forebay_core::Bytes;
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Allocate so much, and keep it in a slot that is empty.
+    /// Allocate `size` bytes and keep the block in an empty slot.
     Allocate {
         /// The slot.
         slot: usize,
-        /// How much.
+        /// The size.
         size: Bytes,
     },
-    /// Free what is in a slot.
+    /// Free the block in a slot.
     Free {
         /// The slot.
         slot: usize,
@@ -31,12 +30,12 @@ pub struct Script {
 }
 
 impl Script {
-    /// The steps of each phase of the sequence; none in a phase this thread has no part in.
+    /// The steps of each phase of the sequence; empty for a phase without this thread.
     pub fn phases(&self) -> &[Vec<Step>] {
         &self.phases
     }
 
-    /// How many slots the steps use.
+    /// The number of slots that the steps use.
     pub fn slots(&self) -> usize {
         self.slots
     }
@@ -76,7 +75,7 @@ impl Script {
 }
 
 impl Sequence {
-    /// What each thread does.
+    /// The script of each thread.
     pub fn scripts(&self) -> Vec<Script> {
         (0..self.threads())
             .filter_map(|thread| u16::try_from(thread).ok())

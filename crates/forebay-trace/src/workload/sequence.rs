@@ -1,4 +1,4 @@
-//! What one allocator is asked to do, from its first request to its last.
+//! The requests to one allocator, from first to last.
 
 use forebay_core::Bytes;
 
@@ -7,7 +7,7 @@ use crate::{InvalidEvent, Trace, TraceBuilder};
 /// How a phase is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timing {
-    /// Not at all: it prepares what comes after it, or clears up.
+    /// Not timed: preparation or cleanup.
     Untimed,
     /// From its first event to its last.
     Together,
@@ -15,26 +15,26 @@ pub enum Timing {
     Each,
 }
 
-/// A stretch of a sequence.
+/// A part of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Phase {
-    /// What its figure is called; empty where it is not timed.
+    /// The name of its figure; empty if it is not timed.
     pub case: String,
-    /// How many events it has, of all threads together.
+    /// The number of events, over all threads.
     pub events: usize,
     /// How it is timed.
     pub timing: Timing,
 }
 
 impl Phase {
-    /// How many operations it is: an allocation and a free are one.
+    /// The number of operations: an allocation and its free are one.
     pub fn operations(&self) -> u64 {
         (self.events as u64).div_ceil(2)
     }
 }
 
-/// Requests in phases, to begin on a fresh allocator. Each stream is a thread of its own.
+/// Requests in phases, for a fresh allocator. Each stream is a separate thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
     trace: Trace,
@@ -43,22 +43,22 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// The requests, with those of several threads in turn.
+    /// The requests, with those of several threads interleaved.
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// The phases, which together are the whole of the requests.
+    /// The phases, which together cover all requests.
     pub fn phases(&self) -> &[Phase] {
         &self.phases
     }
 
-    /// How many threads take part.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         self.trace.streams().len()
     }
 
-    /// How much memory the device is to have; any amount that suffices where it does not say.
+    /// The memory that the device should have; `None` if any sufficient amount will do.
     pub fn limit(&self) -> Option<Bytes> {
         self.limit
     }
@@ -85,7 +85,7 @@ impl SequenceBuilder {
         Self { builder, phases: Vec::new(), told: 0, keys: 0, limit: None }
     }
 
-    /// The device is to have so much.
+    /// Sets the memory of the device.
     pub(super) fn limit(mut self, limit: Bytes) -> Self {
         self.limit = Some(limit);
         self

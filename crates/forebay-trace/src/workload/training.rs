@@ -1,5 +1,5 @@
-//! Workloads of training: reconstructions from a description, whose sizes follow from the shapes
-//! it names. Where it names none, the shapes here are ours and say so.
+//! Training workloads: reconstructions from a description, with sizes derived from the shapes it names. Where it names
+//! none, we chose the shapes, and the comments say so.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
-//! RIM-CLIFFS: what one call costs as the pool around it gets ten and a hundred times larger.
+//! RIM-CLIFFS: the cost of one call as the pool around it gets ten and a hundred times larger.
 //!
-//! Each case is one call, measured beside a growing number of something that the call does not use: streams, holes,
-//! pages, threads, pools, scopes. A cost that grows with that number is a cliff for the program that has many. The
-//! last row of a case sets its median against that of the first.
+//! Each case measures one call beside a growing number of something that the call does not use: streams, holes, pages,
+//! threads, pools, scopes. A cost that grows with that number is a cliff for programs that have many. The last row of a
+//! case compares its median with that of the first.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};

@@ -1,9 +1,9 @@
 //! RIM-CROWD: growing while many threads are busy.
 //!
-//! To grow, a pool may need every thread's cache. With more busy threads than cores, one that is not
-//! running cannot answer, and who waits for it waits for the scheduler. Beside each row stands a
-//! control: plain work that takes as long as growing takes alone, under the same load on another
-//! pool. What the control takes is the scheduler's share.
+//! To grow, a pool may need every thread's cache. With more busy threads than cores, a thread that is not running
+//! cannot answer, and waiting for it means waiting for the scheduler. Beside each row stands a control: plain work that
+//! takes as long as growing takes alone, under the same load on another pool. The control's time is the scheduler's
+//! share.
 
 use core::hint::black_box;
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,9 @@
 //! RIM-HOLES: a heap with many holes.
 //!
-//! A program that lives long leaves holes of all sizes, and a request must find the best of them in a
-//! time that hardly grows with their number, whether they belong to one stream or to four. Blocks of
-//! 512 B to 32 KiB are laid and every second one freed; then each step frees a random block and
-//! allocates one of 512 B to 64 KiB. Only these allocations are timed.
+//! A long-lived program leaves holes of all sizes, and a request must find the best of them in a time that hardly grows
+//! with their number, whether they belong to one stream or to four. The workload allocates blocks of 512 B to 32 KiB
+//! and frees every second one; then each step frees a random block and allocates one of 512 B to 64 KiB. Only these
+//! allocations are timed.
 
 use forebay::{Block, Pool};
 use forebay_core::{Bytes, Random};

@@ -1,8 +1,8 @@
 //! RIM-POOLS: as many pools as one process can have.
 //!
-//! Each captured graph wants a private pool of stable memory, and a server has hundreds of graphs. A
-//! pool that reserves addresses in proportion to the device runs out of the process's addresses long
-//! before it runs out of memory. An operation is the making of a pool.
+//! Each captured graph needs a private pool of stable memory, and a server has hundreds of graphs. A pool that reserves
+//! addresses in proportion to the device's memory exhausts the process's addresses long before memory runs out. An
+//! operation creates a pool.
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
-//! RIM-PROBE: a step that asks for too much and falls back.
+//! RIM-PROBE: a step that requests too much and falls back.
 //!
-//! Libraries try a large workspace first and a small one when that is refused, in every step. A pool
-//! that gives everything back to the device before it refuses has to take it again in the next step.
-//! Of 40 GiB allowed, 20 are weights; a step takes and frees 15 GiB of activations, then asks for
-//! 24 GiB, which cannot fit. An operation is a step.
+//! In every step, libraries try a large workspace first, and a small one if that is refused. A pool that returns
+//! everything to the device before it refuses must take it again in the next step. Of 40 GiB allowed, 20 are weights; a
+//! step takes and frees 15 GiB of activations, then requests 24 GiB, which cannot fit. An operation is a step.
 
 use core::time::Duration;
 

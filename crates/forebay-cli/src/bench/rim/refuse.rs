@@ -1,8 +1,8 @@
 //! RIM-REFUSE: one request that the device cannot grant.
 //!
-//! A pool that takes page after page until the device has no more, and then refuses, holds all of the
-//! device's memory for nothing, and whoever shares the device is refused too. Here another consumer
-//! has 80 of 140 GiB, the pool has 1 MiB, and 100 GiB are asked for. Nothing is to change.
+//! A pool that takes page after page until the device has no more, and then refuses, holds all of the device's memory
+//! for nothing, and starves everything else on the device. Here another consumer has 80 of 140 GiB, the pool has 1 MiB,
+//! and the request is for 100 GiB. Nothing should change.
 
 use forebay::MemoryClass;
 use forebay_core::{Alignment, Bytes};

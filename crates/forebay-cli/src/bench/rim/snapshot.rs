@@ -1,9 +1,8 @@
-//! RIM-SNAPSHOT: snapshots of a full pool, and growing meanwhile.
+//! RIM-SNAPSHOT: snapshots of a full pool that grows meanwhile.
 //!
-//! A monitor takes a snapshot every few seconds, and no request may stand still for it. What a
-//! snapshot takes must follow the blocks there are, not the bytes they span, and so must what the map
-//! of addresses takes in main memory: plain memory of 117 GiB in 3,000 blocks is where the two differ
-//! most. Stitched memory of the same blocks stands beside it.
+//! A monitor takes a snapshot every few seconds, and must not stall any request. The cost of a snapshot must depend on
+//! the number of blocks, not on the bytes they span, and so must the size of the address map in main memory: plain
+//! memory of 117 GiB in 3,000 blocks is where the two differ most. Stitched memory of the same blocks stands beside it.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;

@@ -1,9 +1,8 @@
 //! RIM-STREAMS: one thread that uses many streams in turn.
 //!
-//! Inference servers and data loaders have a stream for each request. A pool that caches for a fixed
-//! number of them gets slow past that number, and one that waits for the device to make room stalls
-//! the host. Pairs are timed one by one, so that both show: the first in p50, the second in p99 and
-//! in the host's waits.
+//! Inference servers and data loaders have a stream for each request. A pool that caches for a fixed number of them
+//! becomes slow past that number, and one that waits for the device to make room stalls the host. Pairs are timed
+//! individually, so that both show: the first in p50, the second in p99 and in the host's waits.
 
 use super::super::{BenchSetup, Effort, Row};
 use super::Rim;

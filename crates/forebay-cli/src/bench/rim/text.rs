@@ -1,4 +1,4 @@
-//! The rows of the rim for people: a line of times, and below it counts, targets and what was cut off.
+//! The RIM rows for people: a line of times, and below it counts, targets and what was cut off.
 
 use std::io::{self, Write};
 

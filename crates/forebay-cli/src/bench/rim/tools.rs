@@ -1,4 +1,4 @@
-//! What the workloads at the rim share: clocks, devices, counts, targets.
+//! Tools that the RIM workloads share: clocks, devices, counts, targets.
 
 use core::fmt::Display;
 use core::time::Duration;
@@ -257,7 +257,7 @@ impl Latch {
         }
     }
 
-    /// Lets everybody go on.
+    /// Lets all of them continue.
     pub(super) fn open(&self) {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.opened.notify_all();

@@ -1,9 +1,9 @@
-//! RIM-USES: blocks that were freed while other streams use them.
+//! RIM-USES: blocks freed while other streams still use them.
 //!
-//! Such a block comes back when the other stream has come far enough, which an event tells. A pool
-//! that asks every pending event each time it grows is as slow as there are events. So blocks are
-//! freed while a task holds the other stream back, and then requests make the pool grow. The host is
-//! the device: its streams are threads, which a task can really hold.
+//! Such a block can be reused once an event shows that the other stream has finished with it. A pool that queries every
+//! pending event each time it grows slows down with their number. So blocks are freed while a task holds the other
+//! stream back, and then requests make the pool grow. The device is the host: its streams are threads, which a task can
+//! really hold.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Limits of the process that are in the way, and the smallest change that moves each.
+//! Process limits that get in the way, and the smallest change that lifts each.
 
 use forebay_core::{Bytes, GIB, MIB, counted};
 

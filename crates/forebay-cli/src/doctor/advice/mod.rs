@@ -1,8 +1,8 @@
-//! What to mend, from what was found. Only what hinders forebay here and now: that a machine has
-//! no accelerator is no problem, and neither is a default that merely could be faster.
+//! Derives what to fix from the findings. Only what hinders forebay here and now: a machine without an accelerator is
+//! not a problem, and neither is a default that merely could be faster.
 //!
-//! A problem has one cause, and the cure is the smallest thing that works for this user. What is to
-//! be typed stands apart from the words about it, so that it can be copied.
+//! A problem has one cause, and its cure is the smallest one that works for this user. Commands are kept apart from the
+//! words about them, so that they can be copied.
 
 mod limits;
 mod settings;
@@ -30,7 +30,7 @@ pub(super) fn problems(report: &Report, refused: &[ConfigError]) -> Vec<Problem>
     problems
 }
 
-/// The devices that do not work, but for those of which the cause is a problem of its own.
+/// The broken devices, except those whose cause is a separate problem.
 fn broken(report: &Report, causes: &[Problem]) -> Vec<Problem> {
     let unopened = report.memory.usable_total_bytes.is_none();
     let rows = report.devices.iter().filter(|row| row.status == Status::Broken);

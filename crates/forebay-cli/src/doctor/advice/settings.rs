@@ -1,4 +1,4 @@
-//! Settings that are refused, and where to mend each.
+//! Refused settings, and where to fix each.
 
 use forebay::config::ConfigError;
 use forebay::config::Source;

@@ -1,5 +1,5 @@
-//! NVIDIA GPUs. Where the driver loads, each GPU is opened and tried; where it does not, the machine's
-//! files say how far it is from there and what to do.
+//! NVIDIA GPUs. If the driver loads, each GPU is opened and tried; otherwise the machine's files show what is missing
+//! and what to do.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The devices this version drives: opened, asked what they are, tried, and closed again.
+//! The devices that this version supports: opens, queries, tries and closes them.
 
 use core::fmt::Display;
 use std::sync::Arc;

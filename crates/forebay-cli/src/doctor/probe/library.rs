@@ -1,5 +1,5 @@
-//! Looking for a shared library where the loader would, without loading it: a library runs code
-//! as it is loaded, and looking must change nothing.
+//! Finds a shared library where the loader would, without loading it: loading a library runs its code, and a probe must
+//! change nothing.
 
 use std::fs::File;
 use std::io::Read;

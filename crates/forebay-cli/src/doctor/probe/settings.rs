@@ -1,4 +1,4 @@
-//! The settings of pools that are made from the environment.
+//! The settings of pools created from the environment.
 
 use forebay::Settings;
 use forebay::config::Entry;

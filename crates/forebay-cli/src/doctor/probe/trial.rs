@@ -1,5 +1,5 @@
-//! A small piece of work that takes a device once around: memory, a page mapped into a region where the device has
-//! pages, a stream, a fill, two copies. "Ready" means that this went well.
+//! A small piece of work that exercises a device: memory, a page mapped into a region if the device has pages, a
+//! stream, a fill, two copies. "Ready" means that this succeeded.
 //!
 //! ```text
 //!   page, or memory ──fill──► region ──copy──► plain memory ──copy──► the host, where it is looked at

@@ -1,6 +1,6 @@
-//! The report for people: sections, aligned, with the cure beside the complaint.
+//! The report for people: aligned sections, with the cure beside each problem.
 //!
-//! Styles are written as escape sequences; the stream below drops them where nobody sees colours.
+//! Styles are written as escape sequences; the underlying stream drops them if the output shows no colours.
 
 mod sheet;
 

@@ -1,4 +1,4 @@
-//! The stack machine that a pickle is a program for, without the instructions that call.
+//! The stack machine that executes a pickle, without the instructions that call functions.
 
 use std::collections::HashMap;
 

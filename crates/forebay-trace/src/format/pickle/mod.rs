@@ -1,11 +1,10 @@
 //! Python's pickles, as data: numbers, texts, lists, tuples and dictionaries.
 //!
-//! A pickle is a program for a small stack machine, and one of its instructions calls any function
-//! of Python by name. Here there is no such instruction: what would call something is refused.
-//! What is left builds values out of the bytes at hand, one at most for each byte and
-//! no more than the reader allows. Values refer to each other by number and are never copied: a
-//! stack that ten thousand events share is there once, and a file that nests sharing within
-//! sharing to stand for terabytes is as small here as on disk.
+//! A pickle is a program for a small stack machine, one of whose instructions calls any Python function by name. This
+//! machine lacks it: anything that would make a call is refused. The rest builds values out of the file's bytes, at
+//! most one for each byte and no more than the reader allows. Values refer to each other by number and are never
+//! copied: a stack that ten thousand events share is stored once, and a file that nests sharing to expand to terabytes
+//! is as small in memory as on disk.
 
 mod machine;
 mod writer;

@@ -1,4 +1,4 @@
-//! Pickles of plain data, with the instructions that PyTorch's viewer knows beside Python.
+//! Writes pickles of plain data, with the instructions that PyTorch's viewer supports as well as Python.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
-//! Snapshots as PyTorch's viewer (pytorch.org/memory_viz) and `torch/cuda/_memory_viz.py` read them.
+//! Writes snapshots for PyTorch's viewer (pytorch.org/memory_viz) and `torch/cuda/_memory_viz.py`.
 //!
-//! The history has every event. Since a recording has no addresses, blocks are placed as in [`Placement`], in one
-//! segment. A tag is the `user_metadata` of an allocation. An entry `forebay`, which others ignore, has what PyTorch
+//! The history has every event. Since a recording has no addresses, blocks are placed by [`Placement`], in one segment.
+//! A tag becomes the `user_metadata` of an allocation. An entry `forebay`, which other tools ignore, has what PyTorch
 //! has no place for.
 
 use std::collections::HashMap;

@@ -5,8 +5,8 @@
 //!            page     page    page    page
 //! ```
 //!
-//! A range is addresses for an eighth more than the device has; pages come behind its lowest bare
-//! part as they are needed and go only when memory runs out, those that are wholly free.
+//! A range reserves addresses for an eighth more than the device's memory. Pages are mapped at its lowest bare part as
+//! needed, and released only when memory runs out, if they are wholly free.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ fn is_open(block: &Block) -> bool {
 }
 
 impl Expandable {
-    /// Nothing reserved yet.
+    /// Creates a model with nothing reserved.
     pub fn new(driver: Driver) -> Self {
         Self { driver, heap: Heap::default(), ranges: BTreeMap::new() }
     }

@@ -1,17 +1,16 @@
-//! The blocks of a caching allocator: cut, merged, and found by best fit.
+//! The blocks of a caching allocator: split, merged, and found by best fit.
 //!
 //! ```text
 //!   segment 0   [ live ]<->[ free ]<->[ live ]<->[ not backed          ]
 //!   segment 1   [ free            ]<->[ live ]
 //! ```
 //!
-//! Among free blocks of one size the one with the lowest address is taken. Where a segment lies is
-//! the driver's choice, so that is the one thing about a run that a model cannot know. Here a newer
-//! segment lies below an older. That is an assumption: Linux hands out addresses from the top down,
-//! but a snapshot of a real run shows both directions. It was picked over the other direction with
-//! the measured peaks in view. Of five recorded runs three come out the same in every order tried.
-//! The other two, with measured peaks of 1.3238 and 2.5993: 1.3203 and 2.5967 in this order, 1.3238
-//! and 2.5605 in the opposite one; the last between 2.527 and 2.597 in four random ones.
+//! Among free blocks of one size the one with the lowest address is taken. The driver chooses where a segment lies, so
+//! that is the one thing about a run that a model cannot know. Here a newer segment lies below an older one. That is an
+//! assumption: Linux hands out addresses from the top down, but a snapshot of a real run shows both directions. It was
+//! picked over the other direction with the measured peaks in view. Of five recorded runs three give the same result in
+//! every order tried. The other two, with measured peaks of 1.3238 and 2.5993, give 1.3203 and 2.5967 in this order,
+//! and 1.3238 and 2.5605 in the opposite one; the last gives between 2.527 and 2.597 in four random ones.
 
 use core::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -40,11 +39,11 @@ pub(super) struct BlockAddress {
 /// What a block is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Somebody has it.
+    /// Allocated.
     Live,
-    /// Nobody has it, and there is memory behind it.
+    /// Free, with memory behind it.
     Free,
-    /// Addresses alone.
+    /// Only addresses.
     Bare,
 }
 

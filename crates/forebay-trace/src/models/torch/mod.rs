@@ -12,14 +12,13 @@
 //!     free segments, or wholly free pages, go back; once more; out of memory
 //! ```
 //!
-//! What remains of a block is cut off where it can serve somebody: from 512 B in the small pool
-//! and in expandable ranges, above 1 MiB in native segments of the large pool. A freed block
-//! merges with free neighbours at once. Blocks never change their pool or their stream.
+//! The rest of a block is split off if it can serve another request: from 512 B in the small pool and in expandable
+//! ranges, above 1 MiB in native segments of the large pool. A freed block merges with free neighbours at once. Blocks
+//! never change their pool or their stream.
 //!
-//! The peaks of both models were compared with the real allocator (PyTorch 2.11 on one NVIDIA
-//! H200, measured by the driver's own count of free memory) on five recorded runs. They agree to
-//! four digits, but where the driver's choice of addresses decides between blocks of one size:
-//! there within 0.3 %, on two of the runs.
+//! The peaks of both models were compared with the real allocator (PyTorch 2.11 on one NVIDIA H200, measured by the
+//! driver's own count of free memory) on five recorded runs. They agree to four digits, except where the driver's
+//! choice of addresses decides between blocks of one size: there, on two of the runs, within 0.3 %.
 
 mod expandable;
 mod heap;

@@ -1,4 +1,4 @@
-//! PyTorch's allocator as it is unless told otherwise: segments of plain memory.
+//! PyTorch's allocator with default settings: segments of plain memory.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct Native {
 }
 
 impl Native {
-    /// Nothing cached yet.
+    /// Creates a model with nothing cached.
     pub fn new(driver: Driver) -> Self {
         Self { driver, heap: Heap::default(), segments: BTreeMap::new() }
     }

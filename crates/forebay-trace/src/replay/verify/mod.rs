@@ -1,4 +1,4 @@
-//! Whether blocks keep what is written to them.
+//! Verifies that blocks keep what is written to them.
 //!
 //! ```text
 //!   allocated    write ──► on the block's stream, when it gets there
@@ -6,13 +6,12 @@
 //!   later        the host waits, and compares what was read with what was written
 //! ```
 //!
-//! Every block gets bytes of its own, which depend on the place in the block too: memory that two
-//! blocks share, a page that lies twice in one block, and work that ran before its turn all show.
-//! Nothing is waited for in between where frees are in the order of streams, so an allocator that
-//! forgets a wait is found out wherever the device really runs late.
+//! Every block gets different bytes, which also depend on the position in the block. So this detects memory that two
+//! blocks share, a page that is mapped twice in one block, and work that ran too early. If frees are in stream order,
+//! nothing waits in between, so an allocator that forgets a wait is caught on any device that really runs late.
 //!
-//! A block of up to 64 KiB is written whole. Of a larger one, 64 bytes of every 4 KiB and the last
-//! 64 are: every page of the processor, at a sixty-fourth of the cost.
+//! A block of up to 64 KiB is written whole. In a larger one, 64 bytes of every 4 KiB and the last 64 bytes are
+//! written: every page of the processor, at a sixty-fourth of the cost.
 
 mod pattern;
 #[cfg(test)]
@@ -32,7 +31,7 @@ use crate::{BlockIndex, StreamIndex};
 /// How much host memory work under way may be using before it is waited for.
 const MOST_LENT: usize = 64 << 20;
 
-/// A device whose memory keeps nothing.
+/// The error for a device whose memory keeps nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoData {
     /// The device.
@@ -58,13 +57,13 @@ impl core::error::Error for NoData {}
 pub struct Mismatch {
     /// The block.
     pub block: BlockIndex,
-    /// How large it is.
+    /// Its size.
     pub size: Bytes,
-    /// The first byte that is wrong, counted from the block's first.
+    /// The offset of the first wrong byte.
     pub offset: Bytes,
-    /// What was written there.
+    /// The byte written there.
     pub expected: u8,
-    /// What was there.
+    /// The byte found there.
     pub found: u8,
 }
 
@@ -81,15 +80,15 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// What came of verifying a pass.
+/// The result of verifying a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// How many blocks were read again.
+    /// The number of blocks read back.
     pub blocks: u64,
-    /// How many of them were wrong.
+    /// The number of wrong blocks.
     pub mismatches: u64,
-    /// The first that was.
+    /// The first mismatch.
     pub first: Option<Mismatch>,
 }
 
@@ -127,7 +126,7 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// For players on `device`, which must keep what is written to it.
+    /// Creates a verifier for players on `device`, which must keep what is written to it.
     pub fn new(device: Arc<dyn Device>) -> Result<Self, NoData> {
         let descriptor = device.descriptor();
         if !descriptor.capabilities.contains(Capabilities::DATA) {

@@ -1,4 +1,4 @@
-//! Which bytes of a block are written, and with what.
+//! Chooses which bytes of a block are written, and their values.
 
 use forebay_core::{Bytes, Random};
 
