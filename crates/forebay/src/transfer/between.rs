@@ -73,7 +73,7 @@ impl TransferEngine {
     /// # Safety
     ///
     /// * `size` bytes at `from` are memory of this engine's device that nothing writes until this returns; as many at
-    /// `to` are memory of the target's device that nothing else uses.
+    ///   `to` are memory of the target's device that nothing else uses.
     /// * Each stream is one of its device until then.
     pub unsafe fn copy_between_raw(
         &self,
