@@ -226,7 +226,7 @@ impl AddressRange {
     ///
     /// # Safety
     ///
-    /// * Nothing uses the addresses it covers: what was there is gone.
+    /// * Nothing uses the addresses it covers: the call replaces whatever was mapped there.
     pub unsafe fn place(
         &self,
         offset: Bytes,
@@ -241,7 +241,7 @@ impl AddressRange {
     ///
     /// # Safety
     ///
-    /// * Nothing uses the addresses it covers: what was there is gone.
+    /// * Nothing uses the addresses it covers: the call replaces whatever was mapped there.
     pub unsafe fn place_part(
         &self,
         offset: Bytes,
@@ -274,7 +274,7 @@ impl AddressRange {
     ///
     /// # Safety
     ///
-    /// * Nothing uses the addresses it covers: what was there is gone.
+    /// * Nothing uses the addresses it covers: the call replaces whatever was mapped there.
     pub unsafe fn commit(&self, offset: Bytes, size: Bytes, access: Access) -> Result<(), Errno> {
         // SAFETY: as the caller promised.
         unsafe { self.anonymous(offset, size, protection(access)) }

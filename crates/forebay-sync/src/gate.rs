@@ -174,8 +174,8 @@ impl<T> Gate<T> {
 
 /// The owner inside, with the data. Leaves when dropped.
 pub struct OwnerGuard<'a, T> {
-    // Before the flag goes down. Not a reference: one that is passed to a function is valid until that returns, and
-    // `leave` returns after a visitor may have come.
+    // A pointer, because a reference that is passed to a function must stay valid until it returns: a visitor may enter
+    // before `leave` returns.
     #[cfg(not(loom))]
     data: *mut T,
     #[cfg(loom)]
