@@ -7,7 +7,7 @@ use cl3::error_codes::{CL_DEVICE_NOT_FOUND, CL_PLATFORM_NOT_FOUND_KHR};
 use cl3::platform::get_platform_ids;
 use cl3::types::{cl_device_id, cl_platform_id};
 use forebay_hal::{Call, Error, Result, invalid};
-use forebay_sync::fork::Birth;
+use forebay_sync::fork::{Birth, ForkSafeMutex};
 
 use crate::OpenClMissing;
 use crate::code::Code;
@@ -43,7 +43,6 @@ pub struct OpenClDriver {
     platforms: Vec<String>,
     devices: Vec<OpenClDeviceInfo>,
     ids: Vec<DeviceId>,
-    birth: Birth,
 }
 
 impl OpenClDriver {
@@ -53,10 +52,13 @@ impl OpenClDriver {
     /// Devices of a type are in the library's order of platforms, and in each platform's own order. So number 0 is a
     /// GPU if there is one, and the numbers are stable as long as the installed drivers are.
     pub fn load() -> core::result::Result<&'static Self, OpenClMissing> {
+        /// The process that loads it. A child must not wait for its parent's thread to do so.
+        static LOADED_BY: ForkSafeMutex<Option<Birth>> = ForkSafeMutex::new(None);
         static DRIVER: OnceLock<core::result::Result<OpenClDriver, OpenClMissing>> =
             OnceLock::new();
-        let driver = DRIVER.get_or_init(Self::begin).as_ref().map_err(Clone::clone)?;
-        if driver.birth.is_elsewhere() { Err(OpenClMissing::Forked) } else { Ok(driver) }
+        let birth = *LOADED_BY.lock().get_or_insert_with(Birth::here);
+        birth.check().map_err(|_| OpenClMissing::Forked)?;
+        DRIVER.get_or_init(Self::begin).as_ref().map_err(Clone::clone)
     }
 
     fn begin() -> core::result::Result<Self, OpenClMissing> {
@@ -91,7 +93,7 @@ impl OpenClDriver {
             info.ordinal = ordinal;
         }
         let (devices, ids) = found.into_iter().unzip();
-        Ok(Self { platforms: names, devices, ids, birth: Birth::here() })
+        Ok(Self { platforms: names, devices, ids })
     }
 
     /// The names of the platforms, in the order of the library.

@@ -16,7 +16,7 @@ use forebay::devices::{self, DeviceName};
 use forebay::hal::DeviceKind;
 use forebay::transfer::{TransferEngine, TransferEvent};
 use forebay::{Device, Pool};
-use forebay_sync::fork::{Birth, LeakOnFork, PerProcess};
+use forebay_sync::fork::{Birth, ForkSafeMutex, LeakOnFork, PerProcess};
 use forebay_sync::lock;
 
 use crate::failure::Failure;
@@ -56,7 +56,7 @@ impl Streams {
 static DEVICES: PerProcess<Vec<Arc<OpenDevice>>> = PerProcess::new();
 
 /// The process that first called a driver.
-static DRIVERS: OnceLock<Birth> = OnceLock::new();
+static DRIVERS: ForkSafeMutex<Option<Birth>> = ForkSafeMutex::new(None);
 
 impl OpenDevice {
     /// The device of that name, not opened yet.
@@ -164,7 +164,8 @@ impl OpenDevice {
 /// An error where a driver was initialised before this process was forked: a child cannot use it, and
 /// calling it may never return.
 pub(crate) fn check_drivers() -> Result<(), Failure> {
-    if !DRIVERS.get_or_init(Birth::here).is_elsewhere() {
+    let birth = *DRIVERS.lock().get_or_insert_with(Birth::here);
+    if !birth.is_elsewhere() {
         return Ok(());
     }
     Err(Failure::Unsupported(

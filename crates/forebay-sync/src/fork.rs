@@ -17,6 +17,8 @@
 //! * [`PerProcess`]: lists of things that no child can use, such as events. The child starts with empty
 //!   lists. Their locks may be held during driver calls, which a fork must not wait for.
 //!
+//! A static `OnceLock` is not among them: a fork while a thread fills it leaves it locked in the child for ever.
+//!
 //! A single value that a child must neither use nor drop goes into a [`LeakOnFork`]; a descriptor that it must not keep
 //! open either, into a [`ProcessFd`].
 //!

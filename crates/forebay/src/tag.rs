@@ -2,7 +2,8 @@
 //! down memory by tag.
 
 use core::marker::PhantomData;
-use std::sync::{MutexGuard, OnceLock};
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::sync::MutexGuard;
 
 use crate::sync::fork::ForkSafeMutex;
 use crate::sync::map::BlockState;
@@ -45,8 +46,15 @@ impl Tag {
     /// The tag of memory that the library uses to move the program's data: the program's own tags cover only what it
     /// requested itself.
     pub(crate) fn staging() -> Self {
-        static STAGING: OnceLock<Tag> = OnceLock::new();
-        *STAGING.get_or_init(|| Self::named("forebay.staging").unwrap_or(Self::NONE))
+        // Not a `OnceLock`, which a fork would leave half set. 0 until found; finding it twice is harmless.
+        static STAGING: AtomicU8 = AtomicU8::new(Tag::NONE.0);
+        let found = Self(STAGING.load(Ordering::Relaxed));
+        if found != Self::NONE {
+            return found;
+        }
+        let found = Self::named("forebay.staging").unwrap_or(Self::NONE);
+        STAGING.store(found.0, Ordering::Relaxed);
+        found
     }
 
     /// The name of the tag.

@@ -51,7 +51,13 @@ fn stamp() -> u64 {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     {
         static BEGUN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-        let begun = BEGUN.get_or_init(Instant::now);
+        // A fork while it is set would leave it half set in the child.
+        static SETTING: crate::sync::fork::ForkSafeMutex<()> =
+            crate::sync::fork::ForkSafeMutex::new(());
+        let begun = BEGUN.get().unwrap_or_else(|| {
+            let _setting = SETTING.lock();
+            BEGUN.get_or_init(Instant::now)
+        });
         u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
