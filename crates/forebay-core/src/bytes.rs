@@ -1,9 +1,11 @@
 //! Sizes and alignments as types.
 //!
-//! Arithmetic on them is checked: `checked_*` where `None` is enough, `try_*` where the caller wants the figures in an
-//! error. There is no `+` and no `*`, so nothing wraps silently.
+//! Nothing wraps: `+`, `-` and `*` stop at zero and at [`Bytes::MAX`], which no device has, so an allocation of such a
+//! size fails; `checked_*` return `None`, and `try_*` an error with the figures.
 
 use core::fmt;
+use core::iter::Sum;
+use core::ops::{Add, AddAssign, Mul, Sub, SubAssign};
 use core::str::FromStr;
 
 use crate::QuantityError;
@@ -24,6 +26,8 @@ pub const TIB: u64 = 1 << 40;
 /// let size: Bytes = "1.5GiB".parse()?;
 /// assert_eq!(size.get(), 1_610_612_736);
 /// assert_eq!(size.to_string(), "1.50 GiB");
+/// assert_eq!(Bytes::mib(1) + Bytes::kib(512) * 2, Bytes::mib(2));
+/// assert_eq!(Bytes::MAX + size, Bytes::MAX);
 /// assert!(size.checked_mul(u64::MAX).is_none());
 /// # Ok::<(), forebay_core::QuantityError>(())
 /// ```
@@ -162,6 +166,51 @@ impl Bytes {
     /// Whether this is a multiple of `alignment`.
     pub const fn is_aligned_to(self, alignment: Alignment) -> bool {
         self.0 & alignment.mask() == 0
+    }
+}
+
+/// The sum, or [`Bytes::MAX`].
+impl Add for Bytes {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        self.saturating_add(other)
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+/// The difference, or zero.
+impl Sub for Bytes {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        self.saturating_sub(other)
+    }
+}
+
+impl SubAssign for Bytes {
+    fn sub_assign(&mut self, other: Self) {
+        *self = *self - other;
+    }
+}
+
+/// The product, or [`Bytes::MAX`].
+impl Mul<u64> for Bytes {
+    type Output = Self;
+
+    fn mul(self, times: u64) -> Self {
+        Self(self.0.saturating_mul(times))
+    }
+}
+
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
+        sizes.fold(Self::ZERO, Self::add)
     }
 }
 

@@ -420,6 +420,19 @@ impl Drop for Stream {
     }
 }
 
+/// So that calls take a stream by reference.
+impl From<&StreamHandle> for StreamHandle {
+    fn from(handle: &Self) -> Self {
+        *handle
+    }
+}
+
+impl From<&Stream> for StreamHandle {
+    fn from(stream: &Stream) -> Self {
+        stream.handle
+    }
+}
+
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")

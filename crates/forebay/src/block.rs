@@ -51,8 +51,13 @@ pub struct Request {
 
 impl Request {
     /// Requests at least `size` bytes, aligned to 512 B, to be used in the order of `stream`.
-    pub const fn new(size: Bytes, stream: StreamHandle) -> Self {
-        Self { size, stream, alignment: Alignment::BLOCK, class: MemoryClass::STITCHED }
+    pub fn new(size: Bytes, stream: impl Into<StreamHandle>) -> Self {
+        Self {
+            size,
+            stream: stream.into(),
+            alignment: Alignment::BLOCK,
+            class: MemoryClass::STITCHED,
+        }
     }
 
     /// Requests a larger alignment.

@@ -82,11 +82,11 @@ impl ArenaOptions {
     pub fn build<A: Allocate>(
         self,
         allocator: A,
-        stream: StreamHandle,
+        stream: impl Into<StreamHandle>,
     ) -> Result<Arena<A>, ArenaError> {
         let arena = Arena {
             allocator,
-            stream: NamedStream::now(stream),
+            stream: NamedStream::now(stream.into()),
             id: ArenaId::fresh(),
             alignment: self.alignment,
             bump: RefCell::new(Bump::new(self.growth)),
@@ -182,7 +182,11 @@ pub struct Arena<A: Allocate> {
 impl<A: Allocate> Arena<A> {
     /// Makes an arena of `capacity` bytes in one piece, to be used in the order of `stream`. It does not grow;
     /// [`ArenaOptions`] makes one that does.
-    pub fn new(allocator: A, capacity: Bytes, stream: StreamHandle) -> Result<Self, ArenaError> {
+    pub fn new(
+        allocator: A,
+        capacity: Bytes,
+        stream: impl Into<StreamHandle>,
+    ) -> Result<Self, ArenaError> {
         ArenaOptions::new(capacity).build(allocator, stream)
     }
 

@@ -134,8 +134,8 @@ pub struct OnDevice<'a> {
 
 impl OnDevice<'_> {
     /// `size` bytes at `address`, for types that implement [`DeviceBuffer`](super::DeviceBuffer) over their own memory.
-    pub fn new(address: Address, size: Bytes, stream: StreamHandle) -> Self {
-        Self { address, size, stream, buffer: core::marker::PhantomData }
+    pub fn new(address: Address, size: Bytes, stream: impl Into<StreamHandle>) -> Self {
+        Self { address, size, stream: stream.into(), buffer: core::marker::PhantomData }
     }
 
     /// The address of the first element.

@@ -81,8 +81,8 @@ impl<T: Pod> Buffer<T> {
     ///
     /// An ordinary buffer copies what the device lacks. Towards the host it does nothing: use [`fetch`](Self::fetch) to
     /// start that copy.
-    pub fn prefetch(&mut self, to: Replica, stream: StreamHandle) -> Result<()> {
-        self.raw.prefetch(to, stream.resolved())
+    pub fn prefetch(&mut self, to: Replica, stream: impl Into<StreamHandle>) -> Result<()> {
+        self.raw.prefetch(to, stream.into().resolved())
     }
 }
 

@@ -148,9 +148,13 @@ impl<T: Pod> Buffer<T> {
 
     /// Replaces all elements with those of `from`, which may be on another device. Copies on `stream` if both share a
     /// device where the data is current, else through the host. Fails if the lengths differ.
-    pub fn copy_from_buffer(&mut self, from: &mut Self, stream: StreamHandle) -> Result<()> {
+    pub fn copy_from_buffer(
+        &mut self,
+        from: &mut Self,
+        stream: impl Into<StreamHandle>,
+    ) -> Result<()> {
         self.as_slice().check_length("from", from.len())?;
-        if !self.raw.copy_on_device(&mut from.raw, stream)? {
+        if !self.raw.copy_on_device(&mut from.raw, stream.into())? {
             self.copy_from(from.host()?)?;
         }
         Ok(())
@@ -167,18 +171,18 @@ impl<T: Pod> Buffer<T> {
     /// println!("a kernel on {} may read {}", on_device.stream(), on_device.address());
     /// # Ok::<(), forebay::Error>(())
     /// ```
-    pub fn on_device(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
-        self.as_slice().into_device(Access::Read, stream)
+    pub fn on_device(&mut self, stream: impl Into<StreamHandle>) -> Result<OnDevice<'_>> {
+        self.as_slice().into_device(Access::Read, stream.into())
     }
 
     /// As `on_device`, to read and write. The device's elements then count as newer than the host's.
-    pub fn on_device_mut(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
-        self.as_slice().into_device(Access::Update, stream)
+    pub fn on_device_mut(&mut self, stream: impl Into<StreamHandle>) -> Result<OnDevice<'_>> {
+        self.as_slice().into_device(Access::Update, stream.into())
     }
 
     /// As `on_device`, for work on `stream` that writes all elements and reads none: copies nothing.
-    pub fn on_device_overwrite(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
-        self.as_slice().into_device(Access::Overwrite, stream)
+    pub fn on_device_overwrite(&mut self, stream: impl Into<StreamHandle>) -> Result<OnDevice<'_>> {
+        self.as_slice().into_device(Access::Overwrite, stream.into())
     }
 
     /// Replaces all elements. Fails if the lengths differ.
@@ -202,18 +206,18 @@ impl<T: Pod> Buffer<T> {
     }
 
     /// Makes both replicas current: the device's in the order of `stream`.
-    pub fn synchronize(&mut self, stream: StreamHandle) -> Result<()> {
+    pub fn synchronize(&mut self, stream: impl Into<StreamHandle>) -> Result<()> {
         let all = 0..self.raw.size();
         self.raw.acquire_host(all.clone(), Access::Read)?;
-        self.raw.acquire_device(all, Access::Read, stream)?;
+        self.raw.acquire_device(all, Access::Read, stream.into())?;
         Ok(())
     }
 
     /// Frees the memory of a replica, after copying data that only it has to the other. Returns the bytes freed. Copies
     /// to the device are enqueued on `stream`, and waited for. Host memory that the program supplied
     /// ([`Memory::wrap`](super::Memory::wrap)) is kept.
-    pub fn compact(&mut self, replica: Replica, stream: StreamHandle) -> Result<Bytes> {
-        Ok(Bytes::new(self.raw.drop_replica(replica, stream)?))
+    pub fn compact(&mut self, replica: Replica, stream: impl Into<StreamHandle>) -> Result<Bytes> {
+        Ok(Bytes::new(self.raw.drop_replica(replica, stream.into())?))
     }
 
     /// Discards the contents of a replica; the next use copies them from the other one. Elements that the other lacks
@@ -305,18 +309,18 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
     }
 
     /// As [`Buffer::on_device`].
-    pub fn on_device(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
-        self.reborrow().into_device(Access::Read, stream)
+    pub fn on_device(&mut self, stream: impl Into<StreamHandle>) -> Result<OnDevice<'_>> {
+        self.reborrow().into_device(Access::Read, stream.into())
     }
 
     /// As [`Buffer::on_device_mut`].
-    pub fn on_device_mut(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
-        self.reborrow().into_device(Access::Update, stream)
+    pub fn on_device_mut(&mut self, stream: impl Into<StreamHandle>) -> Result<OnDevice<'_>> {
+        self.reborrow().into_device(Access::Update, stream.into())
     }
 
     /// As [`Buffer::on_device_overwrite`].
-    pub fn on_device_overwrite(&mut self, stream: StreamHandle) -> Result<OnDevice<'_>> {
-        self.reborrow().into_device(Access::Overwrite, stream)
+    pub fn on_device_overwrite(&mut self, stream: impl Into<StreamHandle>) -> Result<OnDevice<'_>> {
+        self.reborrow().into_device(Access::Overwrite, stream.into())
     }
 
     /// As [`Buffer::copy_from`].

@@ -40,7 +40,7 @@ pub struct DeviceArray<T: Pod, A: Allocate = Pool> {
 
 impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     /// Allocates `length` elements for `stream`. The contents are undefined. [`Pool::array`] is a shorthand.
-    pub fn new(allocator: &A, length: usize, stream: StreamHandle) -> Result<Self>
+    pub fn new(allocator: &A, length: usize, stream: impl Into<StreamHandle>) -> Result<Self>
     where
         A: Clone,
     {
@@ -97,12 +97,12 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     }
 
     /// As [`OwnedBlock::hand_over_to`].
-    pub fn hand_over_to(&mut self, stream: StreamHandle) -> Result<()> {
+    pub fn hand_over_to(&mut self, stream: impl Into<StreamHandle>) -> Result<()> {
         self.block.hand_over_to(stream)
     }
 
     /// As [`OwnedBlock::set_stream`], which keeps earlier work in order.
-    pub fn set_stream(&mut self, stream: StreamHandle) {
+    pub fn set_stream(&mut self, stream: impl Into<StreamHandle>) {
         self.block.set_stream(stream);
     }
 

@@ -38,8 +38,9 @@ use crate::{Allocate, Pool, Request, Result, host_vec};
 pub fn allocate_batch<A: Allocate + Clone>(
     allocator: &A,
     sizes: &[Bytes],
-    stream: StreamHandle,
+    stream: impl Into<StreamHandle>,
 ) -> Result<Vec<OwnedBlock<A>>> {
+    let stream = stream.into();
     let mut order = host_vec::with_capacity::<(usize, Bytes)>(sizes.len(), Call::Allocate)?;
     order.extend(sizes.iter().copied().enumerate());
     // Keep equal sizes in the caller's order, so that the same batch always has the same layout.
@@ -77,7 +78,7 @@ pub struct Batch<A: Allocate = Pool> {
 
 impl<A: Allocate + Clone> Batch<A> {
     /// Allocates one block for `stream` with parts of these sizes, in this order.
-    pub fn new(allocator: &A, sizes: &[Bytes], stream: StreamHandle) -> Result<Self> {
+    pub fn new(allocator: &A, sizes: &[Bytes], stream: impl Into<StreamHandle>) -> Result<Self> {
         let mut offsets = host_vec::with_capacity(sizes.len(), Call::Allocate)?;
         let mut parts = host_vec::with_capacity(sizes.len(), Call::Allocate)?;
         let mut end = Bytes::ZERO;

@@ -104,7 +104,7 @@ impl Pool {
     /// assert_eq!(pool.statistics().live, Bytes::ZERO);
     /// # Ok::<(), forebay::Error>(())
     /// ```
-    pub fn owned(&self, size: Bytes, stream: StreamHandle) -> Result<OwnedBlock> {
+    pub fn owned(&self, size: Bytes, stream: impl Into<StreamHandle>) -> Result<OwnedBlock> {
         OwnedBlock::new(self, Request::new(size, stream))
     }
 
@@ -122,19 +122,31 @@ impl Pool {
     /// assert_eq!(back, [1.0, 2.0, 3.0]);
     /// # Ok::<(), forebay::Error>(())
     /// ```
-    pub fn array<T: Pod>(&self, length: usize, stream: StreamHandle) -> Result<DeviceArray<T>> {
+    pub fn array<T: Pod>(
+        &self,
+        length: usize,
+        stream: impl Into<StreamHandle>,
+    ) -> Result<DeviceArray<T>> {
         DeviceArray::new(self, length, stream)
     }
 
     /// Allocates an [array](Self::array) of zero bytes. The device zeroes it, in the order of `stream`.
-    pub fn zeros<T: Pod>(&self, length: usize, stream: StreamHandle) -> Result<DeviceArray<T>> {
+    pub fn zeros<T: Pod>(
+        &self,
+        length: usize,
+        stream: impl Into<StreamHandle>,
+    ) -> Result<DeviceArray<T>> {
         let mut array = self.array(length, stream)?;
         array.fill(T::zeroed())?;
         Ok(array)
     }
 
     /// Allocates an [array](Self::array) and copies the elements of `from` to it. Waits for the copy.
-    pub fn array_from<T: Pod>(&self, from: &[T], stream: StreamHandle) -> Result<DeviceArray<T>> {
+    pub fn array_from<T: Pod>(
+        &self,
+        from: &[T],
+        stream: impl Into<StreamHandle>,
+    ) -> Result<DeviceArray<T>> {
         let mut array = self.array(from.len(), stream)?;
         array.copy_from_slice(from)?;
         Ok(array)

@@ -96,9 +96,10 @@ impl<A: Allocate> OwnedBlock<A> {
     /// * `block` is a live block of `allocator`, or one of no bytes.
     /// * No other handle owns it, and nothing else frees it.
     /// * The work that uses it is ordered before what is enqueued on `stream` from now on.
-    pub unsafe fn from_raw(allocator: A, block: Block, stream: StreamHandle) -> Self {
+    pub unsafe fn from_raw(allocator: A, block: Block, stream: impl Into<StreamHandle>) -> Self {
         // The caller promises that it is live and has no owner.
         let _ = allocator.own(block);
+        let stream = stream.into();
         allocator.watch_stream(stream.resolved());
         Self::of(allocator, block, block.size(), stream)
     }
@@ -188,8 +189,8 @@ impl<A: Allocate> OwnedBlock<A> {
     /// This orders nothing by itself: order the work on `stream` after the work whose results it reads.
     ///
     /// Does nothing in a forked child, for the parent's block.
-    pub fn used_on(&self, stream: StreamHandle) {
-        self.note_use(stream, false);
+    pub fn used_on(&self, stream: impl Into<StreamHandle>) {
+        self.note_use(stream.into(), false);
     }
 
     fn note_use(&self, stream: StreamHandle, is_left: bool) {
@@ -324,7 +325,8 @@ impl<A: Allocate> OwnedBlock<A> {
     /// Makes `stream` wait, on the device, for the handle's stream and the recorded ones, and moves the handle to
     /// `stream`. The host waits for the whole device if one of them has ended or is another thread's default stream.
     /// After an error the handle is not moved. Like [`settle`](Self::settle), this records events.
-    pub fn hand_over_to(&mut self, stream: StreamHandle) -> Result<()> {
+    pub fn hand_over_to(&mut self, stream: impl Into<StreamHandle>) -> Result<()> {
+        let stream = stream.into();
         let device = self.allocator.device();
         device.descriptor().check_process(Call::RecordEvent)?;
         let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -341,9 +343,9 @@ impl<A: Allocate> OwnedBlock<A> {
     /// Moves the handle to `stream`, without making it wait: the previous stream is recorded as one that
     /// [uses](Self::used_on) the block. The next fill, copy or transfer of the handle makes `stream` wait for it first.
     /// During a capture that fails; call [`hand_over_to`](Self::hand_over_to) before the capture to avoid it.
-    pub fn set_stream(&mut self, stream: StreamHandle) {
+    pub fn set_stream(&mut self, stream: impl Into<StreamHandle>) {
         let (before, device) = (self.stream, self.allocator.device());
-        let stream = NamedStream::now(stream);
+        let stream = NamedStream::now(stream.into());
         if before.handle() == stream.handle() && !before.has_ended(device) {
             return;
         }
@@ -374,7 +376,10 @@ impl<A: Allocate> OwnedBlock<A> {
 
     /// Frees the block in the order of `stream`: [`set_stream`](Self::set_stream) and [`free`](Self::free). An error
     /// returns the handle, which then belongs to `stream`.
-    pub fn free_on(mut self, stream: StreamHandle) -> core::result::Result<(), Refused<Self>> {
+    pub fn free_on(
+        mut self,
+        stream: impl Into<StreamHandle>,
+    ) -> core::result::Result<(), Refused<Self>> {
         self.set_stream(stream);
         self.free_on_its_own()
     }

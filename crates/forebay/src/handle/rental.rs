@@ -50,10 +50,19 @@ impl RentalOptions {
     }
 
     /// Builds a rental of blocks of `allocator`, to be used in the order of `stream`.
-    pub fn build<A: Allocate + Clone>(self, allocator: &A, stream: StreamHandle) -> Rental<A> {
+    pub fn build<A: Allocate + Clone>(
+        self,
+        allocator: &A,
+        stream: impl Into<StreamHandle>,
+    ) -> Rental<A> {
         let shelf = Mutex::new(Shelf::default());
         Rental {
-            desk: Arc::new(Desk { allocator: allocator.clone(), stream, options: self, shelf }),
+            desk: Arc::new(Desk {
+                allocator: allocator.clone(),
+                stream: stream.into(),
+                options: self,
+                shelf,
+            }),
         }
     }
 
@@ -108,7 +117,7 @@ pub struct Rental<A: Allocate = Pool> {
 
 impl<A: Allocate + Clone> Rental<A> {
     /// Makes a rental with the default options, for blocks used in the order of `stream`.
-    pub fn new(allocator: &A, stream: StreamHandle) -> Self {
+    pub fn new(allocator: &A, stream: impl Into<StreamHandle>) -> Self {
         RentalOptions::default().build(allocator, stream)
     }
 
@@ -206,7 +215,7 @@ impl<A: Allocate> Rented<A> {
 
     /// Records that work on `stream` uses the block too. When the block is rented again, the rental's stream waits for
     /// that work on the device.
-    pub fn used_on(&self, stream: StreamHandle) {
+    pub fn used_on(&self, stream: impl Into<StreamHandle>) {
         if let Some(owned) = &self.owned {
             owned.used_on(stream);
         }

@@ -61,7 +61,7 @@ impl<A: Allocate> SharedBlock<A> {
     }
 
     /// Records that work on `stream` uses the block too; see [`OwnedBlock::used_on`].
-    pub fn used_on(&self, stream: StreamHandle) {
+    pub fn used_on(&self, stream: impl Into<StreamHandle>) {
         self.block.used_on(stream);
     }
 

@@ -54,7 +54,7 @@ impl WarmUp {
 pub fn warm_up<A: Allocate>(
     allocator: &A,
     shapes: &[(Bytes, u64)],
-    stream: StreamHandle,
+    stream: impl Into<StreamHandle>,
 ) -> Result<WarmUp> {
     let mut shapes: Vec<(Bytes, u64)> =
         shapes.iter().copied().filter(|(size, _)| !size.is_zero()).collect();
@@ -66,6 +66,7 @@ pub fn warm_up<A: Allocate>(
         // At most the number of bytes, since no size is zero, so it cannot overflow if they do not.
         figures.asked_blocks = figures.asked_blocks.saturating_add(count);
     }
+    let stream = stream.into();
     let mut taken = Taken { allocator, stream, blocks: Vec::new() };
     for (size, count) in shapes {
         for _ in 0..count {

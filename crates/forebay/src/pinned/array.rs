@@ -226,14 +226,14 @@ impl<T: Pod> PinnedArray<T> {
 
     /// Records that work enqueued so far on `stream` reads the elements, such as a kernel or a copy of the program.
     /// Call it right after enqueuing that work.
-    pub fn read_on(&self, stream: StreamHandle) -> Result<()> {
-        self.use_on(Access::Reads, stream)
+    pub fn read_on(&self, stream: impl Into<StreamHandle>) -> Result<()> {
+        self.use_on(Access::Reads, stream.into())
     }
 
     /// Records that work enqueued so far on `stream` writes to the elements, or reads and writes. Call it right after
     /// enqueuing that work.
-    pub fn written_on(&mut self, stream: StreamHandle) -> Result<()> {
-        self.use_on(Access::Writes, stream)
+    pub fn written_on(&mut self, stream: impl Into<StreamHandle>) -> Result<()> {
+        self.use_on(Access::Writes, stream.into())
     }
 
     fn use_on(&self, access: Access, stream: StreamHandle) -> Result<()> {

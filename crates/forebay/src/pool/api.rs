@@ -75,8 +75,8 @@ impl Pool {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     #[inline(always)]
-    pub fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<Block> {
-        allocate::allocate::<true>(&self.shared, size, stream, Tag::NONE)
+    pub fn allocate(&self, size: Bytes, stream: impl Into<StreamHandle>) -> Result<Block> {
+        allocate::allocate::<true>(&self.shared, size, stream.into(), Tag::NONE)
     }
 
     /// Like [`allocate`](Self::allocate), but under `tag` unless the thread has already entered a tag. For libraries
@@ -92,8 +92,13 @@ impl Pool {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     #[inline(always)]
-    pub fn allocate_for(&self, size: Bytes, stream: StreamHandle, tag: Tag) -> Result<Block> {
-        allocate::allocate::<true>(&self.shared, size, stream, tag)
+    pub fn allocate_for(
+        &self,
+        size: Bytes,
+        stream: impl Into<StreamHandle>,
+        tag: Tag,
+    ) -> Result<Block> {
+        allocate::allocate::<true>(&self.shared, size, stream.into(), tag)
     }
 
     /// Allocates a block with a specific alignment or memory class.
@@ -159,8 +164,8 @@ impl Pool {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     #[inline(always)]
-    pub fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        free::free::<true>(&self.shared, address, stream, ClaimedAs::Any)
+    pub fn free(&self, address: Address, stream: impl Into<StreamHandle>) -> Result<()> {
+        free::free::<true>(&self.shared, address, stream.into(), ClaimedAs::Any)
     }
 
     /// Like [`free`](Self::free), but refuses a block of another size. `size` may be the requested or the rounded size.
@@ -175,8 +180,13 @@ impl Pool {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     #[inline(always)]
-    pub fn free_sized(&self, address: Address, size: Bytes, stream: StreamHandle) -> Result<()> {
-        free::free::<true>(&self.shared, address, stream, ClaimedAs::Sized(size))
+    pub fn free_sized(
+        &self,
+        address: Address,
+        size: Bytes,
+        stream: impl Into<StreamHandle>,
+    ) -> Result<()> {
+        free::free::<true>(&self.shared, address, stream.into(), ClaimedAs::Sized(size))
     }
 
     /// Like [`free`](Self::free), but refuses a block of another pool, or one whose address has been reallocated.
@@ -195,12 +205,12 @@ impl Pool {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     #[inline(always)]
-    pub fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
+    pub fn free_block(&self, block: Block, stream: impl Into<StreamHandle>) -> Result<()> {
         let Block { address, pool: owner, generation, .. } = block;
         if owner != self.shared.id {
             return Err(Error::WrongPool { address, pool: self.shared.id, owner });
         }
-        free::free::<true>(&self.shared, address, stream, ClaimedAs::Exact(generation))
+        free::free::<true>(&self.shared, address, stream.into(), ClaimedAs::Exact(generation))
     }
 }
 
@@ -222,8 +232,8 @@ impl Pool {
     /// pool.free_block(block, compute.handle())?;
     /// # Ok::<(), forebay::Error>(())
     /// ```
-    pub fn record_use(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        uses::record_use(&self.shared, address, stream.resolved())
+    pub fn record_use(&self, address: Address, stream: impl Into<StreamHandle>) -> Result<()> {
+        uses::record_use(&self.shared, address, stream.into().resolved())
     }
 
     /// Forgets a stream that is about to be destroyed; call this first. Memory freed on the stream serves all streams
@@ -233,8 +243,8 @@ impl Pool {
     ///
     /// A driver may reuse the handle of a destroyed stream. Handles that own blocks learn of it through this call; a
     /// plain block freed with the old handle afterwards counts as freed on whichever stream has that handle by then.
-    pub fn forget_stream(&self, stream: StreamHandle) -> Result<()> {
-        stream_end::forget_stream(&self.shared, stream.resolved())
+    pub fn forget_stream(&self, stream: impl Into<StreamHandle>) -> Result<()> {
+        stream_end::forget_stream(&self.shared, stream.into().resolved())
     }
 
     /// Takes back blocks that were freed while other streams used them, if those streams are done, and runs other
