@@ -32,6 +32,11 @@ impl Address {
         self.0 == 0
     }
 
+    /// The address `offset` further on, or the last one.
+    pub const fn saturating_add(self, offset: Bytes) -> Self {
+        Self(self.0.saturating_add(offset.get()))
+    }
+
     /// The address `offset` further on, or `None` past the end of the address space.
     pub const fn checked_add(self, offset: Bytes) -> Option<Self> {
         match self.0.checked_add(offset.get()) {

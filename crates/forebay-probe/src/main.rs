@@ -100,7 +100,7 @@ fn uncounted(pool: &Pool, pairs: u64) {
 #[inline(never)]
 fn array(pool: &Pool, pairs: u64) {
     for _ in 0..pairs {
-        drop(black_box(pool.array::<u8>(black_box(LENGTH), black_box(STREAM)).unwrap()));
+        drop(black_box(pool.on(black_box(STREAM)).uninit::<u8>(black_box(LENGTH)).unwrap()));
     }
 }
 

@@ -34,11 +34,11 @@ const MOST_EVENTS: usize = 1 << 24;
 /// use forebay_trace::Recorder;
 ///
 /// let pool = Pool::new(&HostDevice::open()?)?;
-/// let weights = pool.owned(Bytes::mib(2), StreamHandle::DEFAULT)?;
+/// let weights = pool.default_stream().owned(Bytes::mib(2))?;
 ///
 /// let recorder = Recorder::new("my program");
 /// let recording = recorder.attach(&pool)?;
-/// drop(pool.owned(Bytes::mib(3), StreamHandle::DEFAULT)?);
+/// drop(pool.default_stream().owned(Bytes::mib(3))?);
 /// drop(recording);
 /// let trace = recorder.finish();
 /// assert_eq!((trace.len(), trace.remarks().live_at_start), (3, 1));

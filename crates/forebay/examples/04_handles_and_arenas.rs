@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stream = StreamHandle::DEFAULT;
 
     // An array of numbers on the device, freed when it is dropped.
-    let mut array = pool.array::<f32>(1024, stream)?;
+    let mut array = pool.on(stream).uninit::<f32>(1024)?;
     array.copy_from_slice(&vec![2.5; 1024])?;
     let mut back = vec![0.0; 1024];
     array.copy_to_slice(&mut back)?;

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stream = StreamHandle::DEFAULT;
 
     let data: Vec<u32> = (0..250_000).collect();
-    let array = pool.array::<u32>(data.len(), stream)?;
+    let array = pool.on(stream).uninit::<u32>(data.len())?;
     let ticket = engine.upload(data, array).priority(Priority::High).submit()?;
     let (data, array) = ticket.order()?; // later work on the stream comes after it
     say(format_args!("uploaded: {}", engine.figures().uploads.bytes));
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     say(format_args!("the same came back: {}", back == data));
 
     // The first hundred columns of a picture of 500 x 500.
-    let mut columns = pool.array::<u32>(100 * 500, stream)?;
+    let mut columns = pool.on(stream).uninit::<u32>(100 * 500)?;
     let region = Region::rows(100, 500).host_pitch(500, 0);
     engine.scope(|transfers| {
         transfers.upload(&data, &mut columns).region(region).submit()?.wait()
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Small ones are staged together, and each has a result of its own.
     let mut small = Vec::new();
     for length in [1000, 10, 1000] {
-        small.push(pool.array::<u32>(length, stream)?);
+        small.push(pool.on(stream).uninit::<u32>(length)?);
     }
     let results = engine.scope(|transfers| {
         let items = small.iter_mut().map(|array| (&data[..1000], array)).collect();

@@ -62,7 +62,7 @@ fn open(name: DeviceName) -> Done<(AnyDevice, Option<AnyDevice>)> {
 fn pool(device: &AnyDevice) -> Done<String> {
     let pool = Pool::of(device)?;
     for value in 0..100_u16 {
-        let mut array = pool.array::<f32>(1024, STREAM)?;
+        let mut array = pool.on(STREAM).uninit::<f32>(1024)?;
         array.fill(f32::from(value))?;
         assert_eq!(array.to_vec()?, [f32::from(value); 1024]);
     }
@@ -93,7 +93,7 @@ fn arena(device: &AnyDevice) -> Done<String> {
 /// Copies that wait, and rows with gaps.
 fn copies(device: &AnyDevice) -> Done<String> {
     let data = numbers(256 * 256);
-    let mut array = Pool::of(device)?.array::<u32>(data.len(), STREAM)?;
+    let mut array = Pool::of(device)?.on(STREAM).uninit::<u32>(data.len())?;
     array.copy_from_slice(&data)?;
     assert_eq!(array.to_vec()?, data);
     // The first ten columns of a matrix with 256.
@@ -110,7 +110,7 @@ fn copies(device: &AnyDevice) -> Done<String> {
 fn pinned(device: &AnyDevice) -> Done<String> {
     let (pool, pinned) = (Pool::of(device)?, PinnedPool::new(device)?);
     let data = numbers(1 << 18);
-    let mut array = pool.array::<u32>(data.len(), STREAM)?;
+    let mut array = pool.on(STREAM).uninit::<u32>(data.len())?;
     let (mut batch, mut back) = (pinned.array(data.len())?, pinned.array(data.len())?);
     batch.host_mut()?.copy_from_slice(&data);
     batch.copy_to_device(&mut array)?; // does not wait
@@ -144,7 +144,7 @@ fn peers(device: &AnyDevice, other: Option<&AnyDevice>) -> Done<String> {
         return Ok(format!("peers: no second {kind} device that copies to it; see the next line"));
     };
     let from = filled(device)?;
-    let to = Pool::new(other)?.array::<u32>(from.len(), STREAM)?;
+    let to = Pool::new(other)?.on(STREAM).uninit::<u32>(from.len())?;
     let (here, there) = (device.descriptor().ordinal, other.descriptor().ordinal);
     let is_direct = peers.can_reach(there)?;
     if is_direct {
@@ -171,10 +171,10 @@ fn other_kind(device: &AnyDevice) -> Done<String> {
     };
     let (here, there) = (TransferEngine::new(device)?, TransferEngine::new(&other)?);
     let from = filled(device)?;
-    let mut to = Pool::of(&other)?.array::<u32>(from.len(), STREAM)?;
+    let mut to = Pool::of(&other)?.on(STREAM).uninit::<u32>(from.len())?;
     here.copy_between(&from, &there, &mut to)?;
     assert_eq!(to.to_vec()?, numbers(from.len()));
-    let mut back = Pool::of(device)?.zeros::<u32>(from.len(), STREAM)?;
+    let mut back = Pool::of(device)?.on(STREAM).zeros::<u32>(from.len())?;
     there.copy_between(&to, &here, &mut back)?;
     assert_eq!(back.to_vec()?, numbers(from.len()));
     // So do buffers.
@@ -189,7 +189,7 @@ fn other_kind(device: &AnyDevice) -> Done<String> {
 fn bandwidth(device: &AnyDevice) -> Done<String> {
     let (engine, pinned) = (TransferEngine::new(device)?, PinnedPool::new(device)?);
     let (data, mut back) = (numbers(8 << 20), vec![0; 8 << 20]);
-    let mut array = Pool::of(device)?.array::<u32>(data.len(), STREAM)?;
+    let mut array = Pool::of(device)?.on(STREAM).uninit::<u32>(data.len())?;
     let mut batch = pinned.array::<u32>(data.len())?;
     let up = best(size_of_val(&data[..]), || {
         engine.scope(|transfers| transfers.upload(&data, &mut array).submit()?.wait())?
@@ -221,7 +221,7 @@ fn numbers(length: usize) -> Vec<u32> {
 
 /// An array with numbers in it.
 fn filled(device: &AnyDevice) -> forebay::Result<DeviceArray<u32>> {
-    let mut array = Pool::of(device)?.array(1_000_000, STREAM)?;
+    let mut array = Pool::of(device)?.on(STREAM).uninit(1_000_000)?;
     array.copy_from_slice(&numbers(1_000_000))?;
     Ok(array)
 }

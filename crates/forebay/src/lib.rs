@@ -17,7 +17,7 @@
 //!     pool.free(block.address(), stream)?;
 //!
 //!     // An array owns its block and frees it when it is dropped.
-//!     let mut array = pool.array::<f32>(1024, stream)?;
+//!     let mut array = pool.on(stream).uninit::<f32>(1024)?;
 //!     array.copy_from_slice(&[2.5; 1024])?;
 //!     assert_eq!(pool.statistics().live, Bytes::kib(4));
 //!     Ok(())
@@ -70,6 +70,7 @@ mod error;
 mod host_vec;
 mod pool;
 mod pool_id;
+mod range;
 mod retry;
 mod stack;
 mod tag;

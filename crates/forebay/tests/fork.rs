@@ -86,9 +86,9 @@ impl Inherited {
         Self {
             block: pool.allocate(Bytes::mib(1), DEFAULT).unwrap().address(),
             scopes: vec![pool.scope(), pool.scope()],
-            owned: pool.owned(Bytes::mib(1), DEFAULT).unwrap(),
-            shared: pool.owned(Bytes::mib(1), DEFAULT).unwrap().into(),
-            array: pool.array(1000, DEFAULT).unwrap(),
+            owned: pool.on(DEFAULT).owned(Bytes::mib(1)).unwrap(),
+            shared: pool.on(DEFAULT).owned(Bytes::mib(1)).unwrap().into(),
+            array: pool.on(DEFAULT).uninit(1000).unwrap(),
             rented: rental.rent(Bytes::mib(1)).unwrap(),
             future: allocate_async(&pool, request()),
             stream: Stream::new(&device, Priority::Normal).unwrap(),
@@ -140,13 +140,13 @@ fn storm(kind: usize, inherited: &Inherited) {
         3 => {
             let device: Arc<dyn Device> = HostDevice::open().unwrap();
             let pool = Pool::of(&device).unwrap();
-            drop((pool.owned(Bytes::mib(1), DEFAULT).unwrap(), Pool::process_pools()));
+            drop((pool.on(DEFAULT).owned(Bytes::mib(1)).unwrap(), Pool::process_pools()));
             Pool::forget(&device);
             drop(Pool::new(&device).unwrap());
         }
         4 => {
             let stream = Stream::new(device, Priority::Normal).unwrap();
-            let mut array = pool.array::<u32>(5000, stream.handle()).unwrap();
+            let mut array = pool.on(stream.handle()).uninit::<u32>(5000).unwrap();
             array.copy_from_slice(&[7; 5000]).unwrap();
             array.hand_over_to(DEFAULT).unwrap();
             drop(allocate_async(pool, request()));
@@ -166,7 +166,7 @@ fn storm(kind: usize, inherited: &Inherited) {
         _ => {
             // A thread that ends gives back its thread slot.
             thread::scope(|scope| {
-                scope.spawn(|| drop(pool.owned(Bytes::new(100), DEFAULT).unwrap()));
+                scope.spawn(|| drop(pool.on(DEFAULT).owned(Bytes::new(100)).unwrap()));
             });
         }
     }
@@ -264,7 +264,7 @@ fn use_own() -> Result<(), Error> {
     let device: Arc<dyn Device> = HostDevice::open()?;
     let pool = Pool::of(&device)?;
     let stream = Stream::new(&device, Priority::Normal)?;
-    let mut array = pool.array::<u32>(5000, stream.handle())?;
+    let mut array = pool.on(stream.handle()).uninit::<u32>(5000)?;
     let (values, mut back) = ([7; 5000], [0; 5000]);
     array.copy_from_slice(&values)?;
     array.copy_to_slice(&mut back)?;
@@ -272,7 +272,7 @@ fn use_own() -> Result<(), Error> {
     array.hand_over_to(DEFAULT)?;
     drop((array, stream));
     let _tag = Tag::named("child").map(Tag::enter);
-    drop(pool.owned(Bytes::mib(5), DEFAULT)?);
+    drop(pool.on(DEFAULT).owned(Bytes::mib(5))?);
     let mut future = allocate_async(&pool, request());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     while Future::poll(std::pin::Pin::new(&mut future), &mut context).is_pending() {

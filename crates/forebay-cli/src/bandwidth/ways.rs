@@ -109,7 +109,7 @@ impl Bench {
         let pool = Pool::new(&device)?;
         let streams = [(); 2].map(|()| device.create_stream(Priority::Normal));
         let [up, down] = streams;
-        let mut arrays = [pool.array(largest, up?)?, pool.array(largest, down?)?];
+        let mut arrays = [pool.on(up?).uninit(largest)?, pool.on(down?).uninit(largest)?];
         for array in &mut arrays {
             array.fill(0)?;
         }

@@ -85,7 +85,7 @@ impl Run<'_> {
         let on = StreamHandle::DEFAULT;
         let pool = &self.bench.pool;
         let arrays: Result<Vec<_>, _> =
-            (0..MANY * stride).map(|_| pool.array::<u8>(SMALL, on)).collect();
+            (0..MANY * stride).map(|_| pool.on(on).uninit::<u8>(SMALL)).collect();
         let mut arrays: Vec<_> = arrays?.into_iter().step_by(stride).collect();
         let source = vec![7_u8; MANY * SMALL];
         for way in self.bench.ways(&[Way::Engine, Way::Contract, Way::Driver]) {
@@ -121,7 +121,7 @@ impl Run<'_> {
         let size = self.bench.largest;
         let file = Arc::new(fresh_file(&self.bench.ordinary[0], 4)?);
         let stream = self.bench.device.create_stream(Priority::Normal)?;
-        let mut array = Some(self.bench.pool.array::<u8>(size, stream)?);
+        let mut array = Some(self.bench.pool.on(stream).uninit::<u8>(size)?);
         let way = ("engine", "file, engine");
         let bytes = 4 * size as u64;
         let about = About { way, ..About::of("FILE", Direction::Up, Way::Engine, bytes) };
@@ -192,7 +192,7 @@ impl Run<'_> {
         let stream = self.bench.device.create_stream(Priority::Normal)?;
         self.row(about(("engine", "pool and engine")), |bench| {
             for _ in 0..LOOPS {
-                let mut array = bench.pool.array::<u8>(LOOP_SIZE, stream)?;
+                let mut array = bench.pool.on(stream).uninit::<u8>(LOOP_SIZE)?;
                 bench
                     .engine
                     .scope(|transfers| transfers.upload(&memory, &mut array).submit()?.wait())??;

@@ -74,7 +74,7 @@ fn wrapped(slice: CudaSlice<u32>) -> Slice<u32> {
 fn arrays_come_back() {
     let bench = Bench::new();
     let [one, other] = [(); 2].map(|()| bench.stream());
-    let array = bench.pool.array_from(&[5_u32; LENGTH], one.handle()).unwrap();
+    let array = bench.pool.on(one.handle()).from_slice(&[5_u32; LENGTH]).unwrap();
     let address = array.address();
     // To another stream than it was allocated for.
     let slice = Slice::from_array(array, &other).unwrap();
@@ -105,7 +105,7 @@ fn default_streams() {
     assert_eq!(legacy.handle(), StreamHandle::DEFAULT);
     let own = adopt(bench.context.per_thread_stream());
     assert_eq!(own.handle(), StreamHandle::PER_THREAD);
-    drop(bench.pool.array::<u32>(LENGTH, own.handle()).unwrap());
+    drop(bench.pool.on(own.handle()).uninit::<u32>(LENGTH).unwrap());
     drop(bench.filled(&legacy, 1));
     assert_eq!(bench.pool.statistics().live, Bytes::ZERO);
 }
@@ -134,7 +134,7 @@ fn refused() {
     let theirs = Pool::new(&CudaDevice::open(0).unwrap()).unwrap();
     let other = stream.slice::<u32, _>(&theirs, LENGTH).unwrap_err();
     assert!(matches!(other, Error::OtherDevice { .. }), "{other}");
-    let array = theirs.array_from(&[1_u32; 8], StreamHandle::DEFAULT).unwrap();
+    let array = theirs.default_stream().from_slice(&[1_u32; 8]).unwrap();
     let array = Slice::from_array(array, &stream).unwrap_err().into_value();
     assert_eq!(array.to_vec().unwrap(), [1; 8]);
 

@@ -208,7 +208,7 @@ fn a_recorder_attached_to_a_living_pool_knows_its_blocks() {
 #[test]
 fn a_recorder_records_once() {
     let pool = Pool::new(&device(Bytes::gib(1))).unwrap();
-    let _live = pool.owned(Bytes::mib(1), StreamHandle::DEFAULT).unwrap();
+    let _live = pool.default_stream().owned(Bytes::mib(1)).unwrap();
     let used = |recorder: &Recorder| recorder.attach(&pool).err() == Some(AttachError::Used);
     let recorder = Recorder::new("once");
     let recording = recorder.attach(&pool).unwrap();
@@ -248,7 +248,7 @@ fn recorders_come_and_go_while_threads_allocate() {
         for _ in 0..50 {
             let recorder = Recorder::new("comes and goes");
             let recording = recorder.attach(&pool).unwrap();
-            drop(pool.owned(Bytes::mib(1), StreamHandle::DEFAULT).unwrap());
+            drop(pool.default_stream().owned(Bytes::mib(1)).unwrap());
             drop(recording);
             assert!(recorder.finish().len() >= 2);
         }
@@ -371,7 +371,7 @@ fn transfers_are_on_the_clock_of_the_events() {
     let recorder = Recorder::new("transfers");
     let recording = recorder.attach(&pool).unwrap();
     for length in [1000, 2000, 3000] {
-        let array = pool.array::<u8>(length, StreamHandle::DEFAULT).unwrap();
+        let array = pool.default_stream().uninit::<u8>(length).unwrap();
         let ticket = engine.upload(vec![7_u8; length], array).submit().unwrap();
         let (_, array) = ticket.wait().unwrap();
         drop(engine.download(array, vec![0; length]).submit().unwrap().wait().unwrap());

@@ -146,7 +146,7 @@ impl World {
                 // gone; what it asks for may call it again.
                 let Ok(mut pressed) = pressed.try_lock() else { return };
                 let Some(pool) = pressed.take() else { return };
-                drop(pool.owned(Bytes::kib(64), forebay::StreamHandle::DEFAULT));
+                drop(pool.on(forebay::StreamHandle::DEFAULT).owned(Bytes::kib(64)));
                 drop(pool.collect(Duration::ZERO));
                 drop(pool);
             });
@@ -243,7 +243,7 @@ impl Worker {
         let magnitude = self.random.between(9, 23);
         let length = usize::try_from(self.random.below(1 << magnitude)).unwrap_or(0) + 1;
         // Its work is pending wherever it goes from here.
-        let array = match self.pool.zeros(length, self.stream.handle()) {
+        let array = match self.pool.on(self.stream.handle()).zeros(length) {
             Ok(array) => array,
             Err(Error::OutOfMemory(told)) => {
                 self.figures.refused += 1;

@@ -105,7 +105,7 @@ impl Episode {
                 let length = self.random.below(1 << magnitude);
                 let length = usize::try_from(length).unwrap_or(0) + 1;
                 figures.fills += 1;
-                self.live.push(self.pool.zeros(length, stream)?);
+                self.live.push(self.pool.on(stream).zeros(length)?);
             }
             (0..7, Some(index)) => {
                 figures.fills += 1;

@@ -9,9 +9,9 @@ use forebay_hal::{Call, StreamHandle, invalid};
 
 use super::access::Access;
 use super::guard::OnDevice;
-#[cfg(feature = "host")]
-use super::raw::out_of_range;
 use super::typed::Buffer;
+#[cfg(feature = "host")]
+use crate::range::out_of_range;
 use crate::{Allocate, DeviceArray, Result};
 
 /// Number of bytes the provided methods copy at once.
@@ -64,7 +64,7 @@ const CHUNK: usize = 1 << 20;
 ///
 /// let memory = Memory::host()?;
 /// let mut matrix = Matrix { columns: 10, elements: memory.buffer(100)? };
-/// let mut array = memory.pool().array::<f32>(100, StreamHandle::DEFAULT)?;
+/// let mut array = memory.pool().default_stream().uninit::<f32>(100)?;
 /// array.fill(2.0)?;
 /// matrix.copy_all_from(&mut array)?;
 /// assert_eq!((total(&mut matrix)?, total(&mut array)?, matrix.columns), (200.0, 200.0, 10));
@@ -189,11 +189,11 @@ impl<T: Pod, A: Allocate> DeviceBuffer for DeviceArray<T, A> {
     }
 
     fn read(&mut self, first: usize, to: &mut [T]) -> Result<()> {
-        DeviceArray::read(self, first, to)
+        self.slice(first..end(first, to.len()))?.copy_to_slice(to)
     }
 
     fn write(&mut self, first: usize, from: &[T]) -> Result<()> {
-        DeviceArray::write(self, first, from)
+        self.slice_mut(first..end(first, from.len()))?.copy_from_slice(from)
     }
 
     /// The array belongs to `stream` from then on.

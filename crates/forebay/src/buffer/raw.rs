@@ -27,6 +27,7 @@ use super::host_memory::{HostMemory, SMALLEST_ALIGNMENT};
 use super::host_use::{HostUse, TimedCopy};
 use super::migration::Migration;
 use super::store::{Parked, Store};
+use crate::range::out_of_range;
 use crate::{Error, Result};
 
 /// How a lost device may still access host memory.
@@ -56,13 +57,6 @@ pub(super) struct RawBuffer {
     arrivals: Vec<Update>,
     device: Option<DeviceSide>,
     pub(super) figures: Arc<Figures>,
-}
-
-/// The error for a range outside the buffer.
-pub(super) fn out_of_range(range: &Range<usize>, length: usize) -> Error {
-    let given = format!("elements {} to {}", range.start, range.end);
-    let allowed = format!("elements 0 to {length}, the first not after the last");
-    invalid(Call::Copy, "range", given, allowed).into()
 }
 
 fn to_usize(value: u64) -> usize {

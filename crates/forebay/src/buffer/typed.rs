@@ -1,7 +1,7 @@
 //! The buffer that programs use, and its slices.
 
 use core::marker::PhantomData;
-use core::ops::{Bound, Range, RangeBounds};
+use core::ops::{Range, RangeBounds};
 
 use bytemuck::Pod;
 use forebay_core::{BufferState, Bytes, Replica};
@@ -11,8 +11,9 @@ use super::access::Access;
 use super::bulk;
 use super::figures::BufferFigures;
 use super::guard::{HostMut, OnDevice, bytes_of, elements_of};
-use super::raw::{RawBuffer, offset, out_of_range};
+use super::raw::{RawBuffer, offset};
 use super::registry::Registration;
+use crate::range::resolve;
 use crate::{Result, host_vec};
 
 /// Elements with a replica on the host and one on a device. They are copied only when, and as far as, a use needs them.
@@ -33,24 +34,6 @@ pub struct BufferSlice<'a, T: Pod> {
     /// Elements of type `T`, counted from the beginning of the buffer.
     pub(super) elements: Range<usize>,
     element: PhantomData<T>,
-}
-
-/// Resolves range bounds against `length` elements.
-fn resolve(bounds: impl RangeBounds<usize>, length: usize) -> Result<Range<usize>> {
-    let start = match bounds.start_bound() {
-        Bound::Included(&start) => start,
-        Bound::Excluded(&start) => start.saturating_add(1),
-        Bound::Unbounded => 0,
-    };
-    let end = match bounds.end_bound() {
-        Bound::Included(&end) => end.saturating_add(1),
-        Bound::Excluded(&end) => end,
-        Bound::Unbounded => length,
-    };
-    if start > end || end > length {
-        return Err(out_of_range(&(start..end), length));
-    }
-    Ok(start..end)
 }
 
 /// The size of `length` elements. Fails if a process cannot address that many, or if elements have no bytes.

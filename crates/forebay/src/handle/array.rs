@@ -2,17 +2,14 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::ops::RangeBounds;
 
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::{self as hal, Call, Place, StreamHandle, invalid, valid_span};
+use forebay_hal::{Call, StreamHandle, invalid};
 
 use super::failure::does_not_fit;
-use super::{OwnedBlock, Pod, Refused};
-use crate::{Allocate, Error, Pool, Request, Result, bulk, host_vec};
-
-/// Bytes copied at once through a staging buffer. Large enough to hide the start-up cost of a copy; small enough to
-/// leak when a device fails midway.
-const STAGE: usize = 4 << 20;
+use super::{DeviceSlice, DeviceSliceMut, OwnedBlock, Pod, Refused};
+use crate::{Allocate, Pool, Request, Result};
 
 /// An array of plain elements on a device, freed when it is dropped.
 ///
@@ -134,110 +131,126 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         self.block.free()
     }
 
-    /// Copies `from` to the array, in the order of its stream, and waits for the copy. Fails if the lengths differ.
-    ///
-    /// Copies of a megabyte and more use the device's [transfer engine](crate::transfer), if the program made one.
-    /// Others are simple, not fast: they go through a staging buffer, because a device that fails midway may keep
-    /// reading, and must not read the caller's memory then.
-    pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
-        self.check_length("from", from.len())?;
-        self.write(0, from)
+    /// The elements in `range`, to read. Fails if there are not so many. Copies nothing.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<DeviceSlice<'_, T, A>> {
+        self.as_slice().slice(range)
     }
 
-    /// Copies the array to `to`, in the order of its stream, and waits for the copy. Fails if the lengths differ. As
-    /// fast as [`copy_from_slice`](Self::copy_from_slice). An error midway leaves a part of `to` written.
-    pub fn copy_to_slice(&self, to: &mut [T]) -> Result<()> {
-        self.check_length("to", to.len())?;
-        self.read(0, to)
-    }
-
-    /// Copies `from` to the elements from index `first` on, as [`copy_from_slice`](Self::copy_from_slice) does. Fails
-    /// if the range is out of bounds.
+    /// The elements in `range`, to write. Fails if there are not so many. Copies nothing.
     ///
     /// ```
-    /// use forebay::{HostDevice, Pool, StreamHandle};
+    /// use forebay::Pool;
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
-    /// let mut array = pool.zeros::<u32>(6, StreamHandle::DEFAULT)?;
-    /// array.write(2, &[7, 8])?;
+    /// let pool = Pool::open("host")?;
+    /// let mut array = pool.default_stream().zeros::<u32>(6)?;
+    /// array.slice_mut(2..4)?.copy_from_slice(&[7, 8])?;
     /// assert_eq!(array.to_vec()?, [0, 0, 7, 8, 0, 0]);
-    /// assert!(array.write(5, &[7, 8]).is_err());
+    /// assert!(array.slice_mut(5..7).is_err());
     /// # Ok::<(), forebay::Error>(())
     /// ```
-    pub fn write(&mut self, first: usize, from: &[T]) -> Result<()> {
-        let mut to = self.check_range(first, from.len())?;
-        // There may be up to `usize::MAX` elements without bytes.
-        if size_of_val(from) == 0 {
-            return Ok(());
-        }
-        let host = Place::Host(Address::of_pointer(from.as_ptr()));
-        if self.copy_in_bulk(Place::Device(to), host, size_of_val(from)) {
-            return Ok(());
-        }
-        let mut stage = Vec::with_capacity(Self::stage_length().min(from.len()));
-        for chunk in from.chunks(Self::stage_length()) {
-            stage.clear();
-            stage.extend_from_slice(chunk);
-            stage = self.pass(stage, |host| (Place::Device(to), host))?;
-            to = valid_span(Call::Copy, "to", to, Self::size_of(chunk.len())?)?.end();
-        }
-        Ok(())
+    pub fn slice_mut(
+        &mut self,
+        range: impl RangeBounds<usize>,
+    ) -> Result<DeviceSliceMut<'_, T, A>> {
+        self.as_slice_mut().into_slice(range)
     }
 
-    /// Copies the elements from index `first` on to `to`, as [`copy_to_slice`](Self::copy_to_slice) does. Fails if the
-    /// range is out of bounds.
-    pub fn read(&self, first: usize, to: &mut [T]) -> Result<()> {
-        let mut from = self.check_range(first, to.len())?;
-        if size_of_val(to) == 0 {
-            return Ok(());
-        }
-        let host = Place::Host(Address::of_pointer(to.as_mut_ptr()));
-        if self.copy_in_bulk(host, Place::Device(from), size_of_val(to)) {
-            return Ok(());
-        }
-        let mut stage = Vec::with_capacity(Self::stage_length().min(to.len()));
-        for chunk in to.chunks_mut(Self::stage_length()) {
-            stage.clear();
-            // Initialise the stage, so that it holds valid values whatever the device does: a phantom device writes
-            // nothing.
-            stage.extend_from_slice(chunk);
-            stage = self.pass(stage, |host| (host, Place::Device(from)))?;
-            chunk.copy_from_slice(&stage);
-            from = valid_span(Call::Copy, "from", from, Self::size_of(chunk.len())?)?.end();
-        }
-        Ok(())
+    /// All elements, to read.
+    pub fn as_slice(&self) -> DeviceSlice<'_, T, A> {
+        DeviceSlice::of(&self.block, self.length)
     }
 
-    /// Copies all elements to a vector, as [`copy_to_slice`](Self::copy_to_slice) does.
+    fn as_slice_mut(&mut self) -> DeviceSliceMut<'_, T, A> {
+        DeviceSliceMut::of(&mut self.block, self.length)
+    }
+
+    /// Replaces all elements, as [`DeviceSliceMut::copy_from_slice`].
+    pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
+        self.as_slice_mut().copy_from_slice(from)
+    }
+
+    /// Replaces all elements without waiting, as [`DeviceSliceMut::copy_from_vec`].
+    pub fn copy_from_vec(&mut self, from: Vec<T>) -> Result<()>
+    where
+        T: Send,
+    {
+        self.as_slice_mut().copy_from_vec(from)
+    }
+
+    /// Replaces all elements by those of another array or slice of the device, as [`DeviceSliceMut::copy_from`].
+    pub fn copy_from<'b, B: Allocate + 'b>(
+        &mut self,
+        from: impl Into<DeviceSlice<'b, T, B>>,
+    ) -> Result<()>
+    where
+        T: 'b,
+    {
+        self.as_slice_mut().copy_from(from)
+    }
+
+    /// Copies all elements to `to`, as [`DeviceSlice::copy_to_slice`].
+    pub fn copy_to_slice(&self, to: &mut [T]) -> Result<()> {
+        self.as_slice().copy_to_slice(to)
+    }
+
+    /// Copies all elements to a vector, as [`DeviceSlice::to_vec`].
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        let mut elements = host_vec::zeroed(self.length, Call::Copy)?;
-        self.copy_to_slice(&mut elements)?;
-        Ok(elements)
+        self.as_slice().to_vec()
     }
 
-    /// Sets all elements to one value, in the order of the array's stream. If the value repeats one, two or four bytes,
-    /// as zeros do, the device fills without a wait; else the values are copied.
+    /// Copies the array on the device, as [`DeviceSlice::to_array`].
+    pub fn try_clone(&self) -> Result<Self>
+    where
+        A: Clone,
+    {
+        self.as_slice().to_array()
+    }
+
+    /// Sets all elements to one value, as [`DeviceSliceMut::fill`].
     pub fn fill(&mut self, value: T) -> Result<()> {
-        let size = Self::size_of(self.length)?;
-        if size.is_zero() {
-            return Ok(());
-        }
-        let Some(pattern) = pattern_of(bytemuck::bytes_of(&value)) else {
-            let chunk = vec![value; Self::stage_length().min(self.length)];
-            let mut first = 0;
-            while first < self.length {
-                let count = chunk.len().min(self.length - first);
-                self.write(first, chunk.get(..count).unwrap_or_default())?;
-                first += count;
+        self.as_slice_mut().fill(value)
+    }
+
+    /// How many elements the array has room for without a new block.
+    pub fn capacity(&self) -> usize {
+        let room = (self.block.size().get()).checked_div(size_of::<T>() as u64).unwrap_or(u64::MAX);
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
+    /// Changes the number of elements. Keeps the first ones, and sets new ones to `value`. If there is no
+    /// [room](Self::capacity), moves them to a new block: the address changes, and the device copies. An error changes
+    /// nothing.
+    ///
+    /// ```
+    /// use forebay::Pool;
+    ///
+    /// let pool = Pool::open("host")?;
+    /// let mut array = pool.default_stream().from_slice(&[1.0, 2.0])?;
+    /// array.resize(4, 0.5)?;
+    /// assert_eq!(array.to_vec()?, [1.0, 2.0, 0.5, 0.5]);
+    /// array.resize(1, 0.0)?;
+    /// assert_eq!(array.to_vec()?, [1.0]);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn resize(&mut self, length: usize, value: T) -> Result<()>
+    where
+        A: Clone,
+    {
+        let before = self.length;
+        if length <= self.capacity() {
+            self.length = length;
+            if length > before
+                && let Err(error) = self.slice_mut(before..)?.fill(value)
+            {
+                self.length = before;
+                return Err(error);
             }
             return Ok(());
-        };
-        let (device, stream) = (self.block.allocator().device(), self.block.stream_to_use()?);
-        device.descriptor().check_process(Call::Fill)?;
-        let fill = hal::Fill::linear(self.address(), size, pattern)?;
-        // SAFETY: the elements are within the block, which is reused only after the work of this stream, wherever the
-        // handle goes.
-        unsafe { device.fill(&fill, stream) }?;
+        }
+        let mut grown = Self::new(self.block.allocator(), length, self.block.stream())?;
+        grown.slice_mut(..before)?.copy_from(&*self)?;
+        grown.slice_mut(before..)?.fill(value)?;
+        *self = grown;
         Ok(())
     }
 
@@ -255,89 +268,6 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
                 Err(invalid(Call::Copy, "range", given, allowed).into())
             }
         }
-    }
-
-    fn check_length(&self, argument: &'static str, given: usize) -> Result<()> {
-        if given == self.length {
-            return Ok(());
-        }
-        let allowed = format!("{} elements, as many as the array has", self.length);
-        Err(invalid(Call::Copy, argument, format!("{given} elements"), allowed).into())
-    }
-
-    /// Number of elements that fit in the stage, at least one.
-    fn stage_length() -> usize {
-        STAGE.checked_div(size_of::<T>()).unwrap_or(STAGE).max(1)
-    }
-
-    /// Copies large memory of the caller with a transfer engine of the device, if there is one, in the order of the
-    /// array's stream. Returns whether it did; if not, nothing is in flight.
-    fn copy_in_bulk(&self, to: Place, from: Place, size: usize) -> bool {
-        if size < bulk::LEAST {
-            return false;
-        }
-        let Some(engine) = bulk::engine_of(self.block.allocator().device()) else { return false };
-        let Ok(copy) = hal::Copy::linear(to, from, Bytes::new(size as u64)) else { return false };
-        let Ok(stream) = self.block.stream_in_order() else { return false };
-        // SAFETY: the host's side is borrowed by the caller until the copy is done, and the device's side is within the
-        // block, which this handle keeps. Both are plain bytes.
-        unsafe { engine.copy(&copy, stream) }.is_ok()
-    }
-
-    /// Copies between the stage and the device, in the direction that `ends` (to, from) gives, and waits. Returns the
-    /// stage, or leaks it if the device may still be using it.
-    fn pass(
-        &self,
-        mut stage: Vec<T>,
-        ends: impl FnOnce(Place) -> (Place, Place),
-    ) -> Result<Vec<T>> {
-        let size = Self::size_of(stage.len())?;
-        let (to, from) = ends(Place::Host(Address::of_pointer(stage.as_mut_ptr())));
-        let copy = hal::Copy::linear(to, from, size)?;
-        let (device, stream) = (self.block.allocator().device(), self.block.stream_to_use()?);
-        device.descriptor().check_process(Call::Copy)?;
-        // Holders of its address are responsible for not freeing the block.
-        // SAFETY: the host's side is the stage, given to nobody until the stream was synchronised and
-        // leaked where that failed; a copy that fails has let go of it. The device's side is within the
-        // block, which `new` or `from_block` has measured, and which this handle gives back after what it
-        // was used on, the same stream among that.
-        if let Err(error) = unsafe { device.copy(&copy, stream) } {
-            // Nothing of a copy that failed touches the host's memory any more, except on a device
-            // that is lost. On the device's side a part may still be under way in the order of the stream, which the
-            // handle carries wherever it goes.
-            if matches!(error, hal::Error::Lost { .. }) {
-                core::mem::forget(stage);
-            }
-            return Err(error.into());
-        }
-        let mut waited = device.synchronize_stream(stream);
-        if waited.as_ref().is_err_and(hal::Error::may_pass) {
-            waited = device.synchronize_stream(stream);
-        }
-        if let Err(error) = waited {
-            core::mem::forget(stage);
-            return Err(Error::Device(error));
-        }
-        Ok(stage)
-    }
-}
-
-/// The pattern of one, two or four bytes that `bytes` repeats, if any.
-fn pattern_of(bytes: &[u8]) -> Option<hal::Pattern> {
-    let repeats = |width: usize| {
-        bytes.len().is_multiple_of(width)
-            && bytes.iter().zip(bytes.iter().skip(width)).all(|(a, b)| a == b)
-    };
-    let [one, two, four] = [1, 2, 4].map(|width| bytes.get(..width).filter(|_| repeats(width)));
-    if let Some(&[byte]) = one {
-        return Some(hal::Pattern::U8(byte));
-    }
-    if let Some(&[a, b]) = two {
-        return Some(hal::Pattern::U16(u16::from_ne_bytes([a, b])));
-    }
-    match four {
-        Some(&[a, b, c, d]) => Some(hal::Pattern::U32(u32::from_ne_bytes([a, b, c, d]))),
-        _ => None,
     }
 }
 

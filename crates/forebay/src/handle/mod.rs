@@ -61,94 +61,28 @@ mod array;
 mod batch;
 mod failure;
 mod lost;
+mod on_stream;
 pub(crate) mod order;
 mod owned;
 mod refused;
 mod rental;
 mod shared;
+mod slice;
 mod task;
 #[cfg(test)]
 pub(crate) mod tests;
 mod warm;
-
-use forebay_core::Bytes;
-use forebay_hal::StreamHandle;
 
 pub use bytemuck::Pod;
 
 pub use self::array::DeviceArray;
 pub use self::batch::{Batch, allocate_batch};
 pub use self::lost::{LostFree, LostFrees, lost_frees};
+pub use self::on_stream::OnStream;
 pub use self::owned::OwnedBlock;
 pub use self::refused::Refused;
 pub use self::rental::{Rental, RentalFigures, RentalOptions, Rented};
 pub use self::shared::SharedBlock;
+pub use self::slice::{DeviceSlice, DeviceSliceMut};
 pub use self::task::{Allocation, allocate_async};
 pub use self::warm::{Transformer, WarmUp, warm_up};
-
-use crate::{Pool, Request, Result};
-
-/// # Handles
-///
-/// Blocks that free themselves. [`OwnedBlock::new`] and [`DeviceArray::new`] work with any allocator.
-impl Pool {
-    /// Allocates at least `size` bytes for `stream`. Dropping the handle frees them in the order of its stream.
-    ///
-    /// ```
-    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
-    ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
-    /// let block = pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?;
-    /// assert_eq!(pool.statistics().live, Bytes::mib(1));
-    /// drop(block);
-    /// assert_eq!(pool.statistics().live, Bytes::ZERO);
-    /// # Ok::<(), forebay::Error>(())
-    /// ```
-    pub fn owned(&self, size: Bytes, stream: impl Into<StreamHandle>) -> Result<OwnedBlock> {
-        OwnedBlock::new(self, Request::new(size, stream))
-    }
-
-    /// Allocates an array of `length` elements for `stream`. Dropping it frees it in the order of its stream. The
-    /// elements are uninitialised memory of the device, so copy to the array before you read it.
-    ///
-    /// ```
-    /// use forebay::{HostDevice, Pool, StreamHandle};
-    ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
-    /// let mut array = pool.array::<f32>(3, StreamHandle::DEFAULT)?;
-    /// array.copy_from_slice(&[1.0, 2.0, 3.0])?;
-    /// let mut back = [0.0; 3];
-    /// array.copy_to_slice(&mut back)?;
-    /// assert_eq!(back, [1.0, 2.0, 3.0]);
-    /// # Ok::<(), forebay::Error>(())
-    /// ```
-    pub fn array<T: Pod>(
-        &self,
-        length: usize,
-        stream: impl Into<StreamHandle>,
-    ) -> Result<DeviceArray<T>> {
-        DeviceArray::new(self, length, stream)
-    }
-
-    /// Allocates an [array](Self::array) of zero bytes. The device zeroes it, in the order of `stream`.
-    pub fn zeros<T: Pod>(
-        &self,
-        length: usize,
-        stream: impl Into<StreamHandle>,
-    ) -> Result<DeviceArray<T>> {
-        let mut array = self.array(length, stream)?;
-        array.fill(T::zeroed())?;
-        Ok(array)
-    }
-
-    /// Allocates an [array](Self::array) and copies the elements of `from` to it. Waits for the copy.
-    pub fn array_from<T: Pod>(
-        &self,
-        from: &[T],
-        stream: impl Into<StreamHandle>,
-    ) -> Result<DeviceArray<T>> {
-        let mut array = self.array(from.len(), stream)?;
-        array.copy_from_slice(from)?;
-        Ok(array)
-    }
-}

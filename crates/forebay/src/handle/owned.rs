@@ -47,8 +47,9 @@ pub struct OwnedBlock<A: Allocate = Pool> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Use {
     stream: NamedStream,
-    /// Whether the handle itself left work there that its stream does not yet wait for.
-    is_left: bool,
+    /// How often the handle itself left work there that its stream does not yet wait for. A count, since other threads
+    /// may leave more while one makes the stream wait.
+    left: u32,
 }
 
 /// The other streams that use a block.
@@ -60,8 +61,8 @@ struct Uses {
     full_at: u32,
     /// Whether any were passed on.
     passed_on: bool,
-    /// Whether the handle left work on one of these.
-    left_passed_on: bool,
+    /// How often the handle left work on one of these.
+    left_passed_on: u32,
 }
 
 impl Uses {
@@ -190,10 +191,15 @@ impl<A: Allocate> OwnedBlock<A> {
     ///
     /// Does nothing in a forked child, for the parent's block.
     pub fn used_on(&self, stream: impl Into<StreamHandle>) {
-        self.note_use(stream.into(), false);
+        self.note_use(stream.into(), 0);
     }
 
-    fn note_use(&self, stream: StreamHandle, is_left: bool) {
+    /// As [`used_on`](Self::used_on), for work that a call of the handle has enqueued: later calls come after it.
+    pub(super) fn leave_work_on(&self, stream: StreamHandle) {
+        self.note_use(stream, 1);
+    }
+
+    fn note_use(&self, stream: StreamHandle, left: u32) {
         if self.is_inherited() {
             return;
         }
@@ -206,10 +212,10 @@ impl<A: Allocate> OwnedBlock<A> {
         // A list of plain values is always consistent, even after a panic of another thread.
         let mut uses = lock(&self.uses);
         if let Some(known) = uses.list.iter_mut().find(|used| is_it(used.stream)) {
-            known.is_left |= is_left;
+            known.left = known.left.saturating_add(left);
             return;
         }
-        self.add_use(&mut uses, Use { stream, is_left });
+        self.add_use(&mut uses, Use { stream, left });
         drop(uses);
         self.allocator.watch_stream(stream.handle());
     }
@@ -233,11 +239,11 @@ impl<A: Allocate> OwnedBlock<A> {
     fn pass_on_ended(&self, uses: &mut Uses) {
         let (device, address) = (self.allocator.device(), self.block.address());
         let (mut passed_on, mut left_passed_on) = (uses.passed_on, uses.left_passed_on);
-        uses.list.retain(|&Use { stream, is_left }| {
+        uses.list.retain(|&Use { stream, left }| {
             let is_passed_on = stream.has_ended(device)
                 && matches!(self.allocator.record_use(address, stream), Ok(RecordedUse::Recorded));
             passed_on |= is_passed_on;
-            left_passed_on |= is_passed_on && is_left;
+            left_passed_on = left_passed_on.saturating_add(if is_passed_on { left } else { 0 });
             !is_passed_on
         });
         (uses.passed_on, uses.left_passed_on) = (passed_on, left_passed_on);
@@ -253,7 +259,7 @@ impl<A: Allocate> OwnedBlock<A> {
         let device = self.allocator.device();
         if stream.has_ended(device) {
             device.synchronize_device()?;
-            self.note_use(stream.handle(), true);
+            self.leave_work_on(stream.handle());
         }
         Ok(stream.handle())
     }
@@ -263,11 +269,10 @@ impl<A: Allocate> OwnedBlock<A> {
     pub(crate) fn stream_in_order(&self) -> Result<NamedStream> {
         let (left, left_passed_on) = {
             let uses = lock(&self.uses);
-            let left: Vec<NamedStream> =
-                uses.list.iter().filter(|used| used.is_left).map(|used| used.stream).collect();
+            let left: Vec<Use> = uses.list.iter().filter(|used| used.left > 0).copied().collect();
             (left, uses.left_passed_on)
         };
-        if left.is_empty() && !left_passed_on {
+        if left.is_empty() && left_passed_on == 0 {
             return Ok(self.stream);
         }
         if self.allocator.is_capturing() {
@@ -275,16 +280,18 @@ impl<A: Allocate> OwnedBlock<A> {
             return Err(hal::Error::Unsupported { call: Call::RecordEvent, missing }.into());
         }
         let device = self.allocator.device();
-        if left_passed_on || self.stream.has_ended(device) {
+        if left_passed_on > 0 || self.stream.has_ended(device) {
             device.synchronize_device()?;
         } else {
-            order::after(device, self.stream.handle(), left.iter().copied())?;
+            order::after(device, self.stream.handle(), left.iter().map(|used| used.stream))?;
         }
-        // Moving the handle needs exclusive access, so no further work is left until then.
+        // Another thread may have left more meanwhile, which the stream does not wait for.
         let mut uses = lock(&self.uses);
-        uses.left_passed_on = false;
-        for used in &mut uses.list {
-            used.is_left &= !left.contains(&used.stream);
+        if uses.left_passed_on == left_passed_on {
+            uses.left_passed_on = 0;
+        }
+        for used in uses.list.iter_mut().filter(|used| left.contains(used)) {
+            used.left = 0;
         }
         Ok(self.stream)
     }
@@ -353,7 +360,7 @@ impl<A: Allocate> OwnedBlock<A> {
         // Back on a previously recorded stream, whose work is now the handle's own again.
         let is_it = |used: NamedStream| used.handle() == stream.handle() && !used.has_ended(device);
         uses.list.retain(|used| !is_it(used.stream));
-        self.add_use(&mut uses, Use { stream: before, is_left: true });
+        self.add_use(&mut uses, Use { stream: before, left: 1 });
         drop(uses);
         self.stream = stream;
         self.allocator.watch_stream(stream.handle());

@@ -20,7 +20,7 @@ use crate::{Allocate, Block, Error, Pool};
 /// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;
 /// let side = Stream::new(&device, Priority::Normal)?;
-/// let weights = SharedBlock::from(pool.owned(Bytes::mib(4), StreamHandle::DEFAULT)?);
+/// let weights = SharedBlock::from(pool.default_stream().owned(Bytes::mib(4))?);
 /// let reader = weights.clone();
 /// reader.used_on(side.handle());
 /// drop(weights);

@@ -38,7 +38,7 @@
 //!
 //! let device = HostDevice::open()?; // CudaDevice::open(0)? for the first GPU
 //! let (pool, pinned) = (Pool::new(&device)?, PinnedPool::new(&device)?);
-//! let mut array = pool.array::<f32>(1000, StreamHandle::DEFAULT)?;
+//! let mut array = pool.default_stream().uninit::<f32>(1000)?;
 //!
 //! let mut batch = pinned.array::<f32>(1000)?;
 //! batch.host_mut()?.fill(1.5);

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use forebay_core::pressure::Level;
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::{Device, StreamHandle, ToDevice};
+use forebay_hal::{Device, Priority, Stream, StreamHandle, ToDevice};
 
+use crate::devices;
 use crate::pool::Pool;
 use crate::pool::calls::block_pages::PagePart;
 use crate::pool::calls::checked::quarantine;
@@ -40,6 +41,29 @@ impl Pool {
     /// ```
     pub fn new(device: &impl ToDevice) -> Result<Self> {
         PoolOptions::from_environment()?.build(device)
+    }
+
+    /// Opens a device by [name](crate::devices::open) and creates a pool on it.
+    ///
+    /// ```
+    /// use forebay::Pool;
+    ///
+    /// let pool = Pool::open("host")?; // "cuda:0", "hip:0", "opencl:0", "metal:0", "sim"
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn open(device: &str) -> Result<Self> {
+        Self::new(&devices::open(device)?)
+    }
+
+    /// Creates a pool on the [best device](crate::devices::best): the one that `FOREBAY_DEVICE` names, else the first
+    /// GPU, else the host.
+    pub fn best() -> Result<Self> {
+        Self::new(&devices::open_best()?.1)
+    }
+
+    /// Creates a stream on the pool's device.
+    pub fn stream(&self) -> Result<Stream> {
+        Ok(Stream::new(self.device(), Priority::Normal)?)
     }
 
     /// The pool's device.
@@ -366,7 +390,7 @@ impl Pool {
     /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
     ///
     /// let pool = Pool::new(&HostDevice::open()?)?;
-    /// drop(pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?);
+    /// drop(pool.default_stream().owned(Bytes::mib(1))?);
     /// assert_eq!(pool.group_figures().large_out.peak, Bytes::mib(1));
     /// # Ok::<(), forebay::Error>(())
     /// ```
@@ -405,7 +429,7 @@ impl Pool {
     ///
     /// let pool = Pool::new(&HostDevice::open()?)?;
     /// let scope = pool.scope();
-    /// drop(pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?);
+    /// drop(pool.default_stream().owned(Bytes::mib(1))?);
     /// let figures = scope.end();
     /// assert_eq!((figures.allocations, figures.frees), (1, 1));
     /// # Ok::<(), forebay::Error>(())
@@ -424,7 +448,7 @@ impl Pool {
     ///
     /// let options = PoolOptions::new().set(|settings| settings.history(100_u64));
     /// let pool = options.build(&HostDevice::open()?)?;
-    /// drop(pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?);
+    /// drop(pool.default_stream().owned(Bytes::mib(1))?);
     /// assert_eq!(pool.history().len(), 2, "an allocation and a free");
     /// # Ok::<(), forebay::Error>(())
     /// ```
@@ -454,10 +478,10 @@ impl Pool {
     /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
     ///
     /// let pool = Pool::new(&HostDevice::open()?)?;
-    /// let weights = pool.owned(Bytes::mib(8), StreamHandle::DEFAULT)?;
+    /// let weights = pool.default_stream().owned(Bytes::mib(8))?;
     /// let (events, seen) = mpsc::channel();
     /// let observation = pool.observe(move |event| drop(events.send(*event)))?;
-    /// drop(pool.owned(Bytes::mib(1), StreamHandle::DEFAULT)?);
+    /// drop(pool.default_stream().owned(Bytes::mib(1))?);
     /// drop(observation);
     /// drop(weights);
     /// let sizes: Vec<Bytes> = seen.iter().map(|event| event.requested).collect();

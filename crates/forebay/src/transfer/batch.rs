@@ -57,7 +57,7 @@ impl<'scope> Scope<'scope, '_> {
     /// let data = [1_u8; 100];
     /// let mut arrays = Vec::new();
     /// for length in [100, 50, 100] {
-    ///     arrays.push(pool.array::<u8>(length, StreamHandle::DEFAULT)?);
+    ///     arrays.push(pool.default_stream().uninit::<u8>(length)?);
     /// }
     /// let results = engine.scope(|transfers| {
     ///     let items = arrays.iter_mut().map(|array| (&data[..], array)).collect();

@@ -32,9 +32,9 @@ impl TransferEngine {
     /// use forebay::{HostDevice, Pool, StreamHandle, TransferEngine};
     ///
     /// let (near, far) = (HostDevice::open()?, HostDevice::open()?); // any two, as devices::open("opencl:0")?
-    /// let mut from = Pool::new(&near)?.array::<u32>(100_000, StreamHandle::DEFAULT)?;
+    /// let mut from = Pool::new(&near)?.default_stream().uninit::<u32>(100_000)?;
     /// from.fill(7)?;
-    /// let mut to = Pool::new(&far)?.array::<u32>(100_000, StreamHandle::DEFAULT)?;
+    /// let mut to = Pool::new(&far)?.default_stream().uninit::<u32>(100_000)?;
     /// TransferEngine::new(&near)?.copy_between(&from, &TransferEngine::new(&far)?, &mut to)?;
     /// assert_eq!(to.to_vec()?, vec![7; 100_000]);
     /// # Ok::<(), forebay::Error>(())
@@ -132,7 +132,7 @@ mod tests {
         let [out, back] = [&near, &far].map(|device| TransferEngine::new(device).unwrap());
         for length in [0, 1] {
             let [from, mut to] = [&near, &far].map(|device| {
-                Pool::new(device).unwrap().array::<u8>(length, StreamHandle::DEFAULT).unwrap()
+                Pool::new(device).unwrap().default_stream().uninit::<u8>(length).unwrap()
             });
             out.copy_between(&from, &out, &mut to).unwrap_err();
             back.copy_between(&from, &back, &mut to).unwrap_err();

@@ -28,7 +28,7 @@ pub struct Choices {
 /// # let device = HostDevice::open()?;
 /// # let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
 /// let picture: Vec<u8> = (0..16).collect(); // four rows of four
-/// let mut array = pool.zeros::<u8>(6, StreamHandle::DEFAULT)?;
+/// let mut array = pool.default_stream().zeros::<u8>(6)?;
 /// // The left three columns of two rows, packed on the device.
 /// let region = Region::rows(3, 2).host_pitch(4, 0);
 /// engine.scope(|transfers| transfers.upload(&picture, &mut array).region(region).submit().map(drop))??;

@@ -158,7 +158,7 @@ impl Bench {
         let most = SAMPLE.saturating_add(LARGE_SAMPLE).saturating_add(Bytes::mib(4));
         let slots = PinnedOptions::new().max_bytes(most).build(device)?;
         let stream = Stream::new(device, Priority::Normal)?;
-        let array = Pool::new(device)?.array(size(large), stream.handle())?;
+        let array = Pool::new(device)?.on(stream.handle()).uninit(size(large))?;
         let mut pinned = slots.array(size(SAMPLE))?;
         // Not zero: zeros would be skipped.
         pinned.host_mut()?.fill(1);

@@ -41,7 +41,7 @@ impl<'scope> Scope<'scope, '_> {
     /// # let device = HostDevice::open()?;
     /// # let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
     /// let data = vec![7_u8; 100_000];
-    /// let mut array = pool.array::<u8>(data.len(), StreamHandle::DEFAULT)?;
+    /// let mut array = pool.default_stream().uninit::<u8>(data.len())?;
     /// engine.scope(|transfers| transfers.upload(&data, &mut array).submit().map(drop))??;
     /// engine.scope(|transfers| transfers.compare(&array, &data).submit()?.wait())??;
     ///

@@ -94,7 +94,7 @@ impl TransferEngine {
     /// let weights: Vec<f32> = (0..60_000_u16).map(|number| f32::from(number / 64)).collect();
     /// let compressed = Compressed::new(&weights)?;
     ///
-    /// let array = pool.array::<f32>(weights.len(), StreamHandle::DEFAULT)?;
+    /// let array = pool.default_stream().uninit::<f32>(weights.len())?;
     /// let (_compressed, array) = engine.upload_compressed(compressed, array).submit()?.wait()?;
     /// assert_eq!(array.to_vec()?, weights);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

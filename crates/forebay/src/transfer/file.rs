@@ -38,7 +38,7 @@ impl TransferEngine {
     /// # let path = std::env::temp_dir().join(format!("forebay-{}.weights", std::process::id()));
     /// std::fs::write(&path, [7; 4096])?;
     /// let file = std::sync::Arc::new(std::fs::File::open(&path)?);
-    /// let array = pool.array::<u8>(1024, StreamHandle::DEFAULT)?;
+    /// let array = pool.default_stream().uninit::<u8>(1024)?;
     /// let array = engine.upload_file(&file, 2048, array).submit()?.wait()?;
     /// assert_eq!(array.to_vec()?, [7; 1024]);
     /// # std::fs::remove_file(&path)?;

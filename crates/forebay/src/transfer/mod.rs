@@ -16,7 +16,7 @@
 //!
 //! let device = HostDevice::open()?; // CudaDevice::open(0)? for the first GPU
 //! let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
-//! let array = pool.array::<f32>(1_000_000, StreamHandle::DEFAULT)?;
+//! let array = pool.default_stream().uninit::<f32>(1_000_000)?;
 //!
 //! let ticket = engine.upload(vec![1.5; 1_000_000], array).submit()?; // owned: both come back
 //! // ... other work

@@ -64,8 +64,8 @@ impl TransferEngine {
     /// # let device = HostDevice::open()?;
     /// # let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
     /// let (a, b) = (vec![1_u32; 1000], vec![2_u32; 1000]);
-    /// let mut first = pool.array::<u32>(1000, StreamHandle::DEFAULT)?;
-    /// let mut second = pool.array::<u32>(1000, StreamHandle::DEFAULT)?;
+    /// let mut first = pool.default_stream().uninit::<u32>(1000)?;
+    /// let mut second = pool.default_stream().uninit::<u32>(1000)?;
     /// engine.scope(|transfers| {
     ///     let _ = transfers.upload(&a, &mut first).submit()?;
     ///     let _ = transfers.upload(&b, &mut second).submit()?;

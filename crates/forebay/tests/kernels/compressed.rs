@@ -5,7 +5,7 @@ use std::ffi::CString;
 
 use forebay::cuda::CudaDriver;
 use forebay::transfer::{Compressed, Decoder, TransferEngine};
-use forebay::{Bytes, CudaDevice, DeviceArray, Error, Pool, StreamHandle};
+use forebay::{Bytes, CudaDevice, DeviceArray, Error, Pool};
 
 use crate::{Step, ensure};
 
@@ -61,7 +61,7 @@ impl Bench {
 
     fn upload(&self, from: Compressed) -> Result<DeviceArray<u8>, Error> {
         let length = from.size().to_usize().unwrap_or(usize::MAX);
-        let array = self.pool.array::<u8>(length, StreamHandle::DEFAULT)?;
+        let array = self.pool.default_stream().uninit::<u8>(length)?;
         let upload = self.engine.upload_compressed(from, array).decoded_by(Decoder::Device);
         let waited = upload.submit().and_then(|ticket| ticket.wait());
         waited.map(|(_, array)| array).map_err(|refused| refused.into_parts().1)
@@ -165,7 +165,7 @@ pub(crate) fn figures(driver: &'static CudaDriver) -> Step {
     for ((kind, data), block) in kinds.iter().flat_map(|kind| sizes.map(|block| (kind, block))) {
         let from = Compressed::with_block::<u8>(data, block)?;
         let size = from.as_bytes().len();
-        let array = bench.pool.array::<u8>(data.len(), StreamHandle::DEFAULT)?;
+        let array = bench.pool.default_stream().uninit::<u8>(data.len())?;
         let ((_, array), times) = bench
             .engine
             .calibrate_decoder(from, array)

@@ -88,7 +88,7 @@ pub(crate) fn pinned(stage: &Stage) -> Step {
     let (pool, pinned) = (Pool::new(&stage.device)?, PinnedPool::new(&stage.device)?);
     for round in 0..200_u8 {
         let length = 1000 + 7919 * usize::from(round);
-        let mut device = pool.array::<u8>(length, DEFAULT)?;
+        let mut device = pool.on(DEFAULT).uninit::<u8>(length)?;
         let mut batch = pinned.array::<u8>(length)?;
         batch.host_mut()?.fill(round);
         batch.copy_to_device(&mut device)?;

@@ -61,7 +61,7 @@ pub(crate) fn let_go(stage: &Stage) -> Step {
         .max_bytes(limit)
         .on_shortage(move |_| spare().pop().is_some())
         .build(&stage.device)?;
-    let kept = pool.array::<u8>(24 << 20, DEFAULT)?;
+    let kept = pool.on(DEFAULT).uninit::<u8>(24 << 20)?;
     spare().push(kept);
     let block = pool.allocate(Bytes::mib(24), DEFAULT)?;
     ensure!(spare().is_empty(), "nobody was asked");

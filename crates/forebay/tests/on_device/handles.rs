@@ -10,7 +10,7 @@ pub(crate) fn arrays(stage: &Stage) -> Step {
     let (one, other) = (stage.stream()?, stage.stream()?);
     let pool = PoolOptions::new().build(&stage.device)?;
     let numbers: Vec<f64> = (0..100_000).map(f64::from).collect();
-    let mut array = pool.array::<f64>(numbers.len(), one.handle())?;
+    let mut array = pool.on(one.handle()).uninit::<f64>(numbers.len())?;
     array.copy_from_slice(&numbers)?;
     array.hand_over_to(other.handle())?;
     let mut back = vec![0.0; numbers.len()];

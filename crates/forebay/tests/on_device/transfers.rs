@@ -27,7 +27,7 @@ impl Site {
     }
 
     fn array(&self, length: usize) -> Step<DeviceArray<u8, Pool>> {
-        Ok(self.pool.array(length, self.stream.handle())?)
+        Ok(self.pool.on(self.stream.handle()).uninit(length)?)
     }
 
     /// An array that holds these bytes.

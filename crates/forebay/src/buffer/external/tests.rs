@@ -279,7 +279,7 @@ fn host_allocations_back_buffers_and_pools_have_the_pages_they_asked_for() {
     for wish in [HugePages::Never, HugePages::Transparent] {
         let device = HostOptions::new().huge_pages(wish).open().unwrap();
         let pool = crate::Pool::new(&device).unwrap();
-        let mut array = pool.array::<u8>(64 << 20, DEFAULT).unwrap();
+        let mut array = pool.on(DEFAULT).uninit::<u8>(64 << 20).unwrap();
         array.fill(1).unwrap();
         device.synchronize_device().unwrap();
         let block = forebay_core::Span::new(array.address(), forebay_core::Bytes::mib(64)).unwrap();

@@ -47,7 +47,7 @@ fn every_buffer_of_the_library_keeps_the_promises_of_the_trait() {
     let managed = Memory::managed(memory.device()).unwrap();
     check(&mut managed.buffer(MANY).unwrap(), &*device, "managed");
     sound("managed");
-    check(&mut memory.pool().array(MANY, DEFAULT).unwrap(), &*device, "array");
+    check(&mut memory.pool().on(DEFAULT).uninit(MANY).unwrap(), &*device, "array");
     sound("array");
     #[cfg(target_os = "linux")]
     {
@@ -68,7 +68,7 @@ fn pinned_arrays_keep_them_where_the_device_reaches_them() {
 fn elements_go_from_any_buffer_to_any_other_of_the_same_length() {
     let (_machine, _, memory) = open(SimMachine::builder());
     let mut from = memory.buffer_from(&(0_u32..).take(MANY).collect::<Vec<_>>()).unwrap();
-    let mut to = memory.pool().array::<u32>(MANY, DEFAULT).unwrap();
+    let mut to = memory.pool().on(DEFAULT).uninit::<u32>(MANY).unwrap();
     to.copy_all_from(&mut from).unwrap();
     assert_eq!(to.to_vec().unwrap(), from.to_vec().unwrap());
     let refused = memory.buffer::<u32>(3).unwrap().copy_all_from(&mut from).unwrap_err();

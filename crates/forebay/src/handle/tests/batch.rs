@@ -1,6 +1,7 @@
 use forebay_core::Alignment;
 
 use super::*;
+use crate::Request;
 
 fn sizes() -> Vec<Bytes> {
     [3000, 0, 5 << 20, 1, 300_000, 5 << 20, 512].map(Bytes::new).to_vec()
@@ -36,7 +37,7 @@ fn the_largest_are_asked_for_first() {
 fn a_batch_that_does_not_fit_leaves_nothing() {
     let turn = counting_lost();
     let bench = Bench::limited(Bytes::mib(64));
-    let kept = bench.pool.owned(Bytes::mib(10), DEFAULT).unwrap();
+    let kept = bench.pool.on(DEFAULT).owned(Bytes::mib(10)).unwrap();
     let (before, lost) = (bench.pool.statistics(), lost_frees().count);
     let too_much = [Bytes::mib(20), Bytes::new(100), Bytes::mib(20), Bytes::mib(20)];
     let error = allocate_batch(&bench.pool, &too_much, DEFAULT).unwrap_err();

@@ -1,5 +1,6 @@
 //! Streams that end before the handles that name them.
 
+use crate::Request;
 use forebay_hal::{Priority, Stream};
 use forebay_sim::HandleReuse;
 
@@ -18,8 +19,8 @@ fn a_stream_that_ends_first_costs_no_block() {
         let bench = Bench::new();
         let (going, staying) = (stream(&bench), stream(&bench));
         let block = match is_own {
-            true => bench.pool.owned(Bytes::kib(64), going.handle()).unwrap(),
-            false => bench.pool.owned(Bytes::kib(64), staying.handle()).unwrap(),
+            true => bench.pool.on(going.handle()).owned(Bytes::kib(64)).unwrap(),
+            false => bench.pool.on(staying.handle()).owned(Bytes::kib(64)).unwrap(),
         };
         block.used_on(going.handle());
         bench.write("late", block.block(), going.handle());
@@ -27,12 +28,12 @@ fn a_stream_that_ends_first_costs_no_block() {
         drop(going);
         drop(block);
         assert_eq!((bench.live(), lost_frees().count), (Bytes::ZERO, lost));
-        let next = bench.pool.owned(Bytes::kib(64), staying.handle()).unwrap();
+        let next = bench.pool.on(staying.handle()).owned(Bytes::kib(64)).unwrap();
         bench.write("next", next.block(), staying.handle());
         bench.assert_no_race();
         let waits = bench.machine.calls().of(Call::SynchronizeDevice);
         bench.pool.process_deferred().unwrap();
-        let more = (0..40).map(|_| bench.pool.owned(Bytes::kib(64), staying.handle()).unwrap());
+        let more = (0..40).map(|_| bench.pool.on(staying.handle()).owned(Bytes::kib(64)).unwrap());
         let all: Vec<OwnedBlock> = more.chain([next]).collect();
         assert!(all.iter().any(|block| block.address() == address), "own: {is_own}");
         assert_eq!(bench.machine.calls().of(Call::SynchronizeDevice), waits);
@@ -45,14 +46,14 @@ fn a_stream_that_ends_first_costs_no_block() {
 fn a_stream_with_the_handle_of_another_gets_no_memory_early() {
     type Use = fn(&Bench, StreamHandle, StreamHandle) -> OwnedBlock;
     let uses: [(&str, Use); 3] = [
-        ("own", |bench, going, _| bench.pool.owned(Bytes::mib(1), going).unwrap()),
+        ("own", |bench, going, _| bench.pool.on(going).owned(Bytes::mib(1)).unwrap()),
         ("used_on", |bench, going, staying| {
-            let block = bench.pool.owned(Bytes::mib(1), staying).unwrap();
+            let block = bench.pool.on(staying).owned(Bytes::mib(1)).unwrap();
             block.used_on(going);
             block
         }),
         ("record_use", |bench, going, staying| {
-            let block = bench.pool.owned(Bytes::mib(1), staying).unwrap();
+            let block = bench.pool.on(staying).owned(Bytes::mib(1)).unwrap();
             bench.pool.record_use(block.address(), going).unwrap();
             block
         }),
@@ -74,7 +75,7 @@ fn a_stream_with_the_handle_of_another_gets_no_memory_early() {
             assert_eq!(new.handle(), handle);
             drop(block);
             for stream in [new.handle(), staying.handle()] {
-                let next = bench.pool.owned(Bytes::mib(1), stream).unwrap();
+                let next = bench.pool.on(stream).owned(Bytes::mib(1)).unwrap();
                 bench.write("next", next.block(), stream);
             }
             assert_eq!(bench.races(), 0, "{name}, seed {seed}");
@@ -86,7 +87,7 @@ fn a_stream_with_the_handle_of_another_gets_no_memory_early() {
 #[test]
 fn streams_that_ended_do_not_pile_up_in_a_handle() {
     let bench = Bench::new();
-    let block = bench.pool.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let block = bench.pool.on(DEFAULT).owned(Bytes::mib(1)).unwrap();
     for _ in 0..2000 {
         let going = stream(&bench);
         block.used_on(going.handle());
@@ -105,11 +106,11 @@ fn a_stream_that_is_forgotten_and_used_on_keeps_its_order() {
     for seed in 0..20 {
         let bench = Bench::with(SimMachine::builder().seed(seed), PoolOptions::new());
         let (forgotten, other) = (bench.stream(), bench.stream());
-        let mut array = bench.pool.zeros::<u8>(1 << 20, forgotten).unwrap();
+        let mut array = bench.pool.on(forgotten).zeros::<u8>(1 << 20).unwrap();
         bench.pool.forget_stream(forgotten).unwrap();
         array.fill(3).unwrap();
         drop(array);
-        let next = bench.pool.zeros::<u8>(1 << 20, other).unwrap();
+        let next = bench.pool.on(other).zeros::<u8>(1 << 20).unwrap();
         assert_eq!(bench.races(), 0, "seed {seed}");
         drop(next);
     }
@@ -130,7 +131,7 @@ fn an_allocator_without_records_waits_for_an_ended_stream() {
     drop(going);
     drop(block);
     assert_eq!((bench.live(), lost_frees().count), (Bytes::ZERO, lost));
-    let next = bench.pool.owned(Bytes::mib(1), staying.handle()).unwrap();
+    let next = bench.pool.on(staying.handle()).owned(Bytes::mib(1)).unwrap();
     bench.write("next", next.block(), staying.handle());
     bench.assert_no_race();
     drop(turn);
@@ -141,11 +142,11 @@ fn an_allocator_without_records_waits_for_an_ended_stream() {
 fn a_handle_of_a_threads_own_stream_is_freed_in_that_order() {
     let bench = Bench::new();
     let array = std::thread::scope(|scope| {
-        let make = || bench.pool.zeros::<u8>(1 << 20, StreamHandle::PER_THREAD).unwrap();
+        let make = || bench.pool.on(StreamHandle::PER_THREAD).zeros::<u8>(1 << 20).unwrap();
         scope.spawn(make).join().unwrap()
     });
     drop(array);
-    let next = bench.pool.zeros::<u8>(1 << 20, StreamHandle::PER_THREAD).unwrap();
+    let next = bench.pool.on(StreamHandle::PER_THREAD).zeros::<u8>(1 << 20).unwrap();
     bench.assert_no_race();
     drop(next);
 }

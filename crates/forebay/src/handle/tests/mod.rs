@@ -19,8 +19,7 @@ use forebay_hal::{Device, Priority, StreamHandle, Streams};
 use forebay_sim::{Fault, FaultKind, Kernel, SimDevice, SimMachine, SimOptions, When};
 
 use super::*;
-use crate::Error;
-use crate::{Allocate, Block, PoolId, PoolOptions};
+use crate::{Allocate, Block, Error, Pool, PoolId, PoolOptions, Request, Result};
 use forebay_hal::Call;
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;

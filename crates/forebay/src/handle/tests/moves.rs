@@ -41,7 +41,7 @@ impl Yard {
     }
 
     fn array(&self) -> DeviceArray<u8> {
-        self.bench.pool.array(LENGTH, self.first()).unwrap()
+        self.bench.pool.on(self.first()).uninit(LENGTH).unwrap()
     }
 
     /// Waits until the engine has dropped the arrays of tickets that were dropped.
@@ -67,7 +67,7 @@ type Work = (&'static str, fn(&Yard) -> DeviceArray<u8>);
 /// Every call by which safe code enqueues work on an array's memory without waiting for it.
 const WORK: &[Work] = &[
     ("nothing", |yard| yard.array()),
-    ("zeros", |yard| yard.bench.pool.zeros(LENGTH, yard.first()).unwrap()),
+    ("zeros", |yard| yard.bench.pool.on(yard.first()).zeros(LENGTH).unwrap()),
     ("fill", |yard| {
         let mut array = yard.array();
         array.fill(7).unwrap();
@@ -90,6 +90,29 @@ const WORK: &[Work] = &[
     ("a download that is ordered", |yard| {
         let download = yard.engine.download(yard.array(), vec![1_u8; LENGTH]);
         download.submit().unwrap().order().unwrap().0
+    }),
+    ("a copy from a vector", |yard| {
+        yard.bench.pool.on(yard.first()).from_vec(vec![1_u8; LENGTH]).unwrap()
+    }),
+    ("a copy from an array of another stream", |yard| {
+        let other = yard.bench.pool.on(yard.second()).filled(LENGTH, 3_u8).unwrap();
+        let mut array = yard.array();
+        array.slice_mut(100..).unwrap().copy_from(other.slice(100..).unwrap()).unwrap();
+        array
+    }),
+    ("a copy to an array of another stream", |yard| {
+        let array = yard.bench.pool.on(yard.first()).filled(LENGTH, 3_u8).unwrap();
+        yard.bench.pool.on(yard.second()).uninit(LENGTH).unwrap().copy_from(&array).unwrap();
+        array
+    }),
+    ("a copy of itself", |yard| {
+        let array = yard.bench.pool.on(yard.first()).filled(LENGTH, 3_u8).unwrap();
+        array.try_clone().unwrap()
+    }),
+    ("growth", |yard| {
+        let mut array = yard.bench.pool.on(yard.first()).filled(LENGTH / 2, 3_u8).unwrap();
+        array.resize(LENGTH, 4).unwrap();
+        array
     }),
     ("a kernel, as unsafe code may launch it", |yard| {
         let array = yard.array();
@@ -200,7 +223,7 @@ fn a_handle_carries_its_work_wherever_it_goes() {
                 // Whoever has the memory next writes at once.
                 let (first, second) = (yard.first(), yard.second());
                 let next: Vec<_> = [second, first, second, DEFAULT]
-                    .map(|stream| yard.bench.pool.zeros::<u8>(LENGTH, stream).unwrap())
+                    .map(|stream| yard.bench.pool.on(stream).zeros::<u8>(LENGTH).unwrap())
                     .into();
                 let races = yard.bench.races();
                 let found = yard.bench.machine.findings();
@@ -220,11 +243,11 @@ fn a_handle_carries_its_work_wherever_it_goes() {
 #[test]
 fn work_that_is_left_behind_is_found() {
     let yard = Yard::new(1);
-    let array = yard.bench.pool.zeros::<u8>(LENGTH, yard.first()).unwrap();
+    let array = yard.bench.pool.on(yard.first()).zeros::<u8>(LENGTH).unwrap();
     // SAFETY: not kept on purpose: the checker must find out, and the memory is the simulated device's.
     let block = unsafe { array.into_block().into_raw_unused() };
     yard.bench.pool.free_block(block, yard.second()).unwrap();
-    let next = yard.bench.pool.zeros::<u8>(LENGTH, yard.second()).unwrap();
+    let next = yard.bench.pool.on(yard.second()).zeros::<u8>(LENGTH).unwrap();
     assert_eq!(next.address(), block.address());
     assert!(yard.bench.races() > 0);
 }
@@ -252,7 +275,7 @@ fn an_arena_that_outlives_its_stream_keeps_the_order() {
         yard.bench.write("kernel", block, yard.first());
         yard.replace_first();
         drop(arena);
-        drop(yard.bench.pool.zeros::<u8>(LENGTH, yard.first()).unwrap());
+        drop(yard.bench.pool.on(yard.first()).zeros::<u8>(LENGTH).unwrap());
         assert_eq!(yard.bench.races(), 0, "seed {seed}");
     }
 }
@@ -312,7 +335,7 @@ fn work_after_a_move_comes_after_the_work_before_it() {
     for &(later, act) in LATER {
         for seed in 0..12 {
             let mut yard = Yard::new(seed);
-            let array = yard.bench.pool.zeros::<u8>(LENGTH, yard.first());
+            let array = yard.bench.pool.on(yard.first()).zeros::<u8>(LENGTH);
             let mut array = array.unwrap();
             array.set_stream(yard.second());
             if seed % 3 == 0 {
@@ -330,7 +353,7 @@ fn work_after_a_move_comes_after_the_work_before_it() {
 fn copies_of_a_pinned_array_keep_their_order() {
     for seed in 0..12 {
         let yard = Yard::new(seed);
-        let array = |stream| yard.bench.pool.zeros::<u8>(LENGTH, stream).unwrap();
+        let array = |stream| yard.bench.pool.on(stream).zeros::<u8>(LENGTH).unwrap();
         let (mut one, other) = (array(yard.first()), array(yard.second()));
         let mut pinned = yard.pinned.array::<u8>(LENGTH).unwrap();
         pinned.copy_from_device(&other).unwrap();
@@ -347,7 +370,7 @@ fn copies_of_a_pinned_array_keep_their_order() {
 #[test]
 fn a_capture_refuses_work_that_cannot_be_ordered() {
     let yard = Yard::new(1);
-    let mut array = yard.bench.pool.zeros::<u8>(LENGTH, yard.first()).unwrap();
+    let mut array = yard.bench.pool.on(yard.first()).zeros::<u8>(LENGTH).unwrap();
     array.set_stream(yard.second());
     let capture = yard.bench.pool.capture().unwrap();
     let unsupported =
@@ -365,7 +388,7 @@ fn a_capture_refuses_work_that_cannot_be_ordered() {
 fn a_further_use_makes_no_stream_wait() {
     let yard = Yard::new(1);
     let waits = || yard.bench.machine.calls().of(Call::WaitEvent);
-    let mut array = yard.bench.pool.zeros::<u8>(LENGTH, yard.first()).unwrap();
+    let mut array = yard.bench.pool.on(yard.first()).zeros::<u8>(LENGTH).unwrap();
     array.block().used_on(yard.second());
     let before = waits();
     array.fill(1).unwrap();

@@ -1,9 +1,10 @@
 use forebay_host::HostDevice;
 
 use super::*;
+use crate::{Pool, Request};
 
 fn own(bench: &Bench, size: u64, stream: StreamHandle) -> OwnedBlock {
-    bench.pool.owned(Bytes::new(size), stream).unwrap()
+    bench.pool.on(stream).owned(Bytes::new(size)).unwrap()
 }
 
 #[test]
@@ -14,7 +15,7 @@ fn an_adopted_stream_is_forgotten_with_its_guard() {
     let theirs = unsafe { forebay_hal::Stream::foreign(&bench.device, raw) }.unwrap();
     let handle = theirs.handle();
     let knows = || bench.pool.statistics().streams.iter().any(|figures| figures.stream == handle);
-    drop(bench.pool.owned(Bytes::mib(1), handle).unwrap());
+    drop(bench.pool.on(handle).owned(Bytes::mib(1)).unwrap());
     assert!(knows());
     // SAFETY: as above.
     let again = unsafe { forebay_hal::Stream::foreign(&bench.device, raw) }.unwrap();
@@ -89,7 +90,7 @@ fn what_a_handle_owns_is_freed_by_nobody_else() {
         .into_iter()
         .flat_map(|length| [(length, false); 3].into_iter().chain([(length, true)]))
     {
-        let array = bench.pool.array::<u64>(length, DEFAULT).unwrap();
+        let array = bench.pool.on(DEFAULT).uninit::<u64>(length).unwrap();
         let (block, size) = (array.block().block(), array.block().size());
         let address = block.address();
         let refused = Error::Owned { address };
@@ -150,7 +151,7 @@ fn a_double_free_is_told_in_every_way() {
     drop(SharedBlock::from(block));
     assert_eq!(lost_frees().latest.unwrap().error, expected);
 
-    let array = bench.pool.array::<u64>(9, DEFAULT).unwrap();
+    let array = bench.pool.on(DEFAULT).uninit::<u64>(9).unwrap();
     let expected = behind(array.block());
     assert_eq!(*array.free().unwrap_err().error(), expected);
     drop(turn);
@@ -335,7 +336,7 @@ fn handles_cross_threads() {
             scope.spawn(move || {
                 for size in 1..200_u64 {
                     sender
-                        .send(pool.owned(Bytes::new(size * 97 + thread), DEFAULT).unwrap())
+                        .send(pool.on(DEFAULT).owned(Bytes::new(size * 97 + thread)).unwrap())
                         .unwrap();
                 }
             });
@@ -356,7 +357,7 @@ fn any_call_may_fail_and_no_block_is_lost() {
         let Ok(side) = side else { return };
         let before = lost_frees().count;
         for size in [1000, 300_000, 5 << 20] {
-            let Ok(mut block) = bench.pool.owned(Bytes::new(size), DEFAULT) else { continue };
+            let Ok(mut block) = bench.pool.on(DEFAULT).owned(Bytes::new(size)) else { continue };
             block.used_on(side);
             if block.hand_over_to(side).is_err() {
                 assert_eq!(block.stream(), DEFAULT);
@@ -427,7 +428,7 @@ fn handles_work_on_the_host() {
     let pool = Pool::new(&device).unwrap();
     let side = device.create_stream(Priority::Normal).unwrap();
     for _ in 0..100 {
-        let block = pool.owned(Bytes::mib(2), DEFAULT).unwrap();
+        let block = pool.on(DEFAULT).owned(Bytes::mib(2)).unwrap();
         block.used_on(side);
         block.free().unwrap();
     }

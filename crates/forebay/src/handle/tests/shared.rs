@@ -3,7 +3,7 @@ use forebay_core::Random;
 use super::*;
 
 fn share(bench: &Bench, stream: StreamHandle) -> SharedBlock {
-    SharedBlock::from(bench.pool.owned(Bytes::mib(1), stream).unwrap())
+    SharedBlock::from(bench.pool.on(stream).owned(Bytes::mib(1)).unwrap())
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn random_sharing_never_races() {
             if owners.is_empty() || random.chance(1, 4) {
                 let home = *random.pick(&streams).unwrap();
                 let size = Bytes::new(512 << random.below(12));
-                let shared = SharedBlock::from(bench.pool.owned(size, home).unwrap());
+                let shared = SharedBlock::from(bench.pool.on(home).owned(size).unwrap());
                 bench.write(&format!("write {step}"), shared.block(), home);
                 owners.push(shared);
             } else if random.chance(1, 2) {
@@ -154,7 +154,7 @@ fn any_call_may_fail_and_the_block_goes_back() {
             (0..3).filter_map(|_| bench.device.create_stream(Priority::Normal).ok()).collect();
         let before = lost_frees().count;
         for size in [1_u64 << 20, 8 << 20] {
-            let Ok(owned) = bench.pool.owned(Bytes::new(size), DEFAULT) else { continue };
+            let Ok(owned) = bench.pool.on(DEFAULT).owned(Bytes::new(size)) else { continue };
             let shared = SharedBlock::from(owned);
             for &stream in &streams {
                 shared.clone().used_on(stream);

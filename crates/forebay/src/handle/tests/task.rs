@@ -7,6 +7,7 @@ use std::task::Wake;
 use std::time::Duration;
 
 use super::*;
+use crate::{Pool, Request, Result};
 
 /// Runs one future to its end on this thread.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {

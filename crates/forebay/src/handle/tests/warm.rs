@@ -55,7 +55,7 @@ fn a_warm_pool_need_not_ask_the_driver() {
     let mut step = Vec::new();
     for &(size, count) in &shapes {
         for _ in 0..count {
-            step.push(bench.pool.owned(size, DEFAULT).unwrap());
+            step.push(bench.pool.on(DEFAULT).owned(size).unwrap());
         }
     }
     while step.pop().is_some() {}

@@ -13,7 +13,7 @@ fn program(machine: SimOptions, faults: &[Fault]) -> u64 {
     let machine = machine.seed(1).build().unwrap();
     let device = machine.device(0).unwrap();
     let pool = PoolOptions::new().build(&device).unwrap();
-    let mut array = pool.array::<u8>(LENGTH, DEFAULT).unwrap();
+    let mut array = pool.on(DEFAULT).uninit::<u8>(LENGTH).unwrap();
     array.copy_from_slice(&[0; LENGTH]).unwrap();
     let before = machine.calls().total();
     for fault in faults {

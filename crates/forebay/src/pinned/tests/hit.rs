@@ -22,7 +22,7 @@ fn a_pinned_hit_costs_less_than_five_device_hits() {
     for size in [4096, 64 << 10, 8 << 20] {
         let (mut device, mut pinned) = (Duration::MAX, Duration::MAX);
         for _ in 0..ROUNDS {
-            let mut one = || drop(black_box(bench.pool.array::<u8>(size, DEFAULT).unwrap()));
+            let mut one = || drop(black_box(bench.pool.on(DEFAULT).uninit::<u8>(size).unwrap()));
             device = device.min(time(&mut one));
             let mut one = || drop(black_box(bench.pinned.array::<u8>(size).unwrap()));
             pinned = pinned.min(time(&mut one));

@@ -54,7 +54,7 @@ impl Bench {
     }
 
     fn array(&self, length: usize, stream: StreamHandle) -> DeviceArray<u8> {
-        self.pool.array(length, stream).unwrap()
+        self.pool.on(stream).uninit(length).unwrap()
     }
 
     /// A pinned array of one value.

@@ -84,7 +84,7 @@ fn lengths_and_devices_have_to_fit() {
     let error = pinned.copy_to_device(&mut bench.array(99, DEFAULT)).unwrap_err();
     assert!(error.to_string().contains("99 elements"), "{error}");
     let other = PoolOptions::new().build(&bench.machine.device(1).unwrap()).unwrap();
-    let error = pinned.copy_to_device(&mut other.array(100, DEFAULT).unwrap()).unwrap_err();
+    let error = pinned.copy_to_device(&mut other.on(DEFAULT).uninit(100).unwrap()).unwrap_err();
     assert!(error.to_string().contains("sim:1"), "{error}");
     assert!(bench.pinned.array::<u64>(usize::MAX).is_err());
     assert!(bench.pinned.array::<u8>(usize::MAX).is_err());
@@ -95,7 +95,7 @@ fn arrays_without_bytes_take_none() {
     let bench = Bench::new();
     let mut none = bench.pinned.array::<u64>(0).unwrap();
     assert_eq!((none.host_mut().unwrap().len(), none.is_empty()), (0, true));
-    none.copy_from_device(&bench.pool.array(0, DEFAULT).unwrap()).unwrap();
+    none.copy_from_device(&bench.pool.on(DEFAULT).uninit(0).unwrap()).unwrap();
     let units = bench.pinned.array::<()>(3).unwrap();
     assert_eq!(units.host().unwrap(), [(); 3]);
     assert_eq!(bench.pinned.held(), Bytes::ZERO);
@@ -135,7 +135,7 @@ fn the_host_device_has_a_pinned_pool() {
     let device = HostDevice::open().unwrap();
     let (pool, pinned) = (Pool::new(&device).unwrap(), PinnedPool::new(&device).unwrap());
     let stream = device.create_stream(Priority::Normal).unwrap();
-    let mut array = pool.array::<u32>(100_000, stream).unwrap();
+    let mut array = pool.on(stream).uninit::<u32>(100_000).unwrap();
     for value in 0..50 {
         let mut batch = pinned.array::<u32>(100_000).unwrap();
         batch.host_mut().unwrap().fill(value);

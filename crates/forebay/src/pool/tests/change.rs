@@ -167,7 +167,7 @@ fn an_observer_may_use_the_pool() {
         |pool, _| _ = pool.held(),
         |pool, _| drop(pool.settings()),
         |pool, _| pool.change("history", "10").unwrap(),
-        |pool, _| drop(pool.owned(Bytes::new(300 << 10), DEFAULT).unwrap()),
+        |pool, _| drop(pool.on(DEFAULT).owned(Bytes::new(300 << 10)).unwrap()),
         |pool, _| drop(pool.snapshot()),
         |pool, _| drop(pool.history()),
         |pool, block| drop(pool.free_block(block, DEFAULT)),
@@ -188,7 +188,7 @@ fn an_observer_may_use_the_pool() {
                 call(&within, block);
             });
             let observation = observation.unwrap();
-            drop(pool.owned(Bytes::mib(2), DEFAULT).unwrap());
+            drop(pool.on(DEFAULT).owned(Bytes::mib(2)).unwrap());
             drop(observation);
             let panics = pool.statistics().callback_panics;
             done.send((events.load(Ordering::Relaxed), panics)).unwrap();
@@ -202,7 +202,7 @@ fn an_observer_may_use_the_pool() {
 #[test]
 fn events_of_other_threads_come_after_the_live_blocks() {
     let pool = pool();
-    let kept: Vec<_> = (0..50).map(|_| pool.owned(Bytes::new(4096), DEFAULT).unwrap()).collect();
+    let kept: Vec<_> = (0..50).map(|_| pool.on(DEFAULT).owned(Bytes::new(4096)).unwrap()).collect();
     let told: Arc<std::sync::Mutex<Vec<crate::report::PoolEvent>>> = Arc::default();
     let note = Arc::clone(&told);
     let (begin, begun) = std::sync::mpsc::sync_channel(0);
@@ -211,7 +211,7 @@ fn events_of_other_threads_come_after_the_live_blocks() {
         scope.spawn(move || {
             begun.recv().unwrap();
             for _ in 0..20 {
-                drop(other.owned(Bytes::new(8192), DEFAULT).unwrap());
+                drop(other.on(DEFAULT).owned(Bytes::new(8192)).unwrap());
             }
         });
         let observation = pool.observe(move |event| {
@@ -243,13 +243,14 @@ fn observe_beside(threads: usize, took: Duration) {
     /// An observer that has heard this many has not caught up. Counted, not timed: a busy machine takes longer.
     const MOST: u64 = 200_000;
     let pool = pool();
-    let kept: Vec<_> = (0..2000).map(|_| pool.owned(Bytes::new(512), DEFAULT).unwrap()).collect();
+    let kept: Vec<_> =
+        (0..2000).map(|_| pool.on(DEFAULT).owned(Bytes::new(512)).unwrap()).collect();
     let (is_over, heard) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while is_over.load(Ordering::Relaxed) == 0 {
-                    drop(pool.owned(Bytes::new(4096), DEFAULT).unwrap());
+                    drop(pool.on(DEFAULT).owned(Bytes::new(4096)).unwrap());
                 }
             });
         }

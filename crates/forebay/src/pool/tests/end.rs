@@ -103,7 +103,7 @@ fn no_safe_call_takes_memory_from_under_a_copy() {
     let device: Arc<dyn Device> = forebay_host::HostDevice::open().unwrap();
     let pool = Pool::new(&device).unwrap();
     let [one, two] = [(); 2].map(|()| forebay_hal::Stream::new(&device, Priority::Normal).unwrap());
-    let mut array = pool.array::<u64>(1 << 18, one.handle()).unwrap();
+    let mut array = pool.on(one.handle()).uninit::<u64>(1 << 18).unwrap();
     let address = array.address();
     let (go, flag) = std::sync::mpsc::channel::<()>();
     device.enqueue_host(Box::new(move || _ = flag.recv()), one.handle()).unwrap();
@@ -128,7 +128,7 @@ fn no_safe_call_takes_memory_from_under_a_copy() {
 fn a_handle_whose_block_was_freed_is_refused() {
     let (_, _, shared) = open(SimMachine::builder());
     let pool = Pool::new(&shared).unwrap();
-    let owned = pool.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let owned = pool.on(DEFAULT).owned(Bytes::mib(1)).unwrap();
     let address = owned.address();
     pool.free(address, DEFAULT).unwrap_err();
     // SAFETY: nothing reads or writes it from here on.
@@ -235,7 +235,7 @@ fn the_last_drop_returns_the_memory_beside_upkeep() {
                 set.grow_ahead(ahead)
             });
             let pool = options.build(&shared).unwrap();
-            let block = pool.owned(Bytes::gib(7), DEFAULT).unwrap();
+            let block = pool.on(DEFAULT).owned(Bytes::gib(7)).unwrap();
             drop((block, pool));
             assert_eq!(machine.census().held, Bytes::ZERO, "round {round}, {ahead} ahead");
         }
@@ -265,11 +265,11 @@ fn the_last_drop_returns_the_memory_beside_scopes_and_readers() {
                 let options = PoolOptions::new()
                     .set(|set| set.upkeep(upkeep).upkeep_interval(Duration::from_millis(1)));
                 let pool = options.build(&shared).unwrap();
-                let block = pool.owned(Bytes::gib(7), DEFAULT).unwrap();
+                let block = pool.on(DEFAULT).owned(Bytes::gib(7)).unwrap();
                 let user = pool.clone();
                 let (ends, ending) = std::sync::mpsc::channel();
                 let thread = std::thread::spawn(move || {
-                    drop(user.owned(Bytes::mib(1), StreamHandle::PER_THREAD));
+                    drop(user.on(StreamHandle::PER_THREAD).owned(Bytes::mib(1)));
                     drop(user);
                     ends.send(()).unwrap();
                 });
@@ -343,7 +343,7 @@ fn what_a_callback_owns_and_the_last_drop_do_not_wait_for_each_other() {
             let (ends, ending) = channel();
             let user = pool.clone();
             let thread = thread::spawn(move || {
-                drop(user.owned(Bytes::mib(1), StreamHandle::PER_THREAD));
+                drop(user.on(StreamHandle::PER_THREAD).owned(Bytes::mib(1)));
                 drop(user);
                 ends.send(()).unwrap();
             });

@@ -60,7 +60,7 @@ fn the_pressure_is_that_of_the_group() {
     let (_machine, _, device) = open(SimMachine::builder());
     let pool = first(Bytes::mib(100)).build(&device).unwrap();
     let other = beside(&pool, MemoryClass::STABLE);
-    let _block = other.owned(Bytes::mib(99), DEFAULT).unwrap();
+    let _block = other.on(DEFAULT).owned(Bytes::mib(99)).unwrap();
     assert_eq!((pool.pressure(), other.pressure()), (Level::Critical, Level::Critical));
 }
 

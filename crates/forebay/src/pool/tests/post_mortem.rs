@@ -24,7 +24,7 @@ fn a_refusal_is_described_in_a_file() {
     assert!(!path.exists(), "off by default");
     pool.change("oom_report", path.to_str().unwrap()).unwrap();
     let scope = crate::tag("<script>hoarder");
-    let _kept = pool.owned(Bytes::mib(40), DEFAULT).unwrap();
+    let _kept = pool.on(DEFAULT).owned(Bytes::mib(40)).unwrap();
     drop(scope);
     assert!(pool.allocate(Bytes::mib(50), DEFAULT).is_err());
     let text = std::fs::read_to_string(&path).unwrap();

@@ -257,7 +257,7 @@ fn who_frees_one_entry_at_a_time_is_asked_until_it_fits() {
         entry.is_some()
     }));
     for _ in 0..100 {
-        let entry = pool.owned(Bytes::mib(1), DEFAULT).unwrap();
+        let entry = pool.on(DEFAULT).owned(Bytes::mib(1)).unwrap();
         cache.lock().unwrap().push(entry);
     }
     let large = pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
@@ -309,7 +309,7 @@ fn who_is_told_of_pressure_may_trim_and_allocate() {
             calls.fetch_add(1, Ordering::Relaxed);
             let pool = Pool::find(*number.get().unwrap()).unwrap();
             if level == Level::Low {
-                drop(pool.owned(Bytes::mib(97), DEFAULT));
+                drop(pool.on(DEFAULT).owned(Bytes::mib(97)));
             } else {
                 pool.trim(Bytes::ZERO).unwrap();
             }
@@ -318,7 +318,7 @@ fn who_is_told_of_pressure_may_trim_and_allocate() {
     };
     let pool = hundred(options);
     number.set(pool.id()).unwrap();
-    let block = pool.owned(Bytes::mib(97), DEFAULT).unwrap();
+    let block = pool.on(DEFAULT).owned(Bytes::mib(97)).unwrap();
     drop(block);
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(deepest.load(Ordering::Relaxed), 1, "from within itself");

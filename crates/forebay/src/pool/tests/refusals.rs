@@ -174,7 +174,7 @@ fn slow_calls_are_told_and_the_listener_may_use_the_pool() {
     let pool = Pool::new(&machine.device(0).unwrap()).unwrap();
     let told = Arc::new(Mutex::new(Vec::new()));
     tracing::subscriber::with_default(Listener(pool.clone(), Arc::clone(&told)), || {
-        drop(pool.owned(Bytes::mib(40), DEFAULT).unwrap());
+        drop(pool.on(DEFAULT).owned(Bytes::mib(40)).unwrap());
         let hit = pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
         pool.free_block(hit, DEFAULT).unwrap();
         assert!(pool.allocate(Bytes::mib(100), DEFAULT).is_err());
@@ -245,8 +245,8 @@ fn slow_calls_are_counted_for_exporters() {
     let pool = Pool::new(&machine.device(0).unwrap()).unwrap();
     let told = Told::default();
     metrics::with_local_recorder(&Exporter(Arc::clone(&told)), || {
-        drop(pool.owned(Bytes::mib(40), DEFAULT).unwrap());
-        drop(pool.owned(Bytes::mib(40), DEFAULT).unwrap());
+        drop(pool.on(DEFAULT).owned(Bytes::mib(40)).unwrap());
+        drop(pool.on(DEFAULT).owned(Bytes::mib(40)).unwrap());
         assert!(pool.allocate(Bytes::mib(100), DEFAULT).is_err());
         pool.trim(Bytes::ZERO).unwrap();
     });

@@ -128,7 +128,7 @@ fn a_list_that_the_pool_cannot_have_changes_nothing() {
         after.1.largest_free = before.1.largest_free;
         assert_eq!(after, before, "{error}");
     }
-    let owned = pool.owned(Bytes::mib(1), DEFAULT).unwrap();
+    let owned = pool.on(DEFAULT).owned(Bytes::mib(1)).unwrap();
     let error = pool.restore(&[one], &on_default).unwrap_err();
     assert_eq!(error, Error::Owned { address: owned.address() });
     drop(owned);

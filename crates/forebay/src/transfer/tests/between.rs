@@ -18,12 +18,12 @@ fn data_of_every_length_goes_to_another_kind_and_back() {
     // Half the stage has 32 KiB here: none, less than one, one, and several with a rest.
     for length in [0, 1, 1000, 32 << 10, (32 << 10) + 1, 100_003, 131_072] {
         let right = data(length, 7 + length as u64);
-        let mut from = pool.array::<u8>(length, DEFAULT).unwrap();
+        let mut from = pool.on(DEFAULT).uninit::<u8>(length).unwrap();
         from.copy_from_slice(&right).unwrap();
         let mut there = sim.array(length);
         engine.copy_between(&from, &sim.engine, &mut there).unwrap();
         assert_eq!(there.to_vec().unwrap(), right, "{length} B to the simulated device");
-        let mut back = pool.zeros::<u8>(length, DEFAULT).unwrap();
+        let mut back = pool.on(DEFAULT).zeros::<u8>(length).unwrap();
         sim.engine.copy_between(&there, &engine, &mut back).unwrap();
         assert_eq!(back.to_vec().unwrap(), right, "{length} B back");
     }
@@ -58,14 +58,14 @@ fn an_engine_copies_within_its_device_too() {
 #[test]
 fn elements_without_bytes_and_large_ones_are_copied() {
     let (sim, (pool, engine)) = (Bench::new(), host());
-    let from = pool.array::<()>(1_000_000, DEFAULT).unwrap();
-    let mut to = sim.pool.array::<()>(1_000_000, DEFAULT).unwrap();
+    let from = pool.on(DEFAULT).uninit::<()>(1_000_000).unwrap();
+    let mut to = sim.pool.on(DEFAULT).uninit::<()>(1_000_000).unwrap();
     engine.copy_between(&from, &sim.engine, &mut to).unwrap();
     // Larger than half the stage.
-    let mut from = pool.array::<[u64; 1024]>(40, DEFAULT).unwrap();
+    let mut from = pool.on(DEFAULT).uninit::<[u64; 1024]>(40).unwrap();
     let right: Vec<_> = (0..40).map(|number| [number; 1024]).collect();
     from.copy_from_slice(&right).unwrap();
-    let mut to = sim.pool.array::<[u64; 1024]>(40, DEFAULT).unwrap();
+    let mut to = sim.pool.on(DEFAULT).uninit::<[u64; 1024]>(40).unwrap();
     engine.copy_between(&from, &sim.engine, &mut to).unwrap();
     assert_eq!(to.to_vec().unwrap(), right);
 }
@@ -73,7 +73,7 @@ fn elements_without_bytes_and_large_ones_are_copied() {
 #[test]
 fn what_is_refused_writes_nothing() {
     let (sim, (pool, engine)) = (Bench::new(), host());
-    let mut from = pool.array::<u8>(1000, DEFAULT).unwrap();
+    let mut from = pool.on(DEFAULT).uninit::<u8>(1000).unwrap();
     from.fill(1).unwrap();
     let mut to = sim.array(1000);
     to.fill(2).unwrap();

@@ -74,7 +74,7 @@ fn elements_beside_the_data_stay() {
     let bench = Bench::new();
     for decoder in BOTH {
         let data: Vec<u32> = (0..5000).map(|number| number / 7).collect();
-        let array = bench.pool.array::<u32>(6000, DEFAULT).unwrap();
+        let array = bench.pool.on(DEFAULT).uninit::<u32>(6000).unwrap();
         let (_, array) =
             bench.engine.upload(vec![7; 6000], array).submit().unwrap().wait().unwrap();
         let upload = bench.engine.upload_compressed(Compressed::new(&data).unwrap(), array);
@@ -121,7 +121,7 @@ fn what_does_not_fit_is_refused_before_anything_is_sent() {
     assert!(refused.is_err());
     let rows = engine.upload_compressed(from, bench.array(1000)).region(Region::rows(10, 10));
     assert!(rows.submit().is_err());
-    let array = bench.pool.array::<u64>(200, DEFAULT).unwrap();
+    let array = bench.pool.on(DEFAULT).uninit::<u64>(200).unwrap();
     let refused = engine.upload_compressed(packed(&text(1001)), array).submit().unwrap_err();
     assert!(refused.error().to_string().contains("multiple of 8"), "{}", refused.error());
     assert!(Compressed::from_bytes(b"FBYLZ4\r\n and more".to_vec()).is_err());
@@ -143,7 +143,7 @@ fn the_host_decodes_where_the_device_cannot() {
     let bench = Bench::new();
     let noise = self::data(3 << 20, 1);
     let pool = PoolOptions::new().max_bytes(Bytes::mib(4)).build(&bench.device).unwrap();
-    let array = pool.array::<u8>(3 << 20, DEFAULT).unwrap();
+    let array = pool.on(DEFAULT).uninit::<u8>(3 << 20).unwrap();
     let array = send(&bench, packed(&noise), array, Decoder::Device).unwrap();
     assert!(array.to_vec().unwrap() == noise);
     assert_eq!(bench.machine.calls().of(Call::Decompress), 0);
@@ -204,7 +204,7 @@ fn attempt(faults: &[Fault]) -> (u64, bool) {
     options.sleep = |_| {};
     let bench = Bench::with(own_memory().seed(3), options);
     let data = text(20_000);
-    let array = bench.pool.array::<u8>(20_000, DEFAULT).unwrap();
+    let array = bench.pool.on(DEFAULT).uninit::<u8>(20_000).unwrap();
     let before = bench.machine.calls().total();
     faults.iter().for_each(|&fault| bench.machine.plan(fault));
     let sent = send(&bench, packed(&data), array, Decoder::Device);
@@ -248,7 +248,7 @@ fn the_host_as_a_device_decodes_too() {
     let (pool, engine) = (Pool::new(&device).unwrap(), small().build(&device).unwrap());
     let data = text(50_000);
     for decoder in BOTH {
-        let array = pool.array::<u8>(50_000, DEFAULT).unwrap();
+        let array = pool.on(DEFAULT).uninit::<u8>(50_000).unwrap();
         let upload = engine.upload_compressed(packed(&data), array).decoded_by(decoder);
         let (_, array) = upload.submit().unwrap().wait().unwrap();
         assert!(array.to_vec().unwrap() == data);

@@ -299,11 +299,11 @@ fn arrays_copy_through_the_engine_of_their_device() {
     assert_eq!(moved(), (Bytes::mib(2), Bytes::ZERO));
     assert_eq!(array.to_vec().unwrap(), much);
     assert_eq!(moved(), (Bytes::mib(2), Bytes::mib(2)));
-    array.write(1, &few).unwrap();
+    array.slice_mut(1..).unwrap().slice_mut(..few.len()).unwrap().copy_from_slice(&few).unwrap();
     assert_eq!(moved(), (Bytes::mib(2), Bytes::mib(2)), "less than a megabyte goes by itself");
     let mut back = vec![0; few.len() + 1];
     array.fill(9).unwrap();
-    array.read(0, &mut back).unwrap();
+    array.slice(..back.len()).unwrap().copy_to_slice(&mut back).unwrap();
     assert!(back.iter().all(|&byte| byte == 9), "after the fill");
 
     // Without memory for slots, the array's own way serves.
@@ -344,7 +344,7 @@ fn dropped_tickets_do_not_pile_up() {
     let bench = Bench::with(own_memory(), small());
     let mut most = 0;
     for _ in 0..6000 {
-        let array = bench.pool.array::<u8>(100, DEFAULT).unwrap();
+        let array = bench.pool.on(DEFAULT).uninit::<u8>(100).unwrap();
         drop(bench.engine.upload(vec![3; 100], array).submit().unwrap());
         most = most.max(bench.engine.engine.state().kept.len());
     }

@@ -27,7 +27,7 @@ fn program(retries: u32, faults: &[Fault]) -> (u64, u32) {
     let machine = own_memory().seed(1).build().unwrap();
     let device = machine.device(0).unwrap();
     let pool = Pool::new(&device).unwrap();
-    let mut array = Some(pool.array::<u8>(20_000, DEFAULT).unwrap());
+    let mut array = Some(pool.on(DEFAULT).uninit::<u8>(20_000).unwrap());
     let before = machine.calls().total();
     for fault in faults {
         machine.plan(*fault);
@@ -106,7 +106,7 @@ fn a_lost_device_hangs_nobody() {
         let machine = own_memory().seed(1).build().unwrap();
         let device = machine.device(0).unwrap();
         let pool = Pool::new(&device).unwrap();
-        let array = pool.array::<u8>(20_000, DEFAULT).unwrap();
+        let array = pool.on(DEFAULT).uninit::<u8>(20_000).unwrap();
         let now = machine.calls().total();
         machine.plan(Fault::new(When::Call(now + at), FaultKind::Lost));
         let Ok(engine) = options(2).build(&device) else { continue };

@@ -50,7 +50,7 @@ impl Bench {
     }
 
     fn array(&self, length: usize) -> DeviceArray<u8> {
-        self.pool.array(length, self.device.create_stream(Priority::Normal).unwrap()).unwrap()
+        self.pool.on(self.device.create_stream(Priority::Normal).unwrap()).uninit(length).unwrap()
     }
 
     fn nothing_was_found(&self) {

@@ -165,7 +165,7 @@ fn the_future_is_woken_on_a_device_of_its_own_threads() {
     let device = crate::HostDevice::open().unwrap();
     let (pool, engine) = (Pool::new(&device).unwrap(), small().build(&device).unwrap());
     for seed in 0..50 {
-        let array = pool.array::<u8>(40_000, DEFAULT).unwrap();
+        let array = pool.on(DEFAULT).uninit::<u8>(40_000).unwrap();
         let ticket = engine.upload(data(40_000, seed), array).submit().unwrap();
         let (from, array) = block_on(ticket.into_future()).unwrap();
         let ticket = engine.download(array, vec![0; 40_000]).submit().unwrap();

@@ -53,7 +53,8 @@ fn an_observer_that_waits_keeps_no_slot() {
         let engine = small().slots(1).threads(threads).build(&device).unwrap();
         let (done, is_done) = mpsc::channel();
         let (is_done, pieces) = (Mutex::new(is_done), AtomicU64::new(0));
-        let array = pool.array::<u8>(20_000, stall(&device, Duration::from_millis(60))).unwrap();
+        let array =
+            pool.on(stall(&device, Duration::from_millis(60))).uninit::<u8>(20_000).unwrap();
         let told = move |_| {
             if pieces.fetch_add(1, Ordering::SeqCst) == 1 {
                 is_done.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
@@ -62,7 +63,7 @@ fn an_observer_that_waits_keeps_no_slot() {
         let first = engine.upload(vec![1_u8; 20_000], array).priority(Priority::High);
         let first = first.on_progress(told).submit().unwrap();
         std::thread::sleep(Duration::from_millis(10));
-        let other = pool.array::<u8>(20_000, DEFAULT).unwrap();
+        let other = pool.on(DEFAULT).uninit::<u8>(20_000).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 drop(engine.upload(vec![2_u8; 20_000], other).submit().unwrap().wait().unwrap());
