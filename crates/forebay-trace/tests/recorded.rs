@@ -3,7 +3,8 @@
 //!
 //! The figures were measured on one NVIDIA H200 (PyTorch 2.11, driver 580.159, CUDA 13.0) by the
 //! driver's own count of free memory: what a run took at its peak over what it asked for. One run
-//! comes with the crate. The others are looked for in the folder that `FOREBAY_TRACES` names.
+//! comes with the crate. The others are looked for in the folder that `FOREBAY_TRACES` names, such
+//! as the repository's `benches/runs`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,7 +48,7 @@ fn recording(name: &str) -> Result<Result<Trace, String>, Failed> {
         return Ok(Ok(sample::gpt2_train()?));
     }
     let Some(folder) = std::env::var_os("FOREBAY_TRACES") else {
-        return Ok(Err("FOREBAY_TRACES names no folder of recorded runs".to_owned()));
+        return Ok(Err("FOREBAY_TRACES names no folder of recorded runs, such as this repository's benches/runs".to_owned()));
     };
     let path = PathBuf::from(folder).join(format!("{name}.csv.gz"));
     if !path.exists() {
