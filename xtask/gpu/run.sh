@@ -8,7 +8,6 @@
 #                              torch python pair peers
 #   OUT=folder                 where output goes
 #   PEERS_SECONDS=900          how long the comparison with other allocators may take
-#   ONLY=replay                passed on to the comparison: recorded runs alone
 #
 # Exits with 0 only where every part that could run passed.
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -117,7 +116,7 @@ fi
 # The named workloads on forebay, the driver, and what else can be built here.
 against=()
 if command -v nvcc > /dev/null && torch=$(python3 -c "import os, torch; print(os.path.dirname(torch.__file__))" 2> /dev/null); then
-  if nvcc -O2 -std=c++20 -x cu -w -Xcompiler -fPIC -shared -I"$torch/include" sides.cpp -o "$OUT/libsides.so" \
+  if nvcc -O2 -std=c++20 -x cu -w -Xcompiler -fPIC -shared -I"$torch/include" peers/sides.cpp -o "$OUT/libsides.so" \
     -L"$torch/lib" -lc10 -lc10_cuda -Xlinker -rpath,"$torch/lib" > "$OUT/sides.txt" 2>&1; then
     against=(--against "cudaMallocAsync=$OUT/libsides.so:async_allocate:async_free"
       --against "PyTorch=$OUT/libsides.so:torch_allocate:torch_free")
@@ -154,7 +153,7 @@ if python3 -c "import torch" 2> /dev/null; then
   if ! python3 -c "import transformers" 2> /dev/null && ls wheels/transformers-*.whl > /dev/null 2>&1; then
     site=$(mktemp -d)
     for wheel in wheels/*.whl; do
-      case "$wheel" in *rmm* | *rapids* | *cuda*) ;; *) python3 -m zipfile -e "$wheel" "$site" ;; esac
+      python3 -m zipfile -e "$wheel" "$site"
     done
     export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
   fi
@@ -178,15 +177,12 @@ if command -v cc > /dev/null; then
 else
   skip pair "there is no compiler of C"
 fi
-if [ ! -f peers/peers.sh ]; then
-  skip peers "the other allocators' harness did not come with the bundle"
-elif ! command -v nvcc > /dev/null; then
+if ! command -v nvcc > /dev/null; then
   skip peers "there is no nvcc"
+elif ! python3 -c "import torch" 2> /dev/null; then
+  skip peers "there is no PyTorch"
 else
-  [ -d wheels ] && export WH="$here/wheels"
-  export TR="$here/traces"
-  export OURS="forebay=$here/libforebay_capi.so:forebay_torch_alloc:forebay_torch_free"
-  part peers "${PEERS_SECONDS:-900}" bash peers/peers.sh
+  part peers "${PEERS_SECONDS:-900}" python3 peers/run.py --out "$OUT"
 fi
 
 python3 table.py "$OUT" "$(cat COMMIT)"

@@ -14,15 +14,13 @@ import re
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers"))
+import tables  # of benches/peers, which the bundle has in peers
+
 SCHEMA = "forebay.record.v1"
 
 COUNTS = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 SANITIZER = re.compile(r"ERROR SUMMARY: (\d+) error")
-BENCH = re.compile(r"^(\S+)\s+(.+?)\s+([\d.]+) ns/op \(min ([\d.]+) max ([\d.]+)\)")
-REPLAY = re.compile(
-    r"^(\S+)\s+(\S+)\.csv\s+(cold|warm) ops\s+(\d+) mean\s+([\d.]+) ns p50\s+(\d+) p99\s+(\d+) "
-    r"p99\.9\s+(\d+) max\s+(\d+) \| peak\s+([\d.]+) GiB asked\s+([\d.]+) ratio ([\d.]+)"
-)
 
 
 def text(out, part):
@@ -89,7 +87,7 @@ def parts(out):
 
 
 def figures(out, names):
-    """What the tests measured, what forebay's own command did, and what the peers did."""
+    """What the tests measured, what forebay's own command did, and how other allocators compare."""
     rows = []
     for part in names:
         for line in text(out, part).splitlines():
@@ -101,49 +99,14 @@ def figures(out, names):
                 rows.append({"row": "verify", **json.loads(line)})
             elif part.startswith(("torch", "python", "pair")) and line.startswith("{"):
                 rows.append({"row": "check", "part": part, **json.loads(line)})
-    for line in text(out, "peers").splitlines():
-        bench, replay = BENCH.match(line), REPLAY.match(line)
-        if bench:
-            name, case, median, least, most = bench.groups()
-            rows.append(
-                {
-                    "row": "pair",
-                    "allocator": name,
-                    "case": case,
-                    "ns": float(median),
-                    "min_ns": float(least),
-                    "max_ns": float(most),
-                }
-            )
-        elif replay:
-            name, trace, passed, *numbers = replay.groups()
-            keys = ["ops", "mean_ns", "p50_ns", "p99_ns", "p999_ns", "max_ns", "peak_gib", "asked_gib", "ratio"]
-            row = {"row": "recorded", "allocator": name, "trace": trace, "pass": passed}
-            row.update(zip(keys, (float(number) for number in numbers)))
-            rows.append(row)
+    path = os.path.join(out, "peers.jsonl")
+    if "peers" in names and os.path.exists(path):
+        rows += [{"row": "peers", **line} for line in tables.read(path)]
     return rows
-
-
-def times(ours, theirs):
-    return f"{theirs / ours:6.1f}x" if ours and theirs else "     -"
 
 
 def number(value, form):
     return format(value, form) if value is not None else "-"
-
-
-def show_pairs(rows):
-    table = {(row["allocator"], row["case"]): row["ns"] for row in rows if row["row"] == "pair"}
-    if not table:
-        return
-    print("\nns an operation        forebay    PyTorch   ratio   expandable      cudaMallocAsync")
-    for case in dict.fromkeys(case for _, case in table):
-        ours, torch = table.get(("forebay", case)), table.get(("torch", case))
-        others = [number(table.get((name, case)), ".1f") for name in ("torchX", "mallocAsync")]
-        print(
-            f"  {case[:20]:20} {number(ours, '.1f'):>8} {number(torch, '.1f'):>10} "
-            f"{times(ours, torch)} {others[0]:>12} {others[1]:>20}"
-        )
 
 
 def show_workloads(rows):
@@ -163,29 +126,6 @@ def show_workloads(rows):
         "  Each round is on a fresh pool and a fresh device; allocators of others are the process's own, and from\n"
         "  the second round on they have what the first one got: rows in which memory is taken are not like for like."
     )
-
-
-def show_recorded(rows):
-    table = {(row["trace"], row["allocator"], row["pass"]): row for row in rows if row["row"] == "recorded"}
-    if not table:
-        return
-    print("\nrecorded run           peak: forebay  PyTorch  expandable    warm ns: forebay  PyTorch   ratio   cold ratio to expandable")
-    for trace in dict.fromkeys(trace for trace, _, _ in table):
-
-        def peak(name):
-            ratios = [row["ratio"] for (one, who, _), row in table.items() if (one, who) == (trace, name)]
-            return number(max(ratios, default=None), ".4f")
-
-        def mean(name, which):
-            row = table.get((trace, name, which))
-            return row and row["mean_ns"]
-
-        warm, torch = mean("forebay", "warm"), mean("torch", "warm")
-        print(
-            f"  {trace[:20]:20} {peak('forebay'):>14} {peak('torch'):>8} {peak('torchX'):>11} "
-            f"{number(warm, '.1f'):>19} {number(torch, '.1f'):>8} {times(warm, torch)} "
-            f"{times(mean('forebay', 'cold'), mean('torchX', 'cold'))}"
-        )
 
 
 def show_checks(rows):
@@ -233,8 +173,10 @@ def main():
     print(f"\n{name}, {memory}, driver {driver}; forebay {commit}; {record['date']}")
     show_figures(measured)
     show_workloads(measured)
-    show_pairs(measured)
-    show_recorded(measured)
+    compared = [row for row in measured if row["row"] == "peers"]
+    if compared:
+        print()
+        tables.show(compared)
     show_checks(measured)
     print("\npart                    seconds  outcome")
     for row in rows:

@@ -9,9 +9,11 @@
 //!   hip_conformance, libforebay_hip_bridge.so   HIP over the CUDA driver
 //!   opencl_conformance                   every OpenCL platform of the machine
 //!   run.sh, table.py, *_check.py,        what runs them, from xtask/gpu
-//!   bare.py, sides.cpp
+//!   bare.py
 //!   python/forebay/                      the Python package
-//!   peers/ traces/ wheels/               what was named: harness, recorded runs, others' packages
+//!   peers/                               the comparison with other allocators, from benches/peers
+//!   traces/                              recorded runs, unless they are left out
+//!   wheels/                              others' packages, where they were named
 //!   COMMIT                               what it was built from
 //! ```
 
@@ -100,11 +102,10 @@ const PROGRAMS: [(&str, &str); 13] = [
 const PACKAGE: &str = "python/forebay";
 
 /// Files beside the programs, from `xtask/gpu`.
-const SCRIPTS: [&str; 17] = [
+const SCRIPTS: [&str; 16] = [
     "run.sh",
     "table.py",
     "torch_check.py",
-    "sides.cpp",
     "bare.py",
     "train_check.py",
     "limit_check.py",
@@ -120,19 +121,22 @@ const SCRIPTS: [&str; 17] = [
     "python_check.py",
 ];
 
+/// Where the comparison with other allocators lives.
+const PEERS: &str = "benches/peers";
+
+/// Where the recorded runs live: one of them comes with a crate.
+const RUNS: [&str; 2] = ["benches/runs", "crates/forebay-trace/data"];
+
 /// What is to be in the bundle, and where it goes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Bundle {
     /// The folder to make; one that is there already is made anew.
     #[arg(long, value_name = "DIR", default_value = "gpu-bundle")]
     to: PathBuf,
-    /// A harness that runs other allocators and forebay side by side: *.cpp, *.h, *.sh, *.py.
-    #[arg(long, value_name = "DIR")]
-    peers: Option<PathBuf>,
-    /// Recorded runs: *.csv.gz.
-    #[arg(long, value_name = "DIR")]
-    traces: Option<PathBuf>,
-    /// Packages that the harness needs: *.whl.
+    /// Leave the recorded runs out, which take 3 MiB.
+    #[arg(long)]
+    without_traces: bool,
+    /// Packages that the GPU machine may lack, such as transformers: *.whl.
     #[arg(long, value_name = "DIR")]
     wheels: Option<PathBuf>,
 }
@@ -161,27 +165,7 @@ impl Bundle {
             let from = built.get(target).ok_or_else(|| format!("cargo has built no {target}"))?;
             copy(from, &folder.join(name))?;
         }
-        for name in SCRIPTS {
-            copy(&place.root().join("xtask/gpu").join(name), &folder.join(name))?;
-        }
-        let header = "crates/forebay-capi/include/forebay.h";
-        copy(&place.root().join(header), &folder.join("forebay.h"))?;
-        copy_all(&place.root().join(PACKAGE), &["py"], &folder.join(PACKAGE))?;
-        for part in ["torch_adapter", "torch_adapter/include/crt"] {
-            let (from, to) =
-                (place.root().join(PACKAGE).join(part), folder.join(PACKAGE).join(part));
-            copy_all(&from, &["cpp", "h"], &to)?;
-        }
-        let guests: [(&str, &Option<PathBuf>, &[&str]); 3] = [
-            ("peers", &self.peers, &["cpp", "h", "sh", "py"]),
-            ("traces", &self.traces, &["csv.gz"]),
-            ("wheels", &self.wheels, &["whl"]),
-        ];
-        for (name, from, endings) in guests {
-            if let Some(from) = from {
-                copy_all(from, endings, &folder.join(name))?;
-            }
-        }
+        self.gather(place.root(), &folder)?;
         let commit = commit(place)?;
         write(&folder.join(COMMIT), &commit)?;
         let files = sizes(&folder)?;
@@ -194,6 +178,28 @@ impl Bundle {
         screen.line(format_args!("{folder}: {:.1} MiB, from {commit}", mib(sum)));
         screen.line(format_args!("there: bash {}/run.sh", self.to.display()));
         Ok(())
+    }
+    /// Copies what is not built: scripts, the header, the Python package, and what they work on.
+    fn gather(&self, root: &Path, folder: &Path) -> Result<(), String> {
+        for name in SCRIPTS {
+            copy(&root.join("xtask/gpu").join(name), &folder.join(name))?;
+        }
+        copy(&root.join("crates/forebay-capi/include/forebay.h"), &folder.join("forebay.h"))?;
+        copy_all(&root.join(PACKAGE), &["py"], &folder.join(PACKAGE))?;
+        for part in ["torch_adapter", "torch_adapter/include/crt"] {
+            let (from, to) = (root.join(PACKAGE).join(part), folder.join(PACKAGE).join(part));
+            copy_all(&from, &["cpp", "h"], &to)?;
+        }
+        copy_all(&root.join(PEERS), &["cpp", "py"], &folder.join("peers"))?;
+        if !self.without_traces {
+            for runs in RUNS {
+                copy_all(&root.join(runs), &["csv.gz"], &folder.join("traces"))?;
+            }
+        }
+        match &self.wheels {
+            Some(wheels) => copy_all(wheels, &["whl"], &folder.join("wheels")),
+            None => Ok(()),
+        }
     }
 }
 
@@ -381,6 +387,22 @@ mod tests {
         assert_eq!(names, ["a.sh", "b.csv.gz"]);
         let none = copy_all(&from, &["whl"], &to).unwrap_err();
         assert!(none.ends_with("has no file that ends in .whl"), "{none}");
+    }
+
+    #[test]
+    fn the_comparison_and_the_recorded_runs_come_from_this_repository() {
+        let root = Workplace::here().root().to_owned();
+        let place = tempfile::tempdir().unwrap();
+        let (whole, small) = (place.path().join("whole"), place.path().join("small"));
+        let mut bundle = Bundle { to: PathBuf::new(), without_traces: false, wheels: None };
+        bundle.gather(&root, &whole).unwrap();
+        bundle.without_traces = true;
+        bundle.gather(&root, &small).unwrap();
+        for name in ["peers.cpp", "sides.cpp", "run.py", "tables.py"] {
+            assert!(small.join("peers").join(name).is_file(), "{name}");
+        }
+        assert_eq!(fs::read_dir(whole.join("traces")).unwrap().count(), 5);
+        assert!(!small.join("traces").exists());
     }
 
     #[test]

@@ -1,12 +1,21 @@
-// The driver's stream-ordered allocator and PyTorch's caching allocator behind the two functions of
-// PyTorch's pluggable allocator, for "forebay bench alloc --against". Built on the machine that has
-// them: run.sh says how.
+// What others allocate with, behind the two functions of PyTorch's pluggable allocator: cudaMalloc, the driver's
+// stream-ordered allocator and PyTorch's caching allocator. Built as a library on the machine that has them, for
+// peers.cpp and for "forebay bench alloc --against".
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <mutex>
+
+extern "C" void *plain_allocate(ssize_t size, int, cudaStream_t) {
+  void *block = nullptr;
+  return cudaMalloc(&block, static_cast<size_t>(size)) == cudaSuccess ? block : nullptr;
+}
+
+extern "C" void plain_free(void *block, ssize_t, int, cudaStream_t) {
+  cudaFree(block);
+}
 
 extern "C" void *async_allocate(ssize_t size, int device, cudaStream_t stream) {
   static std::once_flag tuned;
