@@ -213,7 +213,7 @@ pub(crate) fn undo_configure() {
     let Ok(before) = effective_settings() else { return };
     for (_, pool) in existing().filter(|(_, pool)| !change.existing.contains(&pool.id())) {
         for before in change.keys.iter().filter_map(|key| before.get(key).ok()) {
-            let _ = pool.change(before.key.name(), &before.value);
+            let _ = pool.set(before.key.name(), &before.value);
         }
     }
 }

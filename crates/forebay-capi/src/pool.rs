@@ -221,7 +221,7 @@ pub unsafe extern "C" fn forebay_pool_set(
         // SAFETY: as the caller promises.
         let (key, value) =
             unsafe { (text::read_str(key, "key")?, text::read_str(value, "value")?) };
-        Ok(table::find::<PoolEntry>(pool.id)?.pool.change(key, value)?)
+        Ok(table::find::<PoolEntry>(pool.id)?.pool.set(key, value)?)
     })
 }
 

@@ -36,8 +36,8 @@ pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> foreba
         }
         let before = entry.pool().settings().history();
         // What happened before the recording is not of it.
-        entry.pool().change("history", "0")?;
-        entry.pool().change("history", &events.to_string())?;
+        entry.pool().set("history", "0")?;
+        entry.pool().set("history", &events.to_string())?;
         *recording = Some((before, Instant::now()));
         Ok(())
     })
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn forebay_trace_stop(
         let mut recording = entry.recording();
         // Another thread may have stopped it as well, and begun the next.
         if recording.is_some_and(|(_, begun)| begun == since) {
-            entry.pool().change("history", &before.to_string())?;
+            entry.pool().set("history", &before.to_string())?;
             *recording = None;
         }
         // SAFETY: as the caller promises.

@@ -302,7 +302,7 @@ impl PyPool {
                 trial.change(name, value)?;
             }
             for (name, value) in &entries {
-                pool.change(name, value)?;
+                pool.set(name, value)?;
             }
             Ok(())
         })

@@ -128,7 +128,7 @@ fn storm(kind: usize, inherited: &Inherited) {
                 careful.memory_map(),
             ));
             pool.scope().end();
-            pool.change("history", "0").unwrap();
+            pool.set("history", "0").unwrap();
         }
         2 => {
             let block = careful.allocate(Bytes::new(4000), DEFAULT).unwrap();
@@ -196,7 +196,7 @@ fn use_inherited(inherited: Inherited) -> u32 {
         ensure!(forked(pool.forget_stream(side)) && forked(pool.process_deferred()));
         ensure!(forked(pool.defragment()) && forked(pool.trim(Bytes::ZERO).map(drop)));
         ensure!(forked(pool.collect(Duration::ZERO).map(drop)) && forked(pool.check()));
-        ensure!(forked(pool.change("history", "0")) && forked(pool.capture().map(drop)));
+        ensure!(forked(pool.set("history", "0")) && forked(pool.capture().map(drop)));
         ensure!(forked(pool.pages_of(block).map(drop)));
         ensure!(pool.statistics() == forebay::Statistics::default());
         ensure!(pool.history().is_empty() && pool.findings().is_empty());

@@ -203,7 +203,7 @@ pub extern "C" fn forebay_torch_set_fraction(device: c_int, fraction: f64) -> c_
         let changed = device_pools::pool(device).and_then(|pool| {
             // As many decimals as the setting has.
             let text = format!("{fraction:.6}");
-            pool.change("max_fraction", &text).map_err(|error| error.to_string())
+            pool.set("max_fraction", &text).map_err(|error| error.to_string())
         });
         status(changed)
     })

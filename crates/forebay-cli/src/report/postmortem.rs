@@ -467,7 +467,7 @@ mod tests {
         let pool = Pool::new(&device()).unwrap();
         for number in 0..60_u64 {
             let _tag = (number % 3 == 0).then(|| tag(&format!("tag {number} of the moment")));
-            pool.change("stacks", if number % 2 == 0 { "on" } else { "off" }).unwrap();
+            pool.set("stacks", if number % 2 == 0 { "on" } else { "off" }).unwrap();
             pool.allocate(Bytes::new(1000 * (number + 1)), DEFAULT).unwrap();
         }
         for _ in 0..5000 {

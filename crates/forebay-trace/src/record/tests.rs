@@ -354,8 +354,8 @@ fn a_history_of_the_fast_path_is_a_whole_run() {
     assert_eq!((sums.allocations, sums.frees), (40_000, 40_000));
     assert_eq!((trace.remarks().live_at_start, trace.len()), (0, 80_000));
     assert_eq!(trace.tag(BlockIndex(7)), Some("maker"));
-    pool.change("history", "0").unwrap();
-    pool.change("history", "10").unwrap();
+    pool.set("history", "0").unwrap();
+    pool.set("history", "10").unwrap();
     assert!(pool.history().is_empty(), "what was recorded before is gone");
     for _ in 0..10 {
         allocate_for_the_optimizer(&pool);

@@ -81,7 +81,7 @@ pub fn change_settings(
                 continue;
             }
             let previous = now.get(key)?.value;
-            if let Err(error) = pool.change(key, value) {
+            if let Err(error) = pool.set(key, value) {
                 revert_settings(&changed);
                 return Err(error);
             }
@@ -96,7 +96,7 @@ pub fn revert_settings(changed: &[ChangedSetting]) {
     // In reverse order: a setting may occur twice.
     for ChangedSetting { pool, key, previous } in changed.iter().rev() {
         // The pool accepts its previous value. A pool that is capturing may refuse, and then keeps the new one.
-        let _ = pool.change(key, previous);
+        let _ = pool.set(key, previous);
     }
 }
 

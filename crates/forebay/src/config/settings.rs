@@ -109,16 +109,34 @@ impl Settings {
     /// Changes a key of a live pool. Fails, without effect, if the key is fixed once a pool is built, if the value is
     /// not allowed, or if it breaks a rule between keys.
     pub fn change(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
-        let source = Source::RunTime;
         let Some(key) = Key::named(name) else {
-            return Err(ConfigError::unknown_key(name, source));
+            return Err(ConfigError::unknown_key(name, Source::RunTime));
         };
-        if !key.is_changeable() {
-            let in_force = Box::new(self.entry(key));
-            return Err(ConfigError::Fixed { in_force, wanted: value.to_owned() });
-        }
+        self.change_keys([(key, value.to_owned())])
+    }
+
+    /// As [`change`](Self::change), by the methods of a builder: any number of keys at once.
+    pub fn change_with(
+        &mut self,
+        change: impl FnOnce(SettingsBuilder) -> SettingsBuilder,
+    ) -> Result<(), ConfigError> {
+        let wanted = change(self.clone().into_builder()).build()?;
+        let pairs: Vec<_> = self.entries().zip(wanted.entries()).collect();
+        let differ = pairs.into_iter().filter(|(now, then)| now.value != then.value);
+        self.change_keys(differ.map(|(_, then)| (then.key, then.value)))
+    }
+
+    fn change_keys(
+        &mut self,
+        changes: impl IntoIterator<Item = (Key, String)>,
+    ) -> Result<(), ConfigError> {
         let mut changed = self.clone();
-        changed.explicit.read(key, value, source)?;
+        for (key, wanted) in changes {
+            if !key.is_changeable() {
+                return Err(ConfigError::Fixed { in_force: Box::new(self.entry(key)), wanted });
+            }
+            changed.explicit.read(key, &wanted, Source::RunTime)?;
+        }
         changed.check()?;
         *self = changed;
         Ok(())

@@ -8,6 +8,7 @@ use forebay_core::pressure::Level;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{Device, Priority, Stream, StreamHandle, ToDevice};
 
+use crate::config::SettingsBuilder;
 use crate::devices;
 use crate::pool::Pool;
 use crate::pool::calls::block_pages::PagePart;
@@ -575,7 +576,7 @@ impl Pool {
     ///
     /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&HostDevice::open()?)?;
     /// assert_eq!(pool.settings().max_bytes(), Some(Bytes::mib(64)));
-    /// pool.change("max_bytes", "32MiB")?;
+    /// pool.change(|settings| settings.max_bytes(Bytes::mib(32)))?;
     /// assert_eq!(pool.settings().max_bytes(), Some(Bytes::mib(32)));
     /// # Ok::<(), forebay::Error>(())
     /// ```
@@ -586,14 +587,19 @@ impl Pool {
         self.shared.settings().clone()
     }
 
-    /// Changes the setting named `key` to `value`, given as text. Refuses a setting that cannot change while a pool
-    /// lives. On an error, nothing changes.
+    /// Changes settings of the living pool, by the methods of the builder: one for each setting. Refuses a setting that
+    /// cannot change while a pool lives. On an error, nothing changes.
     ///
     /// Shrinking the quarantine releases blocks. With poison on, each is checked after the work enqueued on its stream.
     /// The call waits for that no longer than `max_wait`; later calls release the rest. A mistake found in such a block
     /// is not an error of this call; see [`findings`](Self::findings).
-    pub fn change(&self, key: &str, value: &str) -> Result<()> {
-        settings::change(&self.shared, key, value)
+    pub fn change(&self, change: impl FnOnce(SettingsBuilder) -> SettingsBuilder) -> Result<()> {
+        settings::change(&self.shared, |settings| settings.change_with(change))
+    }
+
+    /// As [`change`](Self::change), by name and text: for settings from files and users.
+    pub fn set(&self, key: &str, value: &str) -> Result<()> {
+        settings::change(&self.shared, |settings| settings.change(key, value))
     }
 }
 

@@ -162,7 +162,7 @@ fn device() -> Result<Arc<dyn Device>, String> {
 /// A pool whose pages are 2 MiB.
 fn pool_of_small_pages(setup: BenchSetup<'_>) -> Result<Pool, String> {
     let pool = setup.pool(&device()?, None)?;
-    pool.change("largest_page", "2MiB").map_err(said)?;
+    pool.set("largest_page", "2MiB").map_err(said)?;
     Ok(pool)
 }
 
@@ -195,7 +195,7 @@ fn fill_gaps(setup: BenchSetup<'_>, count: usize, beside: bool) -> Result<Operat
     let small = blocks(&pool, Bytes::mib(2), 2 * count)?;
     let small = free_every_other(&pool, small)?;
     pool.trim(Bytes::ZERO).map_err(said)?;
-    pool.change("largest_page", "4MiB").map_err(said)?;
+    pool.set("largest_page", "4MiB").map_err(said)?;
     let large = blocks(&pool, Bytes::mib(4), 2 * count)?;
     free_every_other(&pool, large)?;
     for block in small {
@@ -355,7 +355,7 @@ fn beside_threads(setup: BenchSetup<'_>, count: usize, refused: bool) -> Result<
     let idle = Idle::new(&pool, count)?;
     let large = pool.allocate(Bytes::gib(1), STREAM).map_err(said)?;
     let limit = pool.held();
-    pool.change("max_bytes", &limit.get().to_string()).map_err(said)?;
+    pool.set("max_bytes", &limit.get().to_string()).map_err(said)?;
     let half = Bytes::new(limit.get() / 2);
     Ok(Box::new(move |_, times| {
         let (_idle, _large) = (&idle, &large);

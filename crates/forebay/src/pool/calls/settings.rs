@@ -1,6 +1,6 @@
 //! Changes the settings of a living pool, and begins captures, which some settings exclude.
 
-use crate::config::Key;
+use crate::config::{ConfigError, Settings};
 use crate::pool::calls::checked::quarantine;
 use crate::pool::calls::{registry, upkeep};
 use crate::pool::common::capture::Capture;
@@ -8,21 +8,25 @@ use crate::pool::debug;
 use crate::pool::inner::{PoolInner, growth_of, magazine_units};
 use crate::{Error, Result};
 
-pub(in crate::pool) fn change(pool: &PoolInner, key: &str, value: &str) -> Result<()> {
+pub(in crate::pool) fn change(
+    pool: &PoolInner,
+    change: impl FnOnce(&mut Settings) -> core::result::Result<(), ConfigError>,
+) -> Result<()> {
     pool.birth.check()?;
     let total = pool.source.memory_info()?.total;
     let mut settings = pool.settings();
     let mut changed = settings.clone();
-    changed.change(key, value)?;
+    change(&mut changed)?;
     if let Some(setting) = debug::conflicts_with_capture(&changed)
         && pool.captures.any()
     {
         return Err(Error::CaptureRefused { setting });
     }
+    let forgets_events = settings.history() > 0 && changed.history() == 0;
     *settings = changed;
     pool.set_hits(&settings);
     pool.history.set(&settings);
-    if key == Key::History.name() && settings.history() == 0 {
+    if forgets_events {
         pool.front.all.drop_events();
     }
     registry::set_upkeep(pool.id, settings.upkeep());

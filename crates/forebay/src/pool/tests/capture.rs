@@ -123,7 +123,7 @@ fn a_pool_that_looks_after_its_blocks_is_not_captured_from() {
     pool.record_use(block.address(), two).unwrap();
     let before = seen(&machine);
     let capture = pool.capture().unwrap();
-    let refused = pool.change("quarantine", "1MiB").unwrap_err();
+    let refused = pool.set("quarantine", "1MiB").unwrap_err();
     assert_eq!(refused, Error::CaptureRefused { setting: "quarantine" });
     assert_eq!(pool.settings().quarantine(), Bytes::ZERO, "nothing was changed");
     pool.free_block(block, one).unwrap();
@@ -131,5 +131,5 @@ fn a_pool_that_looks_after_its_blocks_is_not_captured_from() {
     pool.free_block(block, two).unwrap();
     assert_eq!(seen(&machine), before);
     drop(capture);
-    pool.change("quarantine", "1MiB").unwrap();
+    pool.set("quarantine", "1MiB").unwrap();
 }

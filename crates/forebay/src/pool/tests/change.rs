@@ -50,21 +50,21 @@ fn these_can_change() {
 #[test]
 fn the_limit_can_be_lowered_and_raised() {
     let pool = pool();
-    pool.change("max_bytes", "64MiB").unwrap();
+    pool.set("max_bytes", "64MiB").unwrap();
     assert_eq!(pool.limit(), Bytes::mib(64));
     let block = pool.allocate(Bytes::mib(60), DEFAULT).unwrap();
     assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_err());
-    pool.change("max_bytes", "none").unwrap();
+    pool.set("max_bytes", "none").unwrap();
     assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_ok());
     // A limit below the bytes held takes nothing away, and allows no more.
-    pool.change("max_bytes", "8MiB").unwrap();
+    pool.set("max_bytes", "8MiB").unwrap();
     assert!(pool.block_at(block.address()).is_some());
     let before = pool.held();
     assert!(pool.allocate(Bytes::mib(200), DEFAULT).is_err());
     assert!(pool.held() <= before);
-    pool.change("max_bytes", "none").unwrap();
+    pool.set("max_bytes", "none").unwrap();
     let total = pool.device().memory_info().unwrap().total;
-    pool.change("max_fraction", "0.5").unwrap();
+    pool.set("max_fraction", "0.5").unwrap();
     assert_eq!(pool.limit(), Bytes::new(total.get() / 2));
     let entry = pool.settings().get("max_fraction").unwrap();
     assert_eq!(entry.source, Source::RunTime);
@@ -74,10 +74,10 @@ fn the_limit_can_be_lowered_and_raised() {
 fn what_is_kept_can_change() {
     let pool = pool();
     pair(&pool, Bytes::mib(128));
-    pool.change("min_bytes", "64MiB").unwrap();
+    pool.set("min_bytes", "64MiB").unwrap();
     pool.trim(Bytes::ZERO).unwrap();
     assert!(pool.held() >= Bytes::mib(64));
-    pool.change("min_bytes", "0").unwrap();
+    pool.set("min_bytes", "0").unwrap();
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(pool.held(), Bytes::ZERO);
 }
@@ -87,20 +87,20 @@ fn magazines_can_be_made_smaller_and_larger() {
     let pool = pool();
     let full = fill_magazine(&pool);
     assert!(full > Bytes::mib(1), "{full}");
-    pool.change("magazine_bytes", "256KiB").unwrap();
+    pool.set("magazine_bytes", "256KiB").unwrap();
     let little = fill_magazine(&pool);
     assert!(little < Bytes::new(320 << 10), "{little}");
-    pool.change("magazine_bytes", "0").unwrap();
+    pool.set("magazine_bytes", "0").unwrap();
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(fill_magazine(&pool), Bytes::ZERO);
-    pool.change("magazine_bytes", "16MiB").unwrap();
+    pool.set("magazine_bytes", "16MiB").unwrap();
     assert_eq!(fill_magazine(&pool), full);
 }
 
 #[test]
 fn levels_of_pressure_can_be_moved() {
     let pool = pool();
-    pool.change("max_bytes", "100MiB").unwrap();
+    pool.set("max_bytes", "100MiB").unwrap();
     let _block = pool.allocate(Bytes::mib(64), DEFAULT).unwrap();
     assert_eq!((pool.held(), pool.pressure()), (Bytes::mib(64), Level::Normal));
     for (key, value, level) in [
@@ -111,7 +111,7 @@ fn levels_of_pressure_can_be_moved() {
         ("pressure_critical", "0.62", Level::Critical),
         ("pressure_critical", "0.99", Level::High),
     ] {
-        pool.change(key, value).unwrap();
+        pool.set(key, value).unwrap();
         assert_eq!(pool.pressure(), level, "{key}={value}");
     }
 }
@@ -124,10 +124,10 @@ fn the_largest_page_can_change() {
         let pages = log.entries().filter(|&(call, ..)| call == Call::CreatePage);
         pages.map(|(_, size, _)| size).max().unwrap()
     };
-    pool.change("largest_page", "4MiB").unwrap();
+    pool.set("largest_page", "4MiB").unwrap();
     let _small = pool.allocate(Bytes::mib(64), DEFAULT).unwrap();
     assert_eq!(largest(&pool), Bytes::mib(4));
-    pool.change("largest_page", "16MiB").unwrap();
+    pool.set("largest_page", "16MiB").unwrap();
     let _large = pool.allocate(Bytes::mib(64), DEFAULT).unwrap();
     assert!(largest(&pool) > Bytes::mib(4) && largest(&pool) <= Bytes::mib(16));
 }
@@ -146,16 +146,36 @@ fn what_cannot_change_is_refused() {
         ("pressure_low", "0.9"),
         ("upkeep_interval", "0s"),
     ] {
-        let error = pool.change(key, value).unwrap_err();
+        let error = pool.set(key, value).unwrap_err();
         assert!(matches!(error, Error::Config(_)), "{error}");
     }
-    pool.change("min_bytes", "1GiB").unwrap();
-    assert!(pool.change("max_bytes", "512MiB").is_err(), "less than is to be kept");
-    pool.change("min_bytes", "0").unwrap();
+    pool.set("min_bytes", "1GiB").unwrap();
+    assert!(pool.set("max_bytes", "512MiB").is_err(), "less than is to be kept");
+    pool.set("min_bytes", "0").unwrap();
     let mut same = pool.settings();
     same.change("min_bytes", "0").unwrap();
     assert_eq!(pool.settings().collect_after(), Some(Duration::from_secs(60)));
     assert_eq!((pool.settings().max_bytes(), before.max_bytes()), (None, None));
+}
+
+#[test]
+fn settings_change_by_typed_calls() {
+    let (_machine, pool) = sim_pool();
+    let larger =
+        |settings: SettingsBuilder| settings.min_bytes(Bytes::mib(4)).max_bytes(Bytes::mib(64));
+    pool.change(larger).unwrap();
+    let after = pool.settings();
+    assert_eq!((after.min_bytes(), after.max_bytes()), (Bytes::mib(4), Some(Bytes::mib(64))));
+    assert_eq!(after.get("max_bytes").unwrap().source, Source::RunTime);
+    let error = pool.change(|settings| settings.history(10).poison(true)).unwrap_err();
+    assert!(error.to_string().contains("poison"), "{error}");
+    assert!(
+        pool.change(|settings| settings.max_bytes(Bytes::mib(2))).is_err(),
+        "less than is to be kept"
+    );
+    assert_eq!(pool.settings(), after, "all or nothing");
+    pool.change(|settings| settings).unwrap();
+    assert_eq!(pool.settings(), after);
 }
 
 /// An observer may call everything, also while it is attached.
@@ -166,7 +186,7 @@ fn an_observer_may_use_the_pool() {
         |pool, _| drop(pool.statistics()),
         |pool, _| _ = pool.held(),
         |pool, _| drop(pool.settings()),
-        |pool, _| pool.change("history", "10").unwrap(),
+        |pool, _| pool.set("history", "10").unwrap(),
         |pool, _| drop(pool.on(DEFAULT).owned(Bytes::new(300 << 10)).unwrap()),
         |pool, _| drop(pool.snapshot()),
         |pool, _| drop(pool.history()),

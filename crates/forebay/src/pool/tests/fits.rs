@@ -151,7 +151,7 @@ fn a_block_as_large_as_the_limit_fits() {
             assert!(pool.allocate(GRANULE, DEFAULT).is_err(), "{limit}");
             assert!(pool.held() < limit.saturating_add(GRANULE));
             pool.free_block(block, DEFAULT).unwrap();
-            pool.change("max_bytes", "5MiB").unwrap();
+            pool.set("max_bytes", "5MiB").unwrap();
             pool.allocate(Bytes::mib(5), DEFAULT).unwrap();
         }
     }

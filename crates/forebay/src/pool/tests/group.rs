@@ -35,9 +35,9 @@ fn pools_of_a_group_hold_no_more_than_the_limit_of_the_first() {
         pool.trim(Bytes::ZERO).unwrap();
         let block = other.allocate(Bytes::mib(40), DEFAULT).unwrap();
         // The settings of the first pool are those of all.
-        other.change("max_bytes", "1GiB").unwrap();
+        other.set("max_bytes", "1GiB").unwrap();
         assert!(other.allocate(Bytes::mib(40), DEFAULT).is_err());
-        pool.change("max_bytes", "128MiB").unwrap();
+        pool.set("max_bytes", "128MiB").unwrap();
         assert_eq!(other.limit(), Bytes::mib(128));
         let more = other.allocate(Bytes::mib(40), DEFAULT).unwrap();
         for block in [small, block, more] {

@@ -105,7 +105,7 @@ fn a_growth_in_several_batches_is_one() {
     let simulated = SimMachine::builder().memory(MemoryModel::Phantom).capacity(Bytes::gib(16));
     let (machine, _, shared) = open(simulated);
     let pool = Pool::new(&shared).unwrap();
-    pool.change("largest_page", "2MiB").unwrap();
+    pool.set("largest_page", "2MiB").unwrap();
     let block = pool.allocate(Bytes::gib(5), DEFAULT).unwrap();
     let figures = pool.statistics();
     assert_eq!((figures.large.pages, figures.live), (2560, Bytes::gib(5)));

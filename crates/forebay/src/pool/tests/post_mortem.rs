@@ -22,7 +22,7 @@ fn a_refusal_is_described_in_a_file() {
     let pool = Pool::new(&machine.device(0).unwrap()).unwrap();
     assert!(pool.allocate(Bytes::mib(100), DEFAULT).is_err());
     assert!(!path.exists(), "off by default");
-    pool.change("oom_report", path.to_str().unwrap()).unwrap();
+    pool.set("oom_report", path.to_str().unwrap()).unwrap();
     let scope = crate::tag("<script>hoarder");
     let _kept = pool.on(DEFAULT).owned(Bytes::mib(40)).unwrap();
     drop(scope);
@@ -50,12 +50,12 @@ fn an_error_names_the_file_that_describes_it() {
     let device = open(SimMachine::builder().capacity(Bytes::mib(64))).2;
     let pool = Pool::new(&device).unwrap();
     assert_eq!(refused(&pool, Bytes::mib(100)).report, None);
-    pool.change("oom_report", path.to_str().unwrap()).unwrap();
+    pool.set("oom_report", path.to_str().unwrap()).unwrap();
     let shortage = refused(&pool, Bytes::mib(100));
     let said = shortage.to_string();
     assert!(said.ends_with(&format!("{} describes this refusal", path.display())), "{said}");
     let other = Pool::new(&device).unwrap();
-    other.change("oom_report", "/no/such/folder/oom.txt").unwrap();
+    other.set("oom_report", "/no/such/folder/oom.txt").unwrap();
     let shortage = refused(&other, Bytes::mib(100));
     assert!(shortage.report.as_ref().unwrap().failure.is_some());
     let said = shortage.to_string();
@@ -72,7 +72,7 @@ fn an_error_names_the_file_that_could_not_be_written() {
     let (path, json) = (folder.path().join("oom.txt"), folder.path().join("oom.txt.json"));
     std::fs::create_dir(&json).unwrap();
     let pool = Pool::new(&open(SimMachine::builder().capacity(Bytes::mib(64))).2).unwrap();
-    pool.change("oom_report", path.to_str().unwrap()).unwrap();
+    pool.set("oom_report", path.to_str().unwrap()).unwrap();
     let shortage = refused(&pool, Bytes::mib(100));
     let report = shortage.report.as_ref().unwrap();
     assert_eq!((report.path.as_path(), report.failure.is_some()), (json.as_path(), true));
@@ -89,7 +89,7 @@ fn a_report_follows_no_link() {
     std::fs::write(&far, "far").unwrap();
     std::os::unix::fs::symlink(&far, &path).unwrap();
     let pool = Pool::new(&open(SimMachine::builder().capacity(Bytes::mib(64))).2).unwrap();
-    pool.change("oom_report", path.to_str().unwrap()).unwrap();
+    pool.set("oom_report", path.to_str().unwrap()).unwrap();
     assert_eq!(refused(&pool, Bytes::mib(100)).report.unwrap().failure, None);
     assert_eq!(std::fs::read_to_string(&far).unwrap(), "far");
     assert!(!path.is_symlink() && path.is_file());
@@ -120,7 +120,7 @@ fn a_post_mortem_has_the_request_the_owners_and_the_holes() {
     let path = folder.path().join("oom.txt");
     let device = open(holes_machine()).2;
     let (pool, kept) = full_of_holes(&device);
-    pool.change("oom_report", path.to_str().unwrap()).unwrap();
+    pool.set("oom_report", path.to_str().unwrap()).unwrap();
     let scope = crate::tag("tag of the refused");
     let shortage = refused(&pool, Bytes::mib(4));
     drop(scope);
@@ -173,7 +173,7 @@ fn a_post_mortem_has_the_request_the_owners_and_the_holes() {
     // With the holes, the error advises a higher limit, which is enough.
     let enough = shortage.enough_limit.unwrap();
     assert!(shortage.to_string().contains(&format!("raise the limit to {} B", enough.get())));
-    pool.change("max_bytes", &enough.get().to_string()).unwrap();
+    pool.set("max_bytes", &enough.get().to_string()).unwrap();
     pool.allocate(Bytes::mib(4), DEFAULT).unwrap();
 }
 
@@ -239,7 +239,7 @@ fn claims_hold(seed: u64, options: SimOptions, class: MemoryClass) -> [u64; 2] {
             if let Some(enough) = shortage.enough_limit {
                 checked[1] += 1;
                 assert!(enough > shortage.limit, "{shortage}");
-                pool.change("max_bytes", &enough.get().to_string()).unwrap();
+                pool.set("max_bytes", &enough.get().to_string()).unwrap();
                 let block = pool.allocate(size, DEFAULT).unwrap_or_else(|refused| {
                     panic!(
                         "seed {seed}, step {step}: {enough} should be enough: {shortage}\n{refused}"
@@ -247,7 +247,7 @@ fn claims_hold(seed: u64, options: SimOptions, class: MemoryClass) -> [u64; 2] {
                 });
                 pool.free_block(block, DEFAULT).unwrap();
                 pool.trim(Bytes::ZERO).unwrap();
-                pool.change("max_bytes", "12MiB").unwrap();
+                pool.set("max_bytes", "12MiB").unwrap();
             }
         } else if let Some(index) = random.index(live.len()) {
             pool.free_block(live.swap_remove(index), DEFAULT).unwrap();
@@ -290,7 +290,7 @@ fn a_limit_that_does_not_help_is_not_advised() {
     let pool = Pool::new(&device).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("oom");
-    pool.change("oom_report", path.to_str().unwrap()).unwrap();
+    pool.set("oom_report", path.to_str().unwrap()).unwrap();
     assert_eq!(refused(&pool, Bytes::mib(500)).cause, RefusalCause::DeviceFull);
     let text = std::fs::read_to_string(path).unwrap();
     let idle = format!("Pool {} holds 600.00 MiB in no live block", other.id().0);

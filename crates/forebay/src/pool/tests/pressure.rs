@@ -280,7 +280,7 @@ fn who_raises_the_limit_is_asked_by_a_request_beyond_it() {
         note.lock().unwrap().push((shortage.needed, shortage.limit));
         let pool = Pool::find(*of_callback.get().unwrap()).unwrap();
         let more = (shortage.limit.get() >> 20) + 60;
-        pool.change("max_bytes", &format!("{more}MiB")).unwrap();
+        pool.set("max_bytes", &format!("{more}MiB")).unwrap();
         true
     }));
     number.set(pool.id()).unwrap();
@@ -471,9 +471,9 @@ fn the_limit_and_the_pressure_are_told_without_waiting() {
     drop((backing, heap, settings));
     thread.join().unwrap();
     assert_eq!(answer, Ok((Bytes::mib(100), Level::Moderate, Bytes::mib(82))));
-    pool.change("max_bytes", "200MiB").unwrap();
+    pool.set("max_bytes", "200MiB").unwrap();
     assert_eq!((pool.limit(), pool.pressure()), (Bytes::mib(200), Level::Normal));
-    pool.change("pressure_low", "50%").unwrap();
+    pool.set("pressure_low", "50%").unwrap();
     assert_eq!(pool.pressure(), Level::Low);
     pool.free(block.address(), DEFAULT).unwrap();
     pool.trim(Bytes::ZERO).unwrap();
@@ -489,10 +489,10 @@ fn the_pressure_is_read_after_trimming_collecting_and_changing() {
         note.lock().unwrap().push(level);
     }));
     let block = pool.allocate(Bytes::mib(50), DEFAULT).unwrap();
-    pool.change("max_bytes", "60MiB").unwrap();
+    pool.set("max_bytes", "60MiB").unwrap();
     assert_eq!(*told.lock().unwrap(), [Level::Moderate]);
     // A change of magazines does not make them large while it lasts.
-    pool.change("magazine_bytes", "3MiB").unwrap();
+    pool.set("magazine_bytes", "3MiB").unwrap();
     let little = fill_magazine(&pool);
     assert!(little < Bytes::new(320 << 10), "{little}");
     pool.free_block(block, DEFAULT).unwrap();

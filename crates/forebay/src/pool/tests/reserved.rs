@@ -159,9 +159,9 @@ fn what_a_request_releases_no_other_of_its_pool_gets() {
         if !matches!(step, Step::Looking | Step::Settling) || could_take(&thief, size) {
             return;
         }
-        thief.change("max_wait", "0s").unwrap();
+        thief.set("max_wait", "0s").unwrap();
         thief.allocate(size, DEFAULT).unwrap_err();
-        thief.change("max_wait", "30s").unwrap();
+        thief.set("max_wait", "30s").unwrap();
         seen.set(seen.get() + 1);
     };
     let block = stepping(hook, || pool.allocate(Bytes::mib(48), DEFAULT).unwrap());

@@ -197,7 +197,7 @@ fn a_request_waits_for_the_device_no_longer_than_it_may() {
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     assert!(begun.elapsed() >= wait && begun.elapsed() < core::time::Duration::from_secs(5));
     drop(go);
-    pool.change("max_wait", "10s").unwrap();
+    pool.set("max_wait", "10s").unwrap();
     pool.allocate(Bytes::mib(40), own.handle()).unwrap();
 }
 

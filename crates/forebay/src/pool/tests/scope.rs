@@ -91,13 +91,13 @@ fn history_is_bounded_and_in_order() {
     assert_eq!(told, [(Free, 8), (Allocate, 9), (Free, 9), (Allocate, 10), (Free, 10)]);
     assert!(history.windows(2).all(|pair| pair[0].time <= pair[1].time));
     // Fewer from now on: the newest stay. None: nothing is noted any more.
-    pool.change("history", "2").unwrap();
+    pool.set("history", "2").unwrap();
     let of = |event: &PoolEvent| (event.action, event.address, event.thread);
     assert!(pool.history().iter().map(of).eq(history[3..].iter().map(of)));
-    pool.change("history", "0").unwrap();
+    pool.set("history", "0").unwrap();
     pool.free(block.address(), DEFAULT).unwrap();
     assert_eq!(pool.history(), []);
-    pool.change("history", "3").unwrap();
+    pool.set("history", "3").unwrap();
     pool.allocate(Bytes::new(1), DEFAULT).unwrap();
     assert_eq!(pool.history().len(), 1);
 }
@@ -141,18 +141,18 @@ fn stacks_come_and_go_while_threads_allocate() {
             });
         }
         for _ in 0..20 {
-            pool.change("stacks", "on").unwrap();
+            pool.set("stacks", "on").unwrap();
             pair();
-            pool.change("stacks", "off").unwrap();
+            pool.set("stacks", "off").unwrap();
             pair();
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    pool.change("history", "0").unwrap();
-    pool.change("history", "100").unwrap();
+    pool.set("history", "0").unwrap();
+    pool.set("history", "100").unwrap();
     pair();
     assert_eq!(with_stack(EventAction::Allocate), 0, "off");
-    pool.change("stacks", "on").unwrap();
+    pool.set("stacks", "on").unwrap();
     for _ in 0..3 {
         pair();
     }

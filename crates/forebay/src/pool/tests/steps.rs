@@ -199,7 +199,7 @@ fn a_capture_that_begins_during_a_trim_is_left_alone() {
             stepping(hook, || pool.trim(Bytes::ZERO).unwrap());
         } else {
             // The same for a request that has to wait.
-            pool.change("max_bytes", "4 MiB").unwrap();
+            pool.set("max_bytes", "4 MiB").unwrap();
             stepping(hook, || pool.allocate(Bytes::mib(4), own).unwrap_err());
         }
         let (capture, before) = seen.borrow_mut().take().unwrap();

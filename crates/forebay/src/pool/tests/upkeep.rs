@@ -136,15 +136,15 @@ fn the_thread_gives_idle_memory_back_and_ends() {
 
     // Told to hurry while it pauses, it does; told to stop, it ends.
     idle(&slow, Bytes::mib(64));
-    slow.change("collect_after", "10ms").unwrap();
-    slow.change("upkeep_interval", "1ms").unwrap();
+    slow.set("collect_after", "10ms").unwrap();
+    slow.set("upkeep_interval", "1ms").unwrap();
     eventually("collection after a change", || slow.held().is_zero());
-    slow.change("upkeep", "off").unwrap();
+    slow.set("upkeep", "off").unwrap();
     eventually("the end of the thread", || !crate::pool::calls::upkeep::runs());
     idle(&slow, Bytes::mib(64));
     std::thread::sleep(Duration::from_millis(50));
     assert!(slow.held() >= Bytes::mib(64), "nobody is there to give it back");
-    slow.change("upkeep", "on").unwrap();
+    slow.set("upkeep", "on").unwrap();
     eventually("collection again", || slow.held().is_zero());
     drop(slow);
     eventually("the end of the thread", || !crate::pool::calls::upkeep::runs());
@@ -274,7 +274,7 @@ fn the_thread_grows_the_pool_ahead() {
             .max_bytes(limit)
             .set(|settings| settings.upkeep(true).upkeep_interval(Duration::from_secs(60)));
         let pool = options.build(&device).unwrap();
-        pool.change("grow_ahead", "64MiB").unwrap();
+        pool.set("grow_ahead", "64MiB").unwrap();
         pool
     };
     let pool = pool_of(Bytes::gib(4));

@@ -78,7 +78,7 @@ fn an_observer_that_waits_keeps_no_slot() {
 #[test]
 fn staging_memory_has_a_tag_of_its_own() {
     let bench = Bench::new();
-    bench.pool.change("history", "100").unwrap();
+    bench.pool.set("history", "100").unwrap();
     let scope = crate::tag("uploads of a test");
     let ticket = bench.engine.upload(data(20_000, 1), bench.array(20_000)).submit().unwrap();
     let (_, array) = ticket.wait().unwrap();

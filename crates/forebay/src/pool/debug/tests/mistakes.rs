@@ -203,9 +203,9 @@ fn a_quarantine_is_bounded_and_can_change() {
         assert!(pool.statistics().quarantined <= Bytes::mib(1));
     }
     assert_eq!(pool.statistics().quarantined, Bytes::new(1000 << 10));
-    pool.change("quarantine", "300KiB").unwrap();
+    pool.set("quarantine", "300KiB").unwrap();
     assert_eq!(pool.statistics().quarantined, Bytes::new(300 << 10));
-    pool.change("quarantine", "0").unwrap();
+    pool.set("quarantine", "0").unwrap();
     assert_eq!(pool.statistics().quarantined, Bytes::ZERO);
     let block = pool.allocate(Bytes::new(512), DEFAULT).unwrap();
     pool.free(block.address(), DEFAULT).unwrap();
@@ -222,7 +222,7 @@ fn a_finding_does_not_fail_a_change_of_the_quarantine() {
     for &block in &blocks[..2] {
         stage.write(part(block, 10, 1), 5, DEFAULT);
     }
-    pool.change("quarantine", "0").unwrap();
+    pool.set("quarantine", "0").unwrap();
     assert_eq!(pool.settings().quarantine(), Bytes::ZERO);
     assert_eq!(pool.statistics().quarantined, Bytes::ZERO);
     assert_eq!(pool.statistics().retired, Bytes::new(8192));

@@ -55,10 +55,10 @@ fn beside<T: Send>(work: Endless, call: impl FnOnce() -> T + Send) -> (T, Durati
 
 /// A request that may wait for [`WAIT`].
 fn request_beside(work: Endless, pool: &Pool, size: Bytes, on: StreamHandle) -> Result<Block> {
-    pool.change("max_wait", "50ms").unwrap();
+    pool.set("max_wait", "50ms").unwrap();
     let (got, took) = beside(work, || pool.allocate(size, on));
     assert!(took >= WAIT && took < LONG, "it took {took:?}");
-    pool.change("max_wait", "10s").unwrap();
+    pool.set("max_wait", "10s").unwrap();
     got
 }
 
@@ -135,7 +135,7 @@ fn with_poison_a_request_grows_the_pool_before_it_waits_for_another_stream() {
     let freed = pool.allocate(Bytes::mib(4), busy.handle()).unwrap();
     let work = Endless::on(&*device, busy.handle());
     pool.free_block(freed, busy.handle()).unwrap();
-    pool.change("max_wait", "10s").unwrap();
+    pool.set("max_wait", "10s").unwrap();
     let (got, took) = beside(work, || pool.allocate(Bytes::mib(3), idle.handle()));
     assert!(got.is_ok() && took < LONG, "{got:?} after {took:?}");
     pool.free_block(got.unwrap(), idle.handle()).unwrap();
