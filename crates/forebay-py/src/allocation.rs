@@ -27,8 +27,7 @@ use crate::dlpack::ImportedTensor;
 use crate::failure::Failure;
 use crate::gil::MayBlockOnDrop;
 use crate::live_blocks::{self, BlockRecord, Origin};
-use crate::open_device::OpenDevice;
-use crate::stream::StreamRef;
+use crate::open_device::{OpenDevice, StreamRef};
 use crate::unified::ReplicaView;
 
 /// A range of memory, and what it is freed to.

@@ -12,13 +12,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::allocation::Allocation;
-use crate::construct::new_buffer;
+use crate::buffer::new_buffer;
 use crate::failure::{Failure, leave};
 use crate::gil::{DropDetached, MayBlockOnDrop};
-use crate::open_device::OpenDevice;
+use crate::open_device::{OpenDevice, StreamRef};
 use crate::quantity::{Size, optional_integer};
 use crate::stack;
-use crate::stream::StreamRef;
 
 /// An arena that its buffers share, with the count of pins of its memory.
 ///

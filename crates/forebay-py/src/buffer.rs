@@ -1,12 +1,15 @@
 //! `forebay.Buffer`: a whole allocation, which Python frees.
 
+use std::sync::Arc;
+
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::construct::take_next;
+use crate::allocation::Allocation;
 use crate::failure::{Failure, leave};
 use crate::memory::{Memory, stream_or_own};
+use crate::protocol::{BufferType, take_next};
 use crate::quantity::{integer, optional_integer};
 use crate::stream::PyStream;
 
@@ -16,6 +19,17 @@ use crate::stream::PyStream;
 /// ``memoryview(buffer)`` and ``numpy.asarray(buffer)`` share it.
 #[pyclass(name = "_Buffer", module = "forebay", extends = Memory, frozen, subclass)]
 pub(crate) struct BufferCore;
+
+/// `forebay.Buffer`.
+pub(crate) static BUFFER: BufferType<BufferCore> = BufferType::named(c"forebay.Buffer");
+
+/// A new `forebay.Buffer` of `allocation`.
+pub(crate) fn new_buffer(
+    py: Python<'_>,
+    allocation: Arc<Allocation>,
+) -> Result<Py<PyAny>, Failure> {
+    BUFFER.construct(py, Memory::buffer(allocation))
+}
 
 #[pymethods]
 impl BufferCore {

@@ -1,58 +1,20 @@
-//! `forebay.Device`.
+//! What Python calls on `forebay.Device`, and the functions that return one.
 
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
 use std::sync::Arc;
 
-use forebay::Priority;
 use forebay::hal::PinnedFlags;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFrozenSet};
 
 use crate::allocation::Allocation;
-use crate::construct::new_buffer;
+use crate::buffer::new_buffer;
 use crate::failure::Failure;
-use crate::open_device::{OpenDevice, present};
+use crate::open_device::{OpenDevice, PyDevice, StreamRef, device_argument, present};
 use crate::pool::PyPool;
 use crate::quantity::Size;
-use crate::stream::{PyStream, StreamRef, raw_stream_argument, stream_argument};
-
-/// Somewhere memory lives and work runs. The same name is the same device, for the whole process.
-#[pyclass(name = "Device", module = "forebay", frozen)]
-pub(crate) struct PyDevice {
-    device: Arc<OpenDevice>,
-}
-
-impl PyDevice {
-    pub(crate) fn new(device: Arc<OpenDevice>) -> Self {
-        Self { device }
-    }
-}
-
-/// The device that an argument names, by name or as a `Device`.
-pub(crate) fn device_argument(argument: &Bound<'_, PyAny>) -> Result<Arc<OpenDevice>, Failure> {
-    if let Ok(device) = argument.cast::<PyDevice>() {
-        return Ok(Arc::clone(&device.get().device));
-    }
-    let name: String = argument.extract().map_err(|_| {
-        let given = argument.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
-        Failure::invalid(format!(
-            "{given} is not a device: expected a forebay.Device or a name such as \"host\", \"cuda:0\", \"opencl:0\" or \
-             \"sim\""
-        ))
-    })?;
-    OpenDevice::named(&name)
-}
-
-/// The priority that an argument names.
-pub(crate) fn priority_argument(name: &str) -> Result<Priority, Failure> {
-    match name {
-        "low" => Ok(Priority::Low),
-        "normal" => Ok(Priority::Normal),
-        "high" => Ok(Priority::High),
-        other => Err(Failure::invalid(format!("a priority is low, normal or high, not {other:?}"))),
-    }
-}
+use crate::stream::{PyStream, priority_argument, raw_stream_argument, stream_argument};
 
 #[pymethods]
 impl PyDevice {

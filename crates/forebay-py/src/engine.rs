@@ -17,7 +17,7 @@ use crate::array_view::ArrayView;
 use crate::failure::Failure;
 use crate::gil::{DropDetached, without_gil};
 use crate::host_side::{Held, HostSide};
-use crate::stream::StreamRef;
+use crate::open_device::StreamRef;
 
 /// Which way.
 #[derive(Clone, Copy, PartialEq, Eq)]

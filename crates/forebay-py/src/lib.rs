@@ -6,8 +6,8 @@
 //!   manager ── unified, shared, engine     the classes that Python sees
 //!   host_side                              memory of a Python object as one side of a transfer
 //!   allocation, array_view, dtype          memory, its pins, and its elements as Python asks for them
-//!   construct, protocol, ffi, dlpack       how objects are made and exported: the buffer protocol and DLPack.
-//!                                          All unsafe code is here, in transfer, in engine, in stream and in gil
+//!   protocol, ffi, dlpack                  how objects are made and exported: the buffer protocol and DLPack.
+//!                                          All unsafe code is here, in transfer, in engine, in open_device and in gil
 //!   failure                                errors on their way to exceptions
 //!   gil                                    drops that release the GIL
 //!   open_device, settings, live_blocks     what the process has: devices, settings, live blocks
@@ -27,7 +27,6 @@ mod array_view;
 mod buffer;
 mod callback;
 mod command;
-mod construct;
 mod device;
 mod dlpack;
 mod dtype;
@@ -66,13 +65,13 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     gil::check_interpreter()?;
     stack::install(py);
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("Buffer", construct::buffer_type(py)?)?;
-    module.add("View", construct::view_type(py)?)?;
-    module.add_class::<device::PyDevice>()?;
+    module.add("Buffer", buffer::BUFFER.get(py)?)?;
+    module.add("View", view::VIEW.get(py)?)?;
+    module.add_class::<open_device::PyDevice>()?;
     module.add_class::<stream::PyStream>()?;
     module.add_class::<pool::PyPool>()?;
     module.add_class::<arena::PyArena>()?;
-    module.add("PinnedArray", construct::pinned_array_type(py)?)?;
+    module.add("PinnedArray", pinned::PINNED_ARRAY.get(py)?)?;
     module.add_class::<pinned::PyPinnedPool>()?;
     module.add_class::<manager::PyMemory>()?;
     module.add_class::<unified::PyUnifiedBuffer>()?;
@@ -86,7 +85,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(device::device, module)?,
         wrap_pyfunction!(pool::pool, module)?,
         wrap_pyfunction!(view::from_dlpack, module)?,
-        wrap_pyfunction!(scope::performance_context, module)?,
+        wrap_pyfunction!(pool::performance_context, module)?,
         wrap_pyfunction!(scope::tag, module)?,
         wrap_pyfunction!(settings::configure, module)?,
         wrap_pyfunction!(settings::settings, module)?,

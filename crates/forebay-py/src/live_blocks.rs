@@ -4,16 +4,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use forebay::devices::DeviceName;
 use forebay::report::Stack;
 use forebay::{Address, Pool, PoolId};
 use forebay_sync::fork::ForkSafeMutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::device::device_argument;
 use crate::failure::Failure;
-use crate::open_device::OpenDevice;
-use crate::pool::PyPool;
+use crate::open_device::{OpenDevice, device_argument};
 use crate::quantity::integer;
 use crate::stack;
 
@@ -139,11 +138,17 @@ pub(crate) fn leaks<'py>(
     };
     let all = PyList::empty(py);
     for pool in pools {
-        let name = PyPool::name_of(&pool);
+        let name = name_of(&pool);
         for row in rows(py, &pool)? {
             row.set_item("device", &name)?;
             all.append(row)?;
         }
     }
     Ok(all)
+}
+
+/// The name of a pool's device.
+fn name_of(pool: &Pool) -> String {
+    let descriptor = pool.device().descriptor();
+    DeviceName::new(descriptor.kind, descriptor.ordinal.0).to_string()
 }

@@ -3,22 +3,21 @@
 use std::sync::Arc;
 
 use forebay::bindings::CountedBuffer;
-use forebay::buffer::{BufferFigures, LiveBuffer, Memory};
+use forebay::buffer::{LiveBuffer, Memory};
 use forebay::named::SharedOptions;
 use forebay_sync::fork::LeakOnFork;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::array_view::ArrayView;
-use crate::device::{PyDevice, device_argument};
 use crate::failure::Failure;
 use crate::gil::without_gil;
 use crate::host_side::elements_of;
-use crate::open_device::OpenDevice;
+use crate::open_device::{OpenDevice, PyDevice, device_argument};
 use crate::pool::PyPool;
 use crate::quantity::seconds;
 use crate::shared::PySharedBuffer;
-use crate::unified::PyUnifiedBuffer;
+use crate::unified::{PyUnifiedBuffer, figures};
 
 /// Makes buffers on one device, which are on the host and on the device.
 ///
@@ -144,20 +143,6 @@ impl PyMemory {
         let buffer = CountedBuffer::new(self.manager()?.buffer::<u8>(array.length())?);
         Ok(PyUnifiedBuffer::new(Arc::clone(&self.device), array, buffer))
     }
-}
-
-pub(crate) fn figures<'py>(
-    py: Python<'py>,
-    figures: &BufferFigures,
-) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("host_bytes", figures.host_bytes)?;
-    dict.set_item("device_bytes", figures.device_bytes)?;
-    dict.set_item("copies_to_host", figures.to_host.copies)?;
-    dict.set_item("bytes_to_host", figures.to_host.bytes)?;
-    dict.set_item("copies_to_device", figures.to_device.copies)?;
-    dict.set_item("bytes_to_device", figures.to_device.bytes)?;
-    Ok(dict)
 }
 
 fn rows<'py>(py: Python<'py>, live: &[LiveBuffer]) -> Result<Bound<'py, PyList>, Failure> {

@@ -9,8 +9,6 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::allocation::{Allocation, MemorySpace, Pin};
 use crate::array_view::{ArrayView, shape_argument};
-use crate::construct::new_view;
-use crate::device::{PyDevice, priority_argument};
 use crate::dlpack::{self, ExportRequest};
 use crate::dtype::Dtype;
 use crate::engine::{Choices, Direction, PyTransfer};
@@ -18,9 +16,11 @@ use crate::failure::Failure;
 use crate::ffi::HostBytes;
 use crate::gil::DropDetached;
 use crate::host_side::HostSide;
+use crate::open_device::{PyDevice, StreamRef};
 use crate::quantity::integer;
-use crate::stream::{StreamRef, stream_argument};
+use crate::stream::{priority_argument, stream_argument};
 use crate::transfer::{self, HostPointer, MemoryRange};
+use crate::view::new_view;
 
 /// The base class of ``Buffer`` and ``View``.
 #[pyclass(name = "_Memory", module = "forebay", frozen, subclass, weakref)]

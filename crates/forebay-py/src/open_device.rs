@@ -1,4 +1,5 @@
-//! The devices of the process, by name. Each is opened once and shared.
+//! The devices of the process, by name, and their streams. Each device is opened once and shared. A device knows its
+//! streams by their handles, and a stream keeps its device.
 //!
 //! ```text
 //!   "host"     this machine's memory and threads
@@ -9,18 +10,19 @@
 
 use std::collections::HashMap;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use forebay::bindings::transfer_engine;
 use forebay::devices::{self, DeviceName};
-use forebay::hal::DeviceKind;
+use forebay::hal::{DeviceKind, Event, EventKind};
 use forebay::transfer::{TransferEngine, TransferEvent};
-use forebay::{Device, Pool};
+use forebay::{Device, Pool, PoolId, Priority, Stream, StreamHandle};
 use forebay_sync::fork::{Birth, ForkSafeMutex, LeakOnFork, PerProcess};
 use forebay_sync::lock;
+use pyo3::prelude::*;
 
 use crate::failure::Failure;
-use crate::stream::StreamRef;
 
 /// A device of the process, opened when it is first used.
 pub(crate) struct OpenDevice {
@@ -150,7 +152,7 @@ impl OpenDevice {
     }
 
     /// Its default stream. The two refer to each other, but devices live as long as the process.
-    pub(crate) fn default_stream(&self, make: impl FnOnce() -> Arc<StreamRef>) -> &Arc<StreamRef> {
+    fn default_stream(&self, make: impl FnOnce() -> Arc<StreamRef>) -> &Arc<StreamRef> {
         self.default_stream.get_or_init(make)
     }
 
@@ -158,6 +160,212 @@ impl OpenDevice {
     pub(crate) fn streams(&self) -> Result<MutexGuard<'_, Streams>, Failure> {
         self.birth.check()?;
         Ok(lock(&self.streams))
+    }
+}
+
+/// A reference-counted stream. Before it ends, or is forgotten, the pools that use it are told.
+pub(crate) struct StreamRef {
+    device: Arc<OpenDevice>,
+    handle: StreamHandle,
+    /// `None` for the default stream, which never ends, and once it was forgotten: the device does not know
+    /// it then either.
+    stream: Mutex<Option<LeakOnFork<Stream>>>,
+    /// The pools that have blocks in its order. They are told before it ends.
+    pools: Mutex<Vec<PoolId>>,
+    /// Set before its maker destroys it: nothing is enqueued there any more.
+    forgotten: AtomicBool,
+    /// The other library's stream object, kept alive.
+    _maker: Option<Py<PyAny>>,
+}
+
+impl StreamRef {
+    /// The default stream of a device.
+    pub(crate) fn default_of(device: &Arc<OpenDevice>) -> Arc<Self> {
+        let make = || Arc::new(Self::of(device, StreamHandle::DEFAULT, None, None));
+        Arc::clone(device.default_stream(make))
+    }
+
+    /// A new stream.
+    pub(crate) fn new(device: &Arc<OpenDevice>, priority: Priority) -> Result<Arc<Self>, Failure> {
+        let stream = Stream::new(device.opened()?, priority)?;
+        let handle = stream.handle();
+        let stream_ref = Arc::new(Self::of(device, handle, Some(stream), None));
+        let mut streams = device.streams()?;
+        streams.own.retain(|_, stream_ref| stream_ref.strong_count() > 0);
+        streams.own.insert(handle.0, Arc::downgrade(&stream_ref));
+        drop(streams);
+        Ok(stream_ref)
+    }
+
+    /// The stream with the driver's handle `raw`: one of ours, or one of another library, whose object is
+    /// `maker`.
+    pub(crate) fn adopt(
+        device: &Arc<OpenDevice>,
+        raw: u64,
+        maker: Option<Py<PyAny>>,
+    ) -> Result<Arc<Self>, Failure> {
+        if raw == StreamHandle::DEFAULT.0 {
+            return Ok(Self::default_of(device));
+        }
+        let mut streams = device.streams()?;
+        if let Some(stream_ref) = streams.find(raw) {
+            return Ok(stream_ref);
+        }
+        let stream_ref = Self::foreign(device, raw, maker)?;
+        if !stream_ref.is_default() {
+            streams.adopted.insert(raw, Arc::clone(&stream_ref));
+        }
+        Ok(stream_ref)
+    }
+
+    /// The stream with the driver's handle `raw`, and whether it is known here. One that is not known is
+    /// adopted only until the reference is dropped.
+    pub(crate) fn find_or_borrow(
+        device: &Arc<OpenDevice>,
+        raw: u64,
+    ) -> Result<(Arc<Self>, bool), Failure> {
+        if raw == StreamHandle::DEFAULT.0 {
+            return Ok((Self::default_of(device), true));
+        }
+        // A statement of its own: a match would hold the lock to its end.
+        let known = device.streams()?.find(raw);
+        if let Some(stream_ref) = known {
+            return Ok((stream_ref, true));
+        }
+        // SAFETY: as in `foreign`, for this one call. The reference tells the pools that used it when it is dropped.
+        let stream = unsafe { Stream::borrowed(device.opened()?, raw) }?;
+        let stream_ref = Self::adopted(device, stream, None);
+        let known = stream_ref.is_default();
+        Ok((stream_ref, known))
+    }
+
+    fn foreign(
+        device: &Arc<OpenDevice>,
+        raw: u64,
+        maker: Option<Py<PyAny>>,
+    ) -> Result<Arc<Self>, Failure> {
+        // SAFETY: the program promises that a stream of another library belongs to this device and lives
+        // until it is forgotten. The driver cannot check that.
+        let stream = unsafe { Stream::foreign(device.opened()?, raw) }?;
+        Ok(Self::adopted(device, stream, maker))
+    }
+
+    fn adopted(device: &Arc<OpenDevice>, stream: Stream, maker: Option<Py<PyAny>>) -> Arc<Self> {
+        let handle = stream.handle();
+        if handle == StreamHandle::DEFAULT {
+            return Self::default_of(device);
+        }
+        Arc::new(Self::of(device, handle, Some(stream), maker))
+    }
+
+    fn of(
+        device: &Arc<OpenDevice>,
+        handle: StreamHandle,
+        stream: Option<Stream>,
+        maker: Option<Py<PyAny>>,
+    ) -> Self {
+        let (device, stream) = (Arc::clone(device), Mutex::new(stream.map(LeakOnFork::new)));
+        let (pools, forgotten) = (Mutex::default(), AtomicBool::new(false));
+        Self { device, handle, stream, pools, forgotten, _maker: maker }
+    }
+
+    /// The handle, for calls of the device.
+    pub(crate) fn handle(&self) -> StreamHandle {
+        self.handle
+    }
+
+    /// The driver's handle, for other libraries.
+    pub(crate) fn raw(&self) -> Result<u64, Failure> {
+        let streams = self.device.opened()?.foreign_streams();
+        Ok(streams.map_or(self.handle.0, |streams| streams.raw_stream(self.handle)))
+    }
+
+    /// Its device.
+    pub(crate) fn device(&self) -> &Arc<OpenDevice> {
+        &self.device
+    }
+
+    fn is_default(&self) -> bool {
+        self.handle == StreamHandle::DEFAULT
+    }
+
+    /// Records that a pool has blocks in its order.
+    pub(crate) fn register_pool(&self, pool: PoolId) {
+        if !self.is_default() {
+            let mut pools = lock(&self.pools);
+            if !pools.contains(&pool) {
+                pools.push(pool);
+            }
+        }
+    }
+
+    /// Waits until all its work is done.
+    pub(crate) fn synchronize(&self) -> Result<(), Failure> {
+        Ok(self.device.opened()?.synchronize_stream(self.handle)?)
+    }
+
+    /// This stream, or the default stream once this one was forgotten.
+    pub(crate) fn live_or_default(self: &Arc<Self>) -> Arc<Self> {
+        if self.is_forgotten() { Self::default_of(&self.device) } else { Arc::clone(self) }
+    }
+
+    /// An error once it was forgotten.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.is_forgotten() {
+            return Err(Failure::closed("the stream was forgotten; adopt() takes it again"));
+        }
+        Ok(())
+    }
+
+    fn is_forgotten(&self) -> bool {
+        // Relaxed: the program that destroys the stream synchronises with the threads that use it.
+        self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// Stops using the stream before its maker destroys it, even while references exist: the default stream
+    /// waits for all its work and replaces it. An error leaves the stream as it was.
+    pub(crate) fn forget(&self) -> Result<(), Failure> {
+        Self::default_of(&self.device).wait_for(self)?;
+        // Without the lock: a pool may wait for threads that wait for the lock.
+        let pools = lock(&self.pools).clone();
+        for id in pools {
+            // A pool that was closed has no blocks left there.
+            if let Ok(pool) = Pool::find(id) {
+                pool.forget_stream(self.handle)?;
+            }
+            lock(&self.pools).retain(|&known| known != id);
+        }
+        self.forgotten.store(true, Ordering::Relaxed);
+        // Otherwise a device-wide synchronisation would use the destroyed stream. Dropped without the lock,
+        // since the device takes its own.
+        let known = lock(&self.stream).take();
+        drop(known);
+        Ok(())
+    }
+
+    /// Makes later work of this stream wait, on the device, for all work that `earlier` has now.
+    pub(crate) fn wait_for(&self, earlier: &Self) -> Result<(), Failure> {
+        if self.handle == earlier.handle {
+            return Ok(());
+        }
+        let device = self.device.opened()?;
+        let event = Event::new(device, EventKind::Order)?;
+        device.record_event(event.handle(), earlier.handle)?;
+        Ok(device.wait_event(self.handle, event.handle())?)
+    }
+}
+
+impl Drop for StreamRef {
+    fn drop(&mut self) {
+        let stream = self.stream.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if stream.as_ref().is_none_or(|stream| stream.get().is_err()) {
+            return;
+        }
+        for &pool in lock(&self.pools).iter() {
+            // A pool that was closed has no blocks left there. One that fails keeps its free memory in the
+            // stream's order, and reports an error when it needs it.
+            let _ = Pool::find(pool).map(|pool| pool.forget_stream(self.handle));
+        }
     }
 }
 
@@ -187,4 +395,31 @@ fn open(name: DeviceName) -> Result<Arc<dyn Device>, Failure> {
         check_drivers()?;
     }
     Ok(name.open()?)
+}
+
+/// Somewhere memory lives and work runs. The same name is the same device, for the whole process.
+#[pyclass(name = "Device", module = "forebay", frozen)]
+pub(crate) struct PyDevice {
+    pub(crate) device: Arc<OpenDevice>,
+}
+
+impl PyDevice {
+    pub(crate) fn new(device: Arc<OpenDevice>) -> Self {
+        Self { device }
+    }
+}
+
+/// The device that an argument names, by name or as a `Device`.
+pub(crate) fn device_argument(argument: &Bound<'_, PyAny>) -> Result<Arc<OpenDevice>, Failure> {
+    if let Ok(device) = argument.cast::<PyDevice>() {
+        return Ok(Arc::clone(&device.get().device));
+    }
+    let name: String = argument.extract().map_err(|_| {
+        let given = argument.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+        Failure::invalid(format!(
+            "{given} is not a device: expected a forebay.Device or a name such as \"host\", \"cuda:0\", \"opencl:0\" or \
+             \"sim\""
+        ))
+    })?;
+    OpenDevice::named(&name)
 }

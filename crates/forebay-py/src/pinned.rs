@@ -15,12 +15,11 @@ use pyo3::types::PyTuple;
 
 use crate::allocation::{Allocation, MemorySpace};
 use crate::array_view::ArrayView;
-use crate::construct::{new_pinned_array, take_next};
-use crate::device::{PyDevice, device_argument};
 use crate::failure::Failure;
 use crate::gil::without_gil;
 use crate::memory::{Memory, same_device, stream_or_own};
-use crate::open_device::OpenDevice;
+use crate::open_device::{OpenDevice, PyDevice, device_argument};
+use crate::protocol::{BufferType, take_next};
 use crate::quantity::Size;
 use crate::stack;
 use crate::stream::stream_argument;
@@ -101,7 +100,7 @@ impl PyPinnedPool {
             let array = self.pool()?.array::<u8>(size)?;
             Ok::<_, Failure>(Allocation::pinned_array(&self.device, array))
         })?;
-        new_pinned_array(py, allocation.pin()?, elements)
+        PINNED_ARRAY.construct(py, Memory::view(allocation.pin()?, elements))
     }
 
     /// Its statistics, as those of ``Pool``. All memory counts for one stream, which stands for the host.
@@ -136,6 +135,10 @@ impl PyPinnedPool {
 /// pool, which uses it again once the copies that were recorded are done.
 #[pyclass(name = "_PinnedArray", module = "forebay", extends = ViewCore, frozen, subclass)]
 pub(crate) struct PinnedArrayCore;
+
+/// `forebay.PinnedArray`.
+pub(crate) static PINNED_ARRAY: BufferType<PinnedArrayCore> =
+    BufferType::named(c"forebay.PinnedArray");
 
 #[pymethods]
 impl PinnedArrayCore {

@@ -1,39 +1,39 @@
 //! `forebay.Pool`.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::bindings::{effective_settings, host_vec};
-use forebay::devices::DeviceName;
 use forebay::hal::Call;
 use forebay::handle::{allocate_batch, warm_up};
 use forebay::report::EventAction;
+use forebay::transfer::TransferEvent;
 use forebay::{Alignment, Bytes, OwnedBlock, Pool, PoolOptions, Request};
 use forebay_sync::fork::{Birth, LeakOnFork};
 use forebay_sync::lock;
-use forebay_trace::Recorder;
+use forebay_trace::format::{check_ending, write_path};
+use forebay_trace::{Recorder, trace_of_pool};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::allocation::Allocation;
 use crate::arena::PyArena;
+use crate::buffer::new_buffer;
 use crate::callback;
-use crate::construct::{new_buffer, new_view};
-use crate::device::{PyDevice, device_argument, priority_argument};
 use crate::engine::{Choices, Direction, PyTransfer};
 use crate::failure::{Failure, leave};
 use crate::gil::{DropDetached, without_gil};
 use crate::host_side::HostSide;
 use crate::live_blocks;
-use crate::open_device::OpenDevice;
+use crate::open_device::{OpenDevice, PyDevice, device_argument};
 use crate::quantity::{Size, items, optional_integer, seconds};
 use crate::scope::PyScope;
 use crate::settings;
 use crate::stack;
-use crate::stream::stream_argument;
-use crate::trace;
+use crate::stream::{priority_argument, stream_argument};
 use crate::value::to_python;
+use crate::view::new_view;
 
 /// A pool of a device's memory.
 ///
@@ -76,12 +76,6 @@ impl PyPool {
             Some(pool) => Ok(pool.get()?.clone()),
             None => Err(Failure::closed("the pool was closed")),
         }
-    }
-
-    /// The name of a pool's device.
-    pub(crate) fn name_of(pool: &Pool) -> String {
-        let descriptor = pool.device().descriptor();
-        DeviceName::new(descriptor.kind, descriptor.ordinal.0).to_string()
     }
 }
 
@@ -433,7 +427,7 @@ impl PyPool {
     fn save_trace(&self, py: Python<'_>, path: PathBuf) -> Result<usize, Failure> {
         py.detach(|| {
             let transfers = self.device.transfer_history();
-            trace::save(&self.pool()?, self.recorder.as_ref(), &transfers, &path)
+            save(&self.pool()?, self.recorder.as_ref(), &transfers, &path)
         })
     }
 
@@ -477,4 +471,60 @@ impl PyPool {
 pub(crate) fn pool(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> Result<PyPool, Failure> {
     let device = device.map_or_else(|| OpenDevice::named("host"), device_argument)?;
     py.detach(|| PyPool::of_process(&device))
+}
+
+/// A context manager that measures a pool: ``with performance_context(pool) as scope: ...`` and then
+/// ``scope.figures``. The pool is a ``Pool``, or the process's pool of a device by name; by
+/// default the host's. It measures the pool for all threads.
+#[pyfunction]
+#[pyo3(signature = (pool = None))]
+pub(crate) fn performance_context(
+    py: Python<'_>,
+    pool: Option<&Bound<'_, PyAny>>,
+) -> Result<PyScope, Failure> {
+    let pool = match pool {
+        Some(pool) => match pool.cast::<PyPool>() {
+            Ok(pool) => pool.get().pool()?,
+            Err(_) => {
+                let device = device_argument(pool)?;
+                py.detach(|| device.pool())?
+            }
+        },
+        None => {
+            let device = OpenDevice::named("host")?;
+            py.detach(|| device.pool())?
+        }
+    };
+    Ok(PyScope::new(pool))
+}
+
+/// Saves the events of a pool; returns how many.
+fn save(
+    pool: &Pool,
+    recorder: Option<&Recorder>,
+    transfers: &[TransferEvent],
+    path: &Path,
+) -> Result<usize, Failure> {
+    check_ending(path).map_err(|error| Failure::invalid(error.to_string()))?;
+    let trace = match recorder {
+        Some(recorder) => recorder.copy_with(transfers),
+        None => trace_of_pool(path.display().to_string(), pool, None, transfers),
+    };
+    if trace.is_empty() {
+        let said = match recorder {
+            Some(_) => "nothing was recorded, or the recording was saved already",
+            None => {
+                "the pool records no events: create it with record=True, or with history=100000 to keep \
+                 the last 100000"
+            }
+        };
+        return Err(Failure::Trace(said.to_owned()));
+    }
+    let unwritten = |error| Failure::Trace(format!("{}: {error}", path.display()));
+    write_path(&trace, path).map_err(unwritten)?;
+    // Where it could not be written it goes on.
+    if let Some(recorder) = recorder {
+        recorder.discard();
+    }
+    Ok(trace.len())
 }

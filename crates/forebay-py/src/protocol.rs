@@ -1,14 +1,19 @@
-//! The buffer protocol of `Buffer` and `View`.
+//! The buffer protocol of `Buffer`, `View` and `PinnedArray`, and how their objects are constructed.
 //!
-//! Each of the two is a class of PyO3 with all methods, and a subclass of it with the two slots of the buffer
-//! protocol, which is the type that Python sees. See [`ffi`](crate::ffi) for why.
+//! Each of them is a class of PyO3 with all methods, and a subclass of it with the two slots of the buffer
+//! protocol, which is the type that Python sees. See [`ffi`](crate::ffi) for why. PyO3 cannot construct objects of
+//! such a type. So the type is called as Python calls it, and the object's [`Memory`] waits in a thread-local
+//! until the constructor takes it.
 
+use core::cell::Cell;
 use core::ffi::{CStr, c_int, c_ulong, c_void};
+use core::marker::PhantomData;
 use core::ptr::null_mut;
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyTuple, PyType};
 use pyo3::{PyClass, ffi};
 
@@ -18,6 +23,46 @@ use crate::ffi::{FORMAT, FORTRAN, GET_BUFFER, RELEASE_BUFFER, RawView, SHAPE, ST
 use crate::gil::DropDetached;
 use crate::memory::Memory;
 use crate::transfer::pointer;
+
+/// The type that Python sees of `T`, a class over [`Memory`]. Created by the first use.
+pub(crate) struct BufferType<T> {
+    name: &'static CStr,
+    created: PyOnceLock<Py<PyType>>,
+    class: PhantomData<fn() -> T>,
+}
+
+thread_local! {
+    /// The memory of the object that this thread constructs next.
+    static NEXT: Cell<Option<Memory>> = const { Cell::new(None) };
+}
+
+/// The memory for the constructor that runs on this thread; `None` where a program called the type itself.
+pub(crate) fn take_next() -> Option<Memory> {
+    NEXT.take()
+}
+
+impl<T: PyClass> BufferType<T> {
+    pub(crate) const fn named(name: &'static CStr) -> Self {
+        Self { name, created: PyOnceLock::new(), class: PhantomData }
+    }
+
+    /// The type, for the module.
+    pub(crate) fn get<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyType>> {
+        let created = self.created.get_or_try_init(py, || buffer_protocol_type::<T>(py, self.name));
+        Ok(created?.bind(py))
+    }
+
+    /// A new object of this type with `memory`.
+    pub(crate) fn construct(&self, py: Python<'_>, memory: Memory) -> Result<Py<PyAny>, Failure> {
+        let class = self.get(py)?;
+        // A value that waits already belongs to a construction that this one interrupted: the garbage collector
+        // may run any code.
+        let interrupted = NEXT.replace(Some(memory));
+        let object = class.call0();
+        NEXT.set(interrupted);
+        Ok(object?.unbind())
+    }
+}
 
 /// What an exported buffer refers to, kept until it is released.
 struct ExportedBuffer {
@@ -31,10 +76,7 @@ struct ExportedBuffer {
 static EMPTY: u8 = 0;
 
 /// The type `name`: a subclass of `T`, a class over [`Memory`], with the buffer protocol.
-pub(crate) fn buffer_protocol_type<T: PyClass>(
-    py: Python<'_>,
-    name: &'static CStr,
-) -> PyResult<Py<PyType>> {
+fn buffer_protocol_type<T: PyClass>(py: Python<'_>, name: &'static CStr) -> PyResult<Py<PyType>> {
     let mut slots = [
         ffi::PyType_Slot { slot: GET_BUFFER, pfunc: get_buffer as *mut c_void },
         ffi::PyType_Slot { slot: RELEASE_BUFFER, pfunc: release_buffer as *mut c_void },

@@ -13,10 +13,7 @@ use forebay_sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::device::device_argument;
 use crate::failure::Failure;
-use crate::open_device::OpenDevice;
-use crate::pool::PyPool;
 
 /// A measurement of a pool, from ``__enter__`` to ``__exit__``.
 #[pyclass(name = "Scope", module = "forebay", frozen)]
@@ -95,31 +92,6 @@ impl PyScope {
         *lock(&self.state) = Measurement::Done(named, seconds);
         Ok(())
     }
-}
-
-/// A context manager that measures a pool: ``with performance_context(pool) as scope: ...`` and then
-/// ``scope.figures``. The pool is a ``Pool``, or the process's pool of a device by name; by
-/// default the host's. It measures the pool for all threads.
-#[pyfunction]
-#[pyo3(signature = (pool = None))]
-pub(crate) fn performance_context(
-    py: Python<'_>,
-    pool: Option<&Bound<'_, PyAny>>,
-) -> Result<PyScope, Failure> {
-    let pool = match pool {
-        Some(pool) => match pool.cast::<PyPool>() {
-            Ok(pool) => pool.get().pool()?,
-            Err(_) => {
-                let device = device_argument(pool)?;
-                py.detach(|| device.pool())?
-            }
-        },
-        None => {
-            let device = OpenDevice::named("host")?;
-            py.detach(|| device.pool())?
-        }
-    };
-    Ok(PyScope::new(pool))
 }
 
 thread_local! {

@@ -17,14 +17,13 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::allocation::{Allocation, MemorySpace};
 use crate::array_view::{ArrayView, shape_argument};
-use crate::construct::new_view;
-use crate::device::PyDevice;
 use crate::dtype::Dtype;
 use crate::failure::Failure;
 use crate::ffi::HostBytes;
 use crate::gil::without_gil;
-use crate::open_device::OpenDevice;
+use crate::open_device::{OpenDevice, PyDevice};
 use crate::quantity::{integer, optional_integer, seconds};
+use crate::view::new_view;
 
 /// How long a lock is waited for before the interpreter may handle a signal, such as Ctrl-C.
 const SLICE: Duration = Duration::from_millis(50);

@@ -1,225 +1,16 @@
 //! Streams: created here, or adopted from another library.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay::hal::{Event, EventKind, Progress};
-use forebay::{Pool, PoolId, Priority, Stream, StreamHandle};
-use forebay_sync::fork::LeakOnFork;
+use forebay::Priority;
+use forebay::hal::Progress;
 use forebay_sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::device::PyDevice;
 use crate::failure::Failure;
 use crate::gil::without_gil;
-use crate::open_device::OpenDevice;
-
-/// A reference-counted stream. Before it ends, or is forgotten, the pools that use it are told.
-pub(crate) struct StreamRef {
-    device: Arc<OpenDevice>,
-    handle: StreamHandle,
-    /// `None` for the default stream, which never ends, and once it was forgotten: the device does not know
-    /// it then either.
-    stream: Mutex<Option<LeakOnFork<Stream>>>,
-    /// The pools that have blocks in its order. They are told before it ends.
-    pools: Mutex<Vec<PoolId>>,
-    /// Set before its maker destroys it: nothing is enqueued there any more.
-    forgotten: AtomicBool,
-    /// The other library's stream object, kept alive.
-    _maker: Option<Py<PyAny>>,
-}
-
-impl StreamRef {
-    /// The default stream of a device.
-    pub(crate) fn default_of(device: &Arc<OpenDevice>) -> Arc<Self> {
-        let make = || Arc::new(Self::of(device, StreamHandle::DEFAULT, None, None));
-        Arc::clone(device.default_stream(make))
-    }
-
-    /// A new stream.
-    pub(crate) fn new(device: &Arc<OpenDevice>, priority: Priority) -> Result<Arc<Self>, Failure> {
-        let stream = Stream::new(device.opened()?, priority)?;
-        let handle = stream.handle();
-        let stream_ref = Arc::new(Self::of(device, handle, Some(stream), None));
-        let mut streams = device.streams()?;
-        streams.own.retain(|_, stream_ref| stream_ref.strong_count() > 0);
-        streams.own.insert(handle.0, Arc::downgrade(&stream_ref));
-        drop(streams);
-        Ok(stream_ref)
-    }
-
-    /// The stream with the driver's handle `raw`: one of ours, or one of another library, whose object is
-    /// `maker`.
-    pub(crate) fn adopt(
-        device: &Arc<OpenDevice>,
-        raw: u64,
-        maker: Option<Py<PyAny>>,
-    ) -> Result<Arc<Self>, Failure> {
-        if raw == StreamHandle::DEFAULT.0 {
-            return Ok(Self::default_of(device));
-        }
-        let mut streams = device.streams()?;
-        if let Some(stream_ref) = streams.find(raw) {
-            return Ok(stream_ref);
-        }
-        let stream_ref = Self::foreign(device, raw, maker)?;
-        if !stream_ref.is_default() {
-            streams.adopted.insert(raw, Arc::clone(&stream_ref));
-        }
-        Ok(stream_ref)
-    }
-
-    /// The stream with the driver's handle `raw`, and whether it is known here. One that is not known is
-    /// adopted only until the reference is dropped.
-    pub(crate) fn find_or_borrow(
-        device: &Arc<OpenDevice>,
-        raw: u64,
-    ) -> Result<(Arc<Self>, bool), Failure> {
-        if raw == StreamHandle::DEFAULT.0 {
-            return Ok((Self::default_of(device), true));
-        }
-        // A statement of its own: a match would hold the lock to its end.
-        let known = device.streams()?.find(raw);
-        if let Some(stream_ref) = known {
-            return Ok((stream_ref, true));
-        }
-        // SAFETY: as in `foreign`, for this one call. The reference tells the pools that used it when it is dropped.
-        let stream = unsafe { Stream::borrowed(device.opened()?, raw) }?;
-        let stream_ref = Self::adopted(device, stream, None);
-        let known = stream_ref.is_default();
-        Ok((stream_ref, known))
-    }
-
-    fn foreign(
-        device: &Arc<OpenDevice>,
-        raw: u64,
-        maker: Option<Py<PyAny>>,
-    ) -> Result<Arc<Self>, Failure> {
-        // SAFETY: the program promises that a stream of another library belongs to this device and lives
-        // until it is forgotten. The driver cannot check that.
-        let stream = unsafe { Stream::foreign(device.opened()?, raw) }?;
-        Ok(Self::adopted(device, stream, maker))
-    }
-
-    fn adopted(device: &Arc<OpenDevice>, stream: Stream, maker: Option<Py<PyAny>>) -> Arc<Self> {
-        let handle = stream.handle();
-        if handle == StreamHandle::DEFAULT {
-            return Self::default_of(device);
-        }
-        Arc::new(Self::of(device, handle, Some(stream), maker))
-    }
-
-    fn of(
-        device: &Arc<OpenDevice>,
-        handle: StreamHandle,
-        stream: Option<Stream>,
-        maker: Option<Py<PyAny>>,
-    ) -> Self {
-        let (device, stream) = (Arc::clone(device), Mutex::new(stream.map(LeakOnFork::new)));
-        let (pools, forgotten) = (Mutex::default(), AtomicBool::new(false));
-        Self { device, handle, stream, pools, forgotten, _maker: maker }
-    }
-
-    /// The handle, for calls of the device.
-    pub(crate) fn handle(&self) -> StreamHandle {
-        self.handle
-    }
-
-    /// The driver's handle, for other libraries.
-    fn raw(&self) -> Result<u64, Failure> {
-        let streams = self.device.opened()?.foreign_streams();
-        Ok(streams.map_or(self.handle.0, |streams| streams.raw_stream(self.handle)))
-    }
-
-    /// Its device.
-    pub(crate) fn device(&self) -> &Arc<OpenDevice> {
-        &self.device
-    }
-
-    fn is_default(&self) -> bool {
-        self.handle == StreamHandle::DEFAULT
-    }
-
-    /// Records that a pool has blocks in its order.
-    pub(crate) fn register_pool(&self, pool: PoolId) {
-        if !self.is_default() {
-            let mut pools = lock(&self.pools);
-            if !pools.contains(&pool) {
-                pools.push(pool);
-            }
-        }
-    }
-
-    /// Waits until all its work is done.
-    pub(crate) fn synchronize(&self) -> Result<(), Failure> {
-        Ok(self.device.opened()?.synchronize_stream(self.handle)?)
-    }
-
-    /// This stream, or the default stream once this one was forgotten.
-    pub(crate) fn live_or_default(self: &Arc<Self>) -> Arc<Self> {
-        if self.is_forgotten() { Self::default_of(&self.device) } else { Arc::clone(self) }
-    }
-
-    /// An error once it was forgotten.
-    fn check(&self) -> Result<(), Failure> {
-        if self.is_forgotten() {
-            return Err(Failure::closed("the stream was forgotten; adopt() takes it again"));
-        }
-        Ok(())
-    }
-
-    fn is_forgotten(&self) -> bool {
-        // Relaxed: the program that destroys the stream synchronises with the threads that use it.
-        self.forgotten.load(Ordering::Relaxed)
-    }
-
-    /// Stops using the stream before its maker destroys it, even while references exist: the default stream
-    /// waits for all its work and replaces it. An error leaves the stream as it was.
-    pub(crate) fn forget(&self) -> Result<(), Failure> {
-        Self::default_of(&self.device).wait_for(self)?;
-        // Without the lock: a pool may wait for threads that wait for the lock.
-        let pools = lock(&self.pools).clone();
-        for id in pools {
-            // A pool that was closed has no blocks left there.
-            if let Ok(pool) = Pool::find(id) {
-                pool.forget_stream(self.handle)?;
-            }
-            lock(&self.pools).retain(|&known| known != id);
-        }
-        self.forgotten.store(true, Ordering::Relaxed);
-        // Otherwise a device-wide synchronisation would use the destroyed stream. Dropped without the lock,
-        // since the device takes its own.
-        let known = lock(&self.stream).take();
-        drop(known);
-        Ok(())
-    }
-
-    /// Makes later work of this stream wait, on the device, for all work that `earlier` has now.
-    pub(crate) fn wait_for(&self, earlier: &Self) -> Result<(), Failure> {
-        if self.handle == earlier.handle {
-            return Ok(());
-        }
-        let device = self.device.opened()?;
-        let event = Event::new(device, EventKind::Order)?;
-        device.record_event(event.handle(), earlier.handle)?;
-        Ok(device.wait_event(self.handle, event.handle())?)
-    }
-}
-
-impl Drop for StreamRef {
-    fn drop(&mut self) {
-        let stream = self.stream.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if stream.as_ref().is_none_or(|stream| stream.get().is_err()) {
-            return;
-        }
-        for &pool in lock(&self.pools).iter() {
-            // A pool that was closed has no blocks left there. One that fails keeps its free memory in the
-            // stream's order, and reports an error when it needs it.
-            let _ = Pool::find(pool).map(|pool| pool.forget_stream(self.handle));
-        }
-    }
-}
+use crate::open_device::{OpenDevice, PyDevice, StreamRef};
 
 /// The stream an argument names: `None`, a `Stream`, a number, or an object of another library.
 pub(crate) fn stream_argument(
@@ -264,6 +55,16 @@ pub(crate) fn raw_stream_argument(argument: &Bound<'_, PyAny>) -> Result<u64, Fa
         argument.clone()
     };
     number.extract().map_err(|_| refused())
+}
+
+/// The priority that an argument names.
+pub(crate) fn priority_argument(name: &str) -> Result<Priority, Failure> {
+    match name {
+        "low" => Ok(Priority::Low),
+        "normal" => Ok(Priority::Normal),
+        "high" => Ok(Priority::High),
+        other => Err(Failure::invalid(format!("a priority is low, normal or high, not {other:?}"))),
+    }
 }
 
 /// A stream of a device: its work runs in order.

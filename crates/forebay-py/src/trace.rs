@@ -1,7 +1,7 @@
 //! Traces: recorded, saved and replayed.
 
 use core::cell::Cell;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use forebay::bindings::effective_settings;
@@ -10,8 +10,7 @@ use forebay::{Bytes, Error, Pool, Settings, hal};
 use forebay_cli::replay::{DeviceName, Policy, Row, open_device};
 use forebay_cli::report::{default_path, page_of, page_of_moment};
 use forebay_trace::format::{
-    FormatError, Recorded, check_ending, read_path, read_recorded, read_recorded_path, write_path,
-    write_whole,
+    FormatError, Recorded, read_path, read_recorded, read_recorded_path, write_whole,
 };
 use forebay_trace::{
     ReadOptions, Recorder, ReplayOptions, Trace, Verifier, WorkBudget, replay as play,
@@ -28,37 +27,6 @@ use crate::value::to_python;
 
 /// The most passes: more than anybody has time for.
 const MOST_PASSES: u32 = 1000;
-
-/// Saves the events of a pool; returns how many.
-pub(crate) fn save(
-    pool: &Pool,
-    recorder: Option<&Recorder>,
-    transfers: &[TransferEvent],
-    path: &Path,
-) -> Result<usize, Failure> {
-    check_ending(path).map_err(|error| Failure::invalid(error.to_string()))?;
-    let trace = match recorder {
-        Some(recorder) => recorder.copy_with(transfers),
-        None => trace_of_pool(path.display().to_string(), pool, None, transfers),
-    };
-    if trace.is_empty() {
-        let said = match recorder {
-            Some(_) => "nothing was recorded, or the recording was saved already",
-            None => {
-                "the pool records no events: create it with record=True, or with history=100000 to keep \
-                 the last 100000"
-            }
-        };
-        return Err(Failure::Trace(said.to_owned()));
-    }
-    let unwritten = |error| Failure::Trace(format!("{}: {error}", path.display()));
-    write_path(&trace, path).map_err(unwritten)?;
-    // Where it could not be written it goes on.
-    if let Some(recorder) = recorder {
-        recorder.discard();
-    }
-    Ok(trace.len())
-}
 
 /// Where and how a trace is replayed.
 struct ReplaySetup {

@@ -8,7 +8,7 @@ use forebay::{Address, Bytes, Span};
 
 use crate::allocation::{MemorySpace, Pin};
 use crate::failure::Failure;
-use crate::stream::StreamRef;
+use crate::open_device::StreamRef;
 
 /// A range of pinned memory: its first byte in the allocation, and its size.
 #[derive(Clone, Copy)]

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex};
 
 use forebay::bindings::{CountedBuffer, CountedError, CountedFigures, View, host_vec};
-use forebay::buffer::{Access, Replica};
+use forebay::buffer::{Access, BufferFigures, Replica};
 use forebay::hal::Call;
 use forebay::{Bytes, StreamHandle};
 use forebay_sync::fork::LeakOnFork;
@@ -17,17 +17,15 @@ use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 
 use crate::allocation::{Allocation, MemorySpace};
 use crate::array_view::{ArrayView, shape_argument};
-use crate::construct::new_view;
-use crate::device::PyDevice;
 use crate::dlpack::{self, ExportRequest};
 use crate::failure::Failure;
 use crate::ffi::HostBytes;
 use crate::gil::without_gil;
-use crate::manager::figures;
-use crate::open_device::OpenDevice;
+use crate::open_device::{OpenDevice, PyDevice, StreamRef};
 use crate::quantity::integer;
 use crate::stack;
-use crate::stream::{StreamRef, stream_argument};
+use crate::stream::stream_argument;
+use crate::view::new_view;
 
 impl From<CountedError> for Failure {
     fn from(error: CountedError) -> Self {
@@ -400,6 +398,21 @@ impl PyHostAccess {
         }
         Ok(())
     }
+}
+
+/// The memory of a buffer or of several, and copies so far.
+pub(crate) fn figures<'py>(
+    py: Python<'py>,
+    figures: &BufferFigures,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("host_bytes", figures.host_bytes)?;
+    dict.set_item("device_bytes", figures.device_bytes)?;
+    dict.set_item("copies_to_host", figures.to_host.copies)?;
+    dict.set_item("bytes_to_host", figures.to_host.bytes)?;
+    dict.set_item("copies_to_device", figures.to_device.copies)?;
+    dict.set_item("bytes_to_device", figures.to_device.bytes)?;
+    Ok(dict)
 }
 
 fn replica_of(name: &str) -> Result<Replica, Failure> {

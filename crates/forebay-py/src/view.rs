@@ -4,16 +4,26 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::construct::{new_view, take_next};
+use crate::allocation::Pin;
+use crate::array_view::ArrayView;
 use crate::dlpack;
 use crate::failure::Failure;
 use crate::memory::Memory;
+use crate::protocol::{BufferType, take_next};
 
 /// A part of a buffer as elements of one type, in a shape. Its memory is kept as long as it lives.
 ///
 /// Made by ``Buffer.view()`` and ``forebay.from_dlpack()``.
 #[pyclass(name = "_View", module = "forebay", extends = Memory, frozen, subclass)]
 pub(crate) struct ViewCore;
+
+/// `forebay.View`.
+pub(crate) static VIEW: BufferType<ViewCore> = BufferType::named(c"forebay.View");
+
+/// A new `forebay.View` of pinned memory.
+pub(crate) fn new_view(py: Python<'_>, pin: Pin, array: ArrayView) -> Result<Py<PyAny>, Failure> {
+    VIEW.construct(py, Memory::view(pin, array))
+}
 
 #[pymethods]
 impl ViewCore {

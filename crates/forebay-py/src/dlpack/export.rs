@@ -18,7 +18,8 @@ use crate::allocation::{Allocation, Pin};
 use crate::array_view::ArrayView;
 use crate::failure::Failure;
 use crate::gil::DropDetached;
-use crate::stream::{StreamRef, raw_stream_argument};
+use crate::open_device::StreamRef;
+use crate::stream::raw_stream_argument;
 use crate::transfer::pointer;
 
 /// A tensor of ours, with everything that it refers to.
