@@ -16,19 +16,16 @@
 use std::sync::{Arc, Mutex};
 
 use forebay::arena::ArenaToken;
-use forebay::bindings::SharedBytes;
 use forebay::hal::PinnedFlags;
 use forebay::{Address, Bytes, OwnedBlock, PinnedArray, Pool};
 use forebay_sync::fork::{Birth, LeakOnFork};
 use forebay_sync::lock;
 
-use crate::arena::SharedArena;
-use crate::dlpack::ImportedTensor;
 use crate::failure::Failure;
 use crate::gil::MayBlockOnDrop;
 use crate::live_blocks::{self, BlockRecord, Origin};
 use crate::open_device::{OpenDevice, StreamRef};
-use crate::unified::ReplicaView;
+use crate::shared_arena::SharedArena;
 
 /// A range of memory, and what it is freed to.
 pub(crate) struct Allocation {
@@ -60,6 +57,9 @@ struct State {
     pins: usize,
 }
 
+/// What keeps memory that is not allocated here, until it is dropped.
+type Owner = Box<dyn Send + Sync>;
+
 /// What is freed in the end.
 enum Backing {
     /// A block of a pool.
@@ -70,12 +70,11 @@ enum Backing {
     Pinned(LeakOnFork<Pinned>),
     /// An array of a pool of pinned memory.
     PinnedArray(Arc<LeakOnFork<PinnedArray<u8>>>),
-    /// A tensor of another library. Never read; its drop returns it.
-    Imported(#[allow(dead_code)] ImportedTensor),
     /// A view of a unified buffer's replica. Never read; its drop ends the view.
-    Replica(#[allow(dead_code)] ReplicaView),
-    /// A shared buffer. Never read; its drop leaves it.
-    Shared(#[allow(dead_code)] Arc<LeakOnFork<SharedBytes>>),
+    Replica(#[allow(dead_code)] Owner),
+    /// Another owner of the memory: a tensor of another library, or a shared buffer. Never read; its drop gives the memory
+    /// back.
+    Foreign(#[allow(dead_code)] Owner),
     /// Nothing: it was freed.
     Freed,
 }
@@ -166,33 +165,23 @@ impl Allocation {
             && matches!(lock(&self.state).backing, Backing::Pinned(_) | Backing::PinnedArray(_))
     }
 
-    /// An allocation of an imported tensor.
-    pub(crate) fn imported(
-        device: &Arc<OpenDevice>,
-        (address, size, space): (Address, Bytes, MemorySpace),
-        tensor: ImportedTensor,
-    ) -> Arc<Self> {
-        let stream_ref = StreamRef::default_of(device);
-        Self::new(device, &stream_ref, (address, size, space), Backing::Imported(tensor))
-    }
-
-    /// An allocation of a shared buffer in host memory.
-    pub(crate) fn shared(
+    /// An allocation of memory that `owner` keeps: a tensor of another library, or a shared buffer.
+    pub(crate) fn foreign(
         device: &Arc<OpenDevice>,
         range: (Address, Bytes, MemorySpace),
-        buffer: Arc<LeakOnFork<SharedBytes>>,
+        owner: impl Send + Sync + 'static,
     ) -> Arc<Self> {
-        Self::new(device, &StreamRef::default_of(device), range, Backing::Shared(buffer))
+        Self::new(device, &StreamRef::default_of(device), range, Backing::Foreign(Box::new(owner)))
     }
 
-    /// An allocation of a unified buffer's replica, until it is dropped.
+    /// An allocation of a unified buffer's replica, which `view` keeps.
     pub(crate) fn replica(
         device: &Arc<OpenDevice>,
         stream_ref: &Arc<StreamRef>,
         range: (Address, Bytes, MemorySpace),
-        view: ReplicaView,
+        view: impl Send + Sync + 'static,
     ) -> Arc<Self> {
-        Self::new(device, stream_ref, range, Backing::Replica(view))
+        Self::new(device, stream_ref, range, Backing::Replica(Box::new(view)))
     }
 
     fn new(
@@ -256,7 +245,7 @@ impl Allocation {
             Backing::PinnedArray(array) => {
                 array.get()?;
             }
-            Backing::Imported(_) | Backing::Replica(_) | Backing::Shared(_) => {}
+            Backing::Replica(_) | Backing::Foreign(_) => {}
             Backing::Freed => return Err(freed()),
         }
         state.pins = state.pins.saturating_add(1);
@@ -342,14 +331,9 @@ impl Allocation {
                 drop(array);
                 Ok(())
             }
-            Backing::Shared(buffer) => {
+            Backing::Foreign(owner) => {
                 drop(state);
-                drop(buffer);
-                Ok(())
-            }
-            Backing::Imported(tensor) => {
-                drop(state);
-                drop(tensor);
+                drop(owner);
                 Ok(())
             }
             Backing::Replica(view) => {

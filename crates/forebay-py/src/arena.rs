@@ -1,101 +1,20 @@
 //! `forebay.Arena`. Using a part that the arena took back is an error.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use forebay::arena::{Arena, ArenaOptions, ArenaToken, Checkpoint};
+use forebay::arena::Checkpoint;
 use forebay::{Alignment, Bytes, Pool};
-use forebay_core::BumpGrowth;
-use forebay_sync::fork::{Birth, LeakOnFork};
-use forebay_sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::allocation::Allocation;
 use crate::buffer::new_buffer;
 use crate::failure::{Failure, leave};
-use crate::gil::{DropDetached, MayBlockOnDrop};
+use crate::gil::DropDetached;
 use crate::open_device::{OpenDevice, StreamRef};
 use crate::quantity::{Size, optional_integer};
+use crate::shared_arena::SharedArena;
 use crate::stack;
-
-/// An arena that its buffers share, with the count of pins of its memory.
-///
-/// No thread waits for its lock while it holds the GIL: the thread that holds the lock may be growing the
-/// arena, and a pool without memory calls Python's `on_shortage`.
-pub(crate) struct SharedArena {
-    /// `None` once it was closed. Dropped first: its memory is freed in the order of `stream_ref`, which may
-    /// end with this.
-    arena: Mutex<Option<LeakOnFork<Arena<Pool>>>>,
-    stream_ref: Arc<StreamRef>,
-    device: Arc<OpenDevice>,
-    birth: Birth,
-    /// Incremented under the arena's lock; decremented at any time.
-    pins: AtomicUsize,
-}
-
-impl SharedArena {
-    /// Its device.
-    pub(crate) fn device(&self) -> &Arc<OpenDevice> {
-        &self.device
-    }
-
-    /// The stream in whose order it is used.
-    pub(crate) fn stream_ref(&self) -> &Arc<StreamRef> {
-        &self.stream_ref
-    }
-
-    /// Pins a part; an error where it was taken back.
-    pub(crate) fn pin(&self, token: ArenaToken) -> Result<(), Failure> {
-        self.with(|arena| {
-            let _valid = arena.get()?.resolve(token)?;
-            self.pins.fetch_add(1, Ordering::Relaxed);
-            Ok(())
-        })
-    }
-
-    /// Ends a pin.
-    pub(crate) fn unpin(&self) {
-        self.pins.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    fn with<R>(
-        &self,
-        work: impl FnOnce(&mut LeakOnFork<Arena<Pool>>) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
-        // Before the lock: in a forked child a thread of the parent may hold it for ever.
-        self.birth.check()?;
-        match &mut *lock(&self.arena) {
-            Some(arena) => work(arena),
-            None => Err(closed()),
-        }
-    }
-
-    /// Calls `work`, which takes parts back. An error while any part is pinned.
-    fn take_back<R>(
-        &self,
-        work: impl FnOnce(&mut Arena<Pool>) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
-        self.with(|arena| {
-            self.check_idle()?;
-            work(arena.get_mut()?)
-        })
-    }
-
-    fn check_idle(&self) -> Result<(), Failure> {
-        match self.pins.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            pins => Err(Failure::InUse(format!(
-                "the arena's buffers still have {pins} live views (arrays, memoryviews or DLPack \
-                 tensors); delete them first"
-            ))),
-        }
-    }
-}
-
-fn closed() -> Failure {
-    Failure::closed("the arena was closed, and its buffers with it")
-}
 
 /// A position in an arena to rewind to.
 #[pyclass(name = "Checkpoint", module = "forebay", frozen)]
@@ -123,25 +42,10 @@ impl PyArena {
         device: &Arc<OpenDevice>,
         pool: Pool,
         stream_ref: Arc<StreamRef>,
-        (capacity, most): (Bytes, Option<Bytes>),
+        sizes: (Bytes, Option<Bytes>),
     ) -> Result<Self, Failure> {
-        let options = ArenaOptions::new(capacity);
-        let options = match most {
-            Some(most) => options.growth(BumpGrowth::Doubling { most }),
-            None => options,
-        };
-        stream_ref.register_pool(pool.id());
-        let arena = Mutex::new(Some(LeakOnFork::new(options.build(pool, stream_ref.handle())?)));
-        let (device, birth, pins) = (Arc::clone(device), Birth::here(), AtomicUsize::new(0));
-        let shared = Arc::new(SharedArena { arena, stream_ref, device, birth, pins });
-        Ok(Self { shared: DropDetached::new(shared) })
-    }
-}
-
-impl MayBlockOnDrop for Arc<SharedArena> {
-    fn may_block(&self) -> bool {
-        // Only the last reference frees the memory, and with it perhaps the pool, which waits for the device.
-        Self::strong_count(self) == 1
+        let shared = SharedArena::new(device, pool, stream_ref, sizes)?;
+        Ok(Self { shared: DropDetached::new(Arc::new(shared)) })
     }
 }
 
@@ -207,17 +111,7 @@ impl PyArena {
 
     /// Free all memory to the pool. Closing twice does nothing.
     fn close(&self, py: Python<'_>) -> Result<(), Failure> {
-        py.detach(|| {
-            self.shared.birth.check()?;
-            let mut arena = lock(&self.shared.arena);
-            if arena.is_some() {
-                self.shared.check_idle()?;
-            }
-            match arena.take() {
-                Some(arena) => Ok(arena.take()?.close()?),
-                None => Ok(()),
-            }
-        })
+        py.detach(|| self.shared.close())
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -234,7 +128,7 @@ impl PyArena {
             Ok(usage) => {
                 format!(
                     "<forebay.Arena on {}: {} used of {}>",
-                    self.shared.device.name(),
+                    self.shared.device().name(),
                     usage.used,
                     usage.capacity
                 )

@@ -1,17 +1,21 @@
 //! forebay for Python: the extension module `forebay._forebay`.
 //!
 //! ```text
-//!   device, stream, pool, arena, scope,
-//!   memory ── buffer, view, pinned,
-//!   manager ── unified, shared, engine     the classes that Python sees
+//!   device, stream, pool, arena, scope, manager,
+//!   buffer, view, pinned, memory_methods,
+//!   unified, shared, engine                the classes that Python sees
 //!   host_side                              memory of a Python object as one side of a transfer
-//!   allocation, array_view, dtype          memory, its pins, and its elements as Python asks for them
-//!   protocol, ffi, dlpack                  how objects are made and exported: the buffer protocol and DLPack.
-//!                                          All unsafe code is here, in transfer, in engine, in open_device and in gil
+//!   protocol, ffi, dlpack                  how objects are made and exported: the buffer protocol and DLPack
+//!   memory                                 what a buffer or view refers to
+//!   allocation, shared_arena,
+//!   array_view, dtype                      memory, its pins, and its elements as Python asks for them
+//!   open_device, settings, live_blocks     what the process has: devices and streams, settings, live blocks
 //!   failure                                errors on their way to exceptions
 //!   gil                                    drops that release the GIL
-//!   open_device, settings, live_blocks     what the process has: devices, settings, live blocks
 //! ```
+//!
+//! No two files import each other, directly or through others. Where two classes of Python return each other, the struct
+//! of one is in a lower file than its methods: `Device` in `open_device`, the base of `Buffer` and `View` in `memory`.
 //!
 //! Calls that can wait (for a driver, a pool's lock, a file) are made with the GIL released. Values made before
 //! a fork are not used in the child (`forebay_sync::fork`).
@@ -38,6 +42,7 @@ mod host_side;
 mod live_blocks;
 mod manager;
 mod memory;
+mod memory_methods;
 mod open_device;
 mod pinned;
 mod pool;
@@ -46,6 +51,7 @@ mod quantity;
 mod scope;
 mod settings;
 mod shared;
+mod shared_arena;
 mod stack;
 mod stream;
 mod trace;

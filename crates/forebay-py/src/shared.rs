@@ -221,7 +221,7 @@ impl PySharedBuffer {
             )));
         }
         let range = (self.shared()?.address(), self.shared()?.size(), MemorySpace::Host);
-        let allocation = Allocation::shared(&self.device, range, Arc::clone(self.kept()?));
+        let allocation = Allocation::foreign(&self.device, range, Arc::clone(self.kept()?));
         let view = new_view(py, allocation.pin()?, self.array.clone())?;
         Ok(numpy.call_method1("asarray", (view,))?)
     }

@@ -38,7 +38,7 @@ impl From<CountedError> for Failure {
 }
 
 /// A view of a replica, which ends when this is dropped.
-pub(crate) struct ReplicaView {
+struct ReplicaView {
     buffer: Arc<LeakOnFork<CountedBuffer>>,
     number: u64,
 }

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::open_device::OpenDevice;
 
 /// A tensor of another library; dropping this calls its deleter.
-pub(crate) enum ImportedTensor {
+enum ImportedTensor {
     /// `DLManagedTensor`.
     Plain(*mut c_void),
     /// `DLManagedTensorVersioned`, since version 1.
@@ -88,7 +88,7 @@ pub(crate) fn import(object: &Bound<'_, PyAny>) -> Result<(Pin, ArrayView), Fail
     let imported = take(&capsule)?;
     let (array, address, device, space) = describe(&imported)?;
     let allocation =
-        Allocation::imported(&device, (address, Bytes::new(array.bytes()), space), imported);
+        Allocation::foreign(&device, (address, Bytes::new(array.bytes()), space), imported);
     Ok((allocation.pin()?, array))
 }
 

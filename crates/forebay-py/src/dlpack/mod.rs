@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::open_device::OpenDevice;
 
 pub(crate) use export::{ExportRequest, export};
-pub(crate) use import::{ImportedTensor, import};
+pub(crate) use import::import;
 
 /// Device types of dlpack.h.
 mod device_type {
