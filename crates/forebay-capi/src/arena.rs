@@ -9,14 +9,13 @@ use forebay::arena::{Arena, ArenaOptions, Checkpoint};
 use forebay::{Alignment, Bytes, Pool};
 use forebay_sync::lock;
 
-use crate::block::pointer;
 use crate::error::status_of;
 use crate::pool::{PoolEntry, forebay_pool};
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, StreamEntry, forebay_stream};
 use crate::table::{self, Object};
-use crate::text::Out;
+use crate::text::{Out, pointer};
 
 /// An arena. All zeros is none.
 #[repr(C)]

@@ -15,7 +15,7 @@ use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
 use crate::table::{self, FastEntry};
-use crate::text::{Out, array, check_array};
+use crate::text::{Out, address, array, check_array, pointer};
 
 /// The description of a live block.
 #[repr(C)]
@@ -37,19 +37,6 @@ pub struct forebay_block_info {
 }
 
 versioned_struct!(forebay_block_info: 40);
-
-/// A device address as a pointer of C. It is never dereferenced here.
-#[inline(always)]
-pub(crate) fn pointer(address: Address) -> *mut c_void {
-    // Addresses of a device of this process fit its pointers.
-    #[allow(clippy::cast_possible_truncation)]
-    core::ptr::without_provenance_mut(address.get() as usize)
-}
-
-#[inline(always)]
-pub(crate) fn address(pointer: *const c_void) -> Address {
-    Address::new(pointer.addr() as u64)
-}
 
 /// Calls `hit` with the object of a handle; where that is not possible or `hit` does not succeed, calls `otherwise`. A hit
 /// calls no function, and `otherwise` is called last of all: so a function of C that consists of this keeps nothing

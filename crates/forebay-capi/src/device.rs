@@ -14,7 +14,7 @@ use forebay_sync::lock;
 
 use crate::error::status_of;
 use crate::fork;
-use crate::pinned::PagePool;
+use crate::page_pool::PagePool;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::table::{self, Object};

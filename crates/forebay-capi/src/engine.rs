@@ -12,14 +12,13 @@ use forebay::transfer::TransferEngine;
 use forebay::transfer::raw::RawTicket;
 use forebay::{Address, Bytes, Priority};
 
-use crate::block::address;
 use crate::device::{DeviceEntry, forebay_device};
 use crate::error::status_of;
 use crate::sized::{self, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, StreamEntry, forebay_stream, priority_of};
 use crate::table::{self, Object};
-use crate::text::{Out, array, check_array, write_optional};
+use crate::text::{Out, address, array, check_array, write_optional};
 
 /// A transfer under way, or done. All zeros is none.
 #[repr(C)]

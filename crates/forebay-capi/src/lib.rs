@@ -33,6 +33,7 @@ pub mod engine;
 pub mod error;
 pub mod event;
 mod fork;
+mod page_pool;
 pub mod pinned;
 pub mod pool;
 pub mod shared;

@@ -8,13 +8,12 @@ use forebay::bindings::SharedBytes;
 use forebay::buffer::Memory;
 use forebay::named::SharedOptions;
 
-use crate::block::pointer;
 use crate::buffer::{MemoryEntry, forebay_memory};
 use crate::error::status_of;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::table::{self, Object};
-use crate::text::{Out, array, check_array, fixed_c_string, read_str};
+use crate::text::{Out, array, check_array, fixed_c_string, pointer, read_str};
 
 /// A shared buffer. All zeros is none.
 #[repr(C)]

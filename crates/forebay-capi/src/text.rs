@@ -1,8 +1,10 @@
-//! Strings, arrays and out parameters of C.
+//! Strings, arrays, addresses and out parameters of C.
 
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_void};
 use core::ptr::NonNull;
 use std::ffi::CString;
+
+use forebay::Address;
 
 use crate::error::catch_panic;
 use crate::status::{Failure, forebay_status as Status};
@@ -89,6 +91,20 @@ pub(crate) fn check_array<T>(first: *const T, count: usize, name: &str) -> Resul
         return Err(Failure::argument(name, given, "an array of so many values"));
     }
     Ok(true)
+}
+
+/// A device address as a pointer of C. It is never dereferenced here.
+#[inline(always)]
+pub(crate) fn pointer(address: Address) -> *mut c_void {
+    // Addresses of a device of this process fit its pointers.
+    #[allow(clippy::cast_possible_truncation)]
+    core::ptr::without_provenance_mut(address.get() as usize)
+}
+
+/// Likewise the other way round.
+#[inline(always)]
+pub(crate) fn address(pointer: *const c_void) -> Address {
+    Address::new(pointer.addr() as u64)
 }
 
 /// A string that C frees by `forebay_string_free`.

@@ -5,13 +5,13 @@ use core::ffi::c_void;
 use forebay::hal::{Copy, Extent, Fill, Pattern, Pitch, Place};
 use forebay::{Address, Bytes};
 
-use crate::block::address;
 use crate::device::{DeviceEntry, forebay_device};
 use crate::error::status_of;
 use crate::sized::{self, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
 use crate::table;
+use crate::text::address;
 
 /// On which side an end of a copy lies.
 #[repr(C)]

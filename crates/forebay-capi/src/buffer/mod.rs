@@ -19,14 +19,13 @@ use forebay::buffer::{Access, BufferState, Replica};
 
 pub(crate) use self::memory::MemoryEntry;
 pub use self::memory::{forebay_memory, forebay_memory_totals};
-use crate::block::pointer;
 use crate::device::DeviceEntry;
 use crate::error::status_of;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
 use crate::table;
-use crate::text::{Out, array, check_array, write_optional};
+use crate::text::{Out, array, check_array, pointer, write_optional};
 use crate::transfer::forebay_side;
 
 /// A buffer. All zeros is none.

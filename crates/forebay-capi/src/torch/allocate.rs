@@ -9,8 +9,8 @@ use forebay::{Address, Bytes, Error, Pool, StreamHandle, Tag};
 use super::private::{self, Held};
 use super::relaxed::RelaxedCapture;
 use super::slow_path;
-use crate::block::pointer;
 use crate::error::{catch_panic, set_last_error};
+use crate::text::pointer;
 use crate::{device_pools, fork};
 
 thread_local! {

@@ -11,9 +11,9 @@ use forebay_sync::lock;
 use super::adapter::status;
 use super::guarded;
 use super::relaxed::RelaxedCapture;
-use crate::block::pointer;
 use crate::device_pools;
 use crate::error::set_last_error;
+use crate::text::pointer;
 
 /// Memory that was used on a stream while it was captured, by its address: whether it is freed. A graph may read it
 /// whenever it is replayed, and a capture takes no events to wait for, so it is kept until the cache is emptied.
