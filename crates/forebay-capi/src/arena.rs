@@ -14,7 +14,7 @@ use crate::pool::{PoolEntry, forebay_pool};
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, StreamEntry, forebay_stream};
-use crate::table::{self, Object};
+use crate::table::{self, Entry, Kind};
 use crate::text::{Out, pointer};
 
 /// An arena. All zeros is none.
@@ -123,6 +123,10 @@ impl ArenaEntry {
     }
 }
 
+impl Entry for ArenaEntry {
+    const KIND: Kind = Kind::Arena;
+}
+
 /// Calls `work` with an arena, under its lock.
 fn with_arena<R>(
     arena: forebay_arena,
@@ -161,7 +165,7 @@ pub unsafe extern "C" fn forebay_arena_create(
         }
         let arena = options.build(entry.pool().clone(), stream)?;
         let state = Mutex::new(Some(State { arena, saved: Vec::new() }));
-        let id = table::open(Object::Arena(Arc::new(ArenaEntry { state, _stream: kept })))?;
+        let id = table::open(Arc::new(ArenaEntry { state, _stream: kept }))?;
         to.set(forebay_arena { id });
         Ok(())
     })

@@ -9,7 +9,6 @@ use forebay::handle::allocate_batch;
 use forebay::{Address, Alignment, Bytes, Pool, Request, StreamHandle};
 
 use crate::error::{catch_panic, fail, status_of};
-use crate::fork;
 use crate::pool::{PoolEntry, forebay_pool};
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
@@ -283,7 +282,6 @@ pub unsafe extern "C" fn forebay_free_anywhere(
     stream: forebay_stream,
 ) -> forebay_status {
     status_of(|| {
-        fork::check()?;
         let kept = stream::entry(stream)?;
         let block = address(block);
         let Some(stream) = kept else {

@@ -17,7 +17,7 @@ use crate::fork;
 use crate::page_pool::PagePool;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Object};
+use crate::table::{self, Entry, FastEntry, Kind};
 use crate::text::{self, Out, fixed_c_string};
 
 /// A device. All zeros is none.
@@ -200,6 +200,13 @@ impl DeviceEntry {
     }
 }
 
+impl Entry for DeviceEntry {
+    const KIND: Kind = Kind::Device;
+}
+
+// SAFETY: no other type is a device.
+unsafe impl FastEntry for DeviceEntry {}
+
 impl fmt::Debug for DeviceEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.descriptor().fmt(f)
@@ -287,7 +294,7 @@ pub unsafe extern "C" fn forebay_device_open(
     status_of(|| {
         // SAFETY: as the caller promises.
         let (name, to) = unsafe { (text::read_str(name, "name")?, Out::new(device, "device")?) };
-        let id = table::open(Object::Device(open_shared(Name::parse(name)?)?))?;
+        let id = table::open(open_shared(Name::parse(name)?)?)?;
         to.set(forebay_device { id });
         Ok(())
     })
@@ -309,7 +316,7 @@ pub unsafe extern "C" fn forebay_device_best(device: *mut forebay_device) -> for
         // Kept until the entry has it, or a driver's device would be opened twice.
         let (best, _opened) = devices::open_best()?;
         let entry = open_shared(Name::parse(&best.to_string())?)?;
-        to.set(forebay_device { id: table::open(Object::Device(entry))? });
+        to.set(forebay_device { id: table::open(entry)? });
         Ok(())
     })
 }
@@ -360,9 +367,7 @@ pub unsafe extern "C" fn forebay_device_at(
         let name = usize::try_from(index).ok().and_then(|index| names.get(index));
         let last = names.len().saturating_sub(1);
         let name = name.ok_or_else(|| Failure::argument("index", index, format!("0 to {last}")))?;
-        to.set(forebay_device {
-            id: table::open(Object::Device(open_shared(Name::Real(*name))?))?,
-        });
+        to.set(forebay_device { id: table::open(open_shared(Name::Real(*name))?)? });
         Ok(())
     })
 }

@@ -17,7 +17,7 @@ use crate::error::status_of;
 use crate::sized::{self, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, StreamEntry, forebay_stream, priority_of};
-use crate::table::{self, Object};
+use crate::table::{self, Entry, Kind};
 use crate::text::{Out, address, array, check_array, write_optional};
 
 /// A transfer under way, or done. All zeros is none.
@@ -58,6 +58,10 @@ pub(crate) struct TransferEntry {
     ticket: RawTicket,
     _stream: Option<Arc<StreamEntry>>,
     _device: Arc<DeviceEntry>,
+}
+
+impl Entry for TransferEntry {
+    const KIND: Kind = Kind::Transfer;
 }
 
 #[derive(Clone, Copy)]
@@ -155,7 +159,7 @@ unsafe fn transfer_async(
         // SAFETY: likewise.
         let entry = Arc::new(unsafe { begin(device, direction, item, stream, options) }?);
         // Where there are too many handles, the transfer ends with the entry.
-        let id = table::open(Object::Transfer(Arc::clone(&entry)));
+        let id = table::open(Arc::clone(&entry));
         if id.is_err() {
             entry.ticket.cancel();
         }

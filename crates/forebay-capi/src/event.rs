@@ -9,7 +9,7 @@ use crate::device::{DeviceEntry, forebay_device};
 use crate::error::status_of;
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
-use crate::table::{self, Object};
+use crate::table::{self, Entry, Kind};
 use crate::text::Out;
 
 /// An event. All zeros is none.
@@ -24,6 +24,10 @@ pub struct forebay_event {
 pub(crate) struct EventEntry {
     event: Event,
     device: Arc<DeviceEntry>,
+}
+
+impl Entry for EventEntry {
+    const KIND: Kind = Kind::Event;
 }
 
 /// Creates an event of a device. It counts as reached until it is recorded.
@@ -42,7 +46,7 @@ pub unsafe extern "C" fn forebay_event_create(
         let to = unsafe { Out::new(event, "event") }?;
         let device = table::find::<DeviceEntry>(device.id)?;
         let event = Event::new(device.device(), EventKind::Order)?;
-        let id = table::open(Object::Event(Arc::new(EventEntry { event, device })))?;
+        let id = table::open(Arc::new(EventEntry { event, device }))?;
         to.set(forebay_event { id });
         Ok(())
     })

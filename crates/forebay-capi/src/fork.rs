@@ -5,24 +5,21 @@
 //! forks first and opens its first device afterwards is not a child in this sense.
 //!
 //! The fast paths do not check for a fork. Instead the hook below runs in every child and invalidates all
-//! handles: the fast path fails as for any closed handle, and the slow path calls [`check`].
+//! handles: the fast path fails as for any closed handle, and the slow path calls [`check`], before it asks the table.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
 use forebay_sync::fork::set_child_hook;
 
+use crate::slow_path::{FLAGS, FORKED, forked};
 use crate::status::{Failure, forebay_status as Status};
-use crate::{table, torch};
-
-/// Whether this process was forked from one that had opened something.
-static FORKED: AtomicBool = AtomicBool::new(false);
+use crate::table;
 
 /// Runs in every child. Any lock may be held for ever there, so this only stores to atomics.
 static IN_CHILD: fn() = || {
-    FORKED.store(true, Ordering::Relaxed);
+    FLAGS.fetch_or(FORKED, Ordering::Relaxed);
     table::invalidate_all();
-    torch::refuse_all();
 };
 
 /// Makes children that are forked from now on refuse every call. To be called before anything is opened.
@@ -43,5 +40,5 @@ pub(crate) fn check() -> Result<(), Failure> {
 
 /// The last error of every thread of a forked child.
 pub(crate) fn reason() -> Option<&'static CStr> {
-    FORKED.load(Ordering::Relaxed).then_some(REASON)
+    forked().then_some(REASON)
 }

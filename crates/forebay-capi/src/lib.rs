@@ -38,6 +38,7 @@ pub mod pinned;
 pub mod pool;
 pub mod shared;
 mod sized;
+mod slow_path;
 pub mod statistics;
 pub mod status;
 pub mod stream;

@@ -11,7 +11,7 @@ use forebay_sync::lock;
 use crate::device::{self, DeviceEntry, forebay_device};
 use crate::error::status_of;
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Object};
+use crate::table::{self, Entry, FastEntry, Kind};
 use crate::text::{self, Out, write_optional};
 
 /// A pool. All zeros is none.
@@ -78,9 +78,16 @@ impl PoolEntry {
     }
 }
 
+impl Entry for PoolEntry {
+    const KIND: Kind = Kind::Pool;
+}
+
+// SAFETY: no other type is a pool.
+unsafe impl FastEntry for PoolEntry {}
+
 fn open(pool: Pool, device: Arc<DeviceEntry>) -> Result<forebay_pool, Failure> {
     let entry = PoolEntry { pool, device, recording: Mutex::new(None) };
-    Ok(forebay_pool { id: table::open(Object::Pool(Arc::new(entry)))? })
+    Ok(forebay_pool { id: table::open(Arc::new(entry))? })
 }
 
 /// The pool of a device that the whole process shares. The first call creates it with the settings of the
@@ -201,7 +208,7 @@ pub unsafe extern "C" fn forebay_pool_device(
         // SAFETY: as the caller promises.
         let to = unsafe { Out::new(device, "device") }?;
         let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(forebay_device { id: table::open(Object::Device(Arc::clone(&entry.device)))? });
+        to.set(forebay_device { id: table::open(Arc::clone(&entry.device))? });
         Ok(())
     })
 }

@@ -12,7 +12,7 @@ use crate::buffer::{MemoryEntry, forebay_memory};
 use crate::error::status_of;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Object};
+use crate::table::{self, Entry, Kind};
 use crate::text::{Out, array, check_array, fixed_c_string, pointer, read_str};
 
 /// A shared buffer. All zeros is none.
@@ -50,6 +50,10 @@ pub(crate) struct SharedEntry {
     buffer: SharedBytes,
 }
 
+impl Entry for SharedEntry {
+    const KIND: Kind = Kind::Shared;
+}
+
 fn find(shared: forebay_shared) -> Result<Arc<SharedEntry>, Failure> {
     table::find(shared.id)
 }
@@ -83,7 +87,7 @@ unsafe fn enter(
         let entry = table::find::<MemoryEntry>(memory.id)?;
         let buffer = make(&entry.memory, name, type_name)?;
         let entry = Arc::new(SharedEntry { buffer });
-        to.set(forebay_shared { id: table::open(Object::Shared(entry))? });
+        to.set(forebay_shared { id: table::open(entry)? });
         Ok(())
     })
 }

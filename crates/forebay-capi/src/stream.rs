@@ -10,7 +10,7 @@ use crate::device::{DeviceEntry, forebay_device};
 use crate::error::status_of;
 use crate::fork;
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Object};
+use crate::table::{self, Entry, Kind};
 use crate::text::Out;
 
 /// A stream. All zeros is the default stream of whichever device a call is about.
@@ -48,6 +48,14 @@ impl StreamEntry {
             result = result.and(pool.forget_stream(handle));
         }
         result
+    }
+}
+
+impl Entry for StreamEntry {
+    const KIND: Kind = Kind::Stream;
+
+    fn stream_words(&self) -> (StreamHandle, u64) {
+        (self.handle(), self.device.number())
     }
 }
 
@@ -125,7 +133,7 @@ pub unsafe extern "C" fn forebay_stream_create(
         let to = unsafe { Out::new(stream, "stream") }?;
         let device = table::find::<DeviceEntry>(device.id)?;
         let stream = Stream::new(device.device(), priority_of(priority))?;
-        let id = table::open(Object::Stream(Arc::new(StreamEntry { stream, device })))?;
+        let id = table::open(Arc::new(StreamEntry { stream, device }))?;
         to.set(forebay_stream { id });
         Ok(())
     })
@@ -152,7 +160,7 @@ pub unsafe extern "C" fn forebay_stream_adopt(
         let device = table::find::<DeviceEntry>(device.id)?;
         // SAFETY: the caller promises that it is a live stream of the device.
         let stream = unsafe { Stream::foreign(device.device(), raw.addr() as u64) }?;
-        let id = table::open(Object::Stream(Arc::new(StreamEntry { stream, device })))?;
+        let id = table::open(Arc::new(StreamEntry { stream, device }))?;
         to.set(forebay_stream { id });
         Ok(())
     })

@@ -12,7 +12,7 @@ use crate::error::status_of;
 use crate::pool::{PoolEntry, forebay_pool};
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Object};
+use crate::table::{self, Entry, Kind};
 use crate::text::{self, Out};
 
 /// A manager of buffers. All zeros is none.
@@ -59,9 +59,13 @@ pub(crate) struct MemoryEntry {
     device: Arc<DeviceEntry>,
 }
 
+impl Entry for MemoryEntry {
+    const KIND: Kind = Kind::Memory;
+}
+
 fn open(memory: Memory, device: Arc<DeviceEntry>) -> Result<forebay_memory, Failure> {
     let entry = Arc::new(MemoryEntry { memory, device });
-    Ok(forebay_memory { id: table::open(Object::Memory(entry))? })
+    Ok(forebay_memory { id: table::open(entry)? })
 }
 
 /// Creates a manager of buffers on a device, with a pool of its own.
@@ -129,7 +133,7 @@ pub unsafe extern "C" fn forebay_buffer_create(
         let made = entry.memory.buffer::<u8>(usize::try_from(size).unwrap_or(usize::MAX))?;
         let device = Arc::clone(&entry.device);
         let entry = Arc::new(BufferEntry { buffer: CountedBuffer::new(made), device });
-        to.set(forebay_buffer { id: table::open(Object::Buffer(entry))? });
+        to.set(forebay_buffer { id: table::open(entry)? });
         Ok(())
     })
 }

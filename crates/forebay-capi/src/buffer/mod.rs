@@ -24,7 +24,7 @@ use crate::error::status_of;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
-use crate::table;
+use crate::table::{self, Entry, Kind};
 use crate::text::{Out, array, check_array, pointer, write_optional};
 use crate::transfer::forebay_side;
 
@@ -116,6 +116,10 @@ impl BufferEntry {
     fn stream(&self, stream: forebay_stream) -> Result<StreamHandle, Failure> {
         stream::on_device(stream, &self.device)
     }
+}
+
+impl Entry for BufferEntry {
+    const KIND: Kind = Kind::Buffer;
 }
 
 impl From<CountedError> for Failure {

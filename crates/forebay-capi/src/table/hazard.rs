@@ -99,28 +99,13 @@ impl HazardRecord {
     }
 }
 
-impl HazardGuard {
-    /// Ends the protection. The caller reclaims retired objects next, where there are any: this thread may have been
-    /// the last that kept one.
+impl Drop for HazardGuard {
+    /// The caller reclaims retired objects next, where there are any: this thread may have been the last that kept one.
     #[inline(always)]
-    pub(super) fn end(self) {
-        self.unprotect();
-        core::mem::forget(self);
-    }
-
-    #[inline(always)]
-    fn unprotect(&self) {
+    fn drop(&mut self) {
         // Release: a thread that sees this store and drops the object sees all that was done with it.
         self.0.protected.store(0, Ordering::Release);
         barrier::light();
-    }
-}
-
-impl Drop for HazardGuard {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.unprotect();
-        super::reclaim_if_any();
     }
 }
 

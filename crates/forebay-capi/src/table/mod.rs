@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Slots are reused, but a generation of a slot is not: a closed handle never names the next object in its
-//! slot. There are two ways from a handle to its object:
+//! slot. The table knows no type of object: each implements [`Entry`] in its own file. There are two ways from a handle to
+//! its object:
 //!
 //! * **Slow path, the registry**: takes a lock and a reference count. For all calls but a few.
 //! * **Fast path, the slots**: takes no lock and writes nothing that other threads write. For allocating and
@@ -15,8 +16,9 @@
 //! The fast path is a hazard-pointer scheme. Its invariants, each with who keeps it:
 //!
 //! 1. A slot's `id` is the handle of its object, or 0. It is written under the registry's lock. The other words
-//!    of a slot are written while `id` is 0: each pointer is null unless the object is of its kind, the device
-//!    number 0 unless it is a stream. The first slot is never used, so no handle matches an empty slot.
+//!    of a slot are written while `id` is 0: each pointer is null unless the object is of its kind, of which there is
+//!    one type ([`FastEntry`]), and the device number 0 unless it is a stream. The first slot is never used, so no
+//!    handle matches an empty slot.
 //! 2. A thread that follows a slot's pointer has published the handle in its hazard record before it read the
 //!    slot's `id` (`hazard.rs`), and clears the record when it is done.
 //! 3. Closing a pool or a device sets `id` to 0, passes a heavy barrier, and then reads all hazard records. So a
@@ -31,6 +33,7 @@
 mod barrier;
 mod hazard;
 
+use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,16 +41,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use forebay::StreamHandle;
 use forebay_sync::lock;
 
-use crate::arena::ArenaEntry;
-use crate::buffer::{BufferEntry, MemoryEntry};
-use crate::device::DeviceEntry;
-use crate::engine::TransferEntry;
-use crate::event::EventEntry;
-use crate::fork;
-use crate::pool::PoolEntry;
-use crate::shared::SharedEntry;
 use crate::status::{Failure, forebay_status as Status};
-use crate::stream::StreamEntry;
 
 /// The number of slots. The first is never used.
 const MAX_SLOTS: usize = 1 << 14;
@@ -102,6 +96,15 @@ impl Kind {
         }
     }
 
+    /// Which of a slot's pointers is to objects of this kind, where the fast path finds them.
+    const fn fast_place(self) -> Option<usize> {
+        match self {
+            Self::Device => Some(0),
+            Self::Pool => Some(1),
+            _ => None,
+        }
+    }
+
     const fn numbered(number: u64) -> Option<Self> {
         match number {
             1 => Some(Self::Device),
@@ -128,100 +131,38 @@ const fn slot_of(id: u64) -> usize {
 }
 
 /// An open object.
-#[derive(Clone)]
-pub(crate) enum Object {
-    /// A device.
-    Device(Arc<DeviceEntry>),
-    /// A pool.
-    Pool(Arc<PoolEntry>),
-    /// A stream.
-    Stream(Arc<StreamEntry>),
-    /// An arena.
-    Arena(Arc<ArenaEntry>),
-    /// An event.
-    Event(Arc<EventEntry>),
-    /// A manager of buffers.
-    Memory(Arc<MemoryEntry>),
-    /// A buffer.
-    Buffer(Arc<BufferEntry>),
-    /// A shared buffer.
-    Shared(Arc<SharedEntry>),
-    /// A transfer.
-    Transfer(Arc<TransferEntry>),
-}
-
-impl Object {
-    const fn kind(&self) -> Kind {
-        match self {
-            Self::Device(_) => Kind::Device,
-            Self::Pool(_) => Kind::Pool,
-            Self::Stream(_) => Kind::Stream,
-            Self::Arena(_) => Kind::Arena,
-            Self::Event(_) => Kind::Event,
-            Self::Memory(_) => Kind::Memory,
-            Self::Buffer(_) => Kind::Buffer,
-            Self::Shared(_) => Kind::Shared,
-            Self::Transfer(_) => Kind::Transfer,
-        }
-    }
-}
+type Object = Arc<dyn Any + Send + Sync>;
 
 /// A type of object with handles.
-pub(crate) trait Entry: Sized {
+pub(crate) trait Entry: Any + Send + Sync {
     /// The kind.
     const KIND: Kind;
 
-    /// The entry of this type in an object.
-    fn of(object: &Object) -> Option<&Arc<Self>>;
+    /// For a stream, its device's handle of it and the number of the device, for [`stream`].
+    fn stream_words(&self) -> (StreamHandle, u64) {
+        (StreamHandle::DEFAULT, 0)
+    }
 }
-
-macro_rules! entry {
-    ($($entry:ty: $kind:ident),*) => {
-        $(impl Entry for $entry {
-            const KIND: Kind = Kind::$kind;
-
-            fn of(object: &Object) -> Option<&Arc<Self>> {
-                match object {
-                    Object::$kind(entry) => Some(entry),
-                    _ => None,
-                }
-            }
-        })*
-    };
-}
-
-entry!(DeviceEntry: Device, PoolEntry: Pool, StreamEntry: Stream, ArenaEntry: Arena, EventEntry: Event,
-    MemoryEntry: Memory, BufferEntry: Buffer, SharedEntry: Shared,
-    TransferEntry: Transfer);
 
 /// A type of object that the fast path finds.
-pub(crate) trait FastEntry: Entry {
-    /// The pointer to it in a slot.
-    fn pointer(slot: &Slot) -> &AtomicPtr<Self>;
-}
-
-impl FastEntry for PoolEntry {
-    #[inline(always)]
-    fn pointer(slot: &Slot) -> &AtomicPtr<Self> {
-        &slot.pool
-    }
-}
-
-impl FastEntry for DeviceEntry {
-    #[inline(always)]
-    fn pointer(slot: &Slot) -> &AtomicPtr<Self> {
-        &slot.entry
-    }
+///
+/// # Safety
+///
+/// * No other type has this kind, which has a [place](Kind::fast_place) in a slot.
+pub(crate) unsafe trait FastEntry: Entry {
+    /// Which of a slot's pointers is to it.
+    const PLACE: usize = match Self::KIND.fast_place() {
+        Some(place) => place,
+        None => panic!("the fast path finds no object of this kind"),
+    };
 }
 
 /// What the fast path reads. A line of the cache, since finding a slot needs a power of two.
 #[repr(align(64))]
 pub(crate) struct Slot {
     id: AtomicU64,
-    /// A pool.
-    pool: AtomicPtr<PoolEntry>,
-    /// A device.
-    entry: AtomicPtr<DeviceEntry>,
+    /// The object, in the [place](Kind::fast_place) of its kind.
+    objects: [AtomicPtr<()>; 2],
     /// A stream, as its device knows it.
     stream: AtomicU64,
     /// The number of the stream's device.
@@ -231,8 +172,7 @@ pub(crate) struct Slot {
 static SLOTS: [Slot; MAX_SLOTS] = [const {
     Slot {
         id: AtomicU64::new(0),
-        pool: AtomicPtr::new(core::ptr::null_mut()),
-        entry: AtomicPtr::new(core::ptr::null_mut()),
+        objects: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
         stream: AtomicU64::new(0),
         device: AtomicU64::new(0),
     }
@@ -273,8 +213,19 @@ fn registry() -> MutexGuard<'static, Registry> {
 }
 
 /// Adds an object; returns its handle.
-pub(crate) fn open(object: Object) -> Result<u64, Failure> {
-    fork::register();
+pub(crate) fn open<E: Entry>(entry: Arc<E>) -> Result<u64, Failure> {
+    let pointer = Arc::as_ptr(&entry).cast_mut().cast::<()>();
+    let words = entry.stream_words();
+    add(entry, E::KIND, pointer, words)
+}
+
+/// Adds an object of this kind, which is at `pointer`.
+fn add(
+    object: Object,
+    kind: Kind,
+    pointer: *mut (),
+    (stream, device): (StreamHandle, u64),
+) -> Result<u64, Failure> {
     let mut registry = registry();
     if registry.objects.is_empty() {
         // The first slot is never used.
@@ -302,16 +253,13 @@ pub(crate) fn open(object: Object) -> Result<u64, Failure> {
         return Err(Failure::new(Status::Defect, format!("there is no slot {slot}")));
     };
     *generation += 1;
-    let id = (slot as u64) << SLOT_SHIFT
-        | (object.kind() as u64) << KIND_SHIFT
-        | *generation << GENERATION_SHIFT;
-    let (stream, device) = match &object {
-        Object::Stream(stream) => (stream.handle().0, stream.device().number()),
-        _ => (0, 0),
-    };
-    words.pool.store(pointer_to(&object), Ordering::Release);
-    words.entry.store(pointer_to(&object), Ordering::Release);
-    words.stream.store(stream, Ordering::Release);
+    let id =
+        (slot as u64) << SLOT_SHIFT | (kind as u64) << KIND_SHIFT | *generation << GENERATION_SHIFT;
+    for (index, place) in words.objects.iter().enumerate() {
+        let is_its_place = kind.fast_place() == Some(index);
+        place.store(if is_its_place { pointer } else { core::ptr::null_mut() }, Ordering::Release);
+    }
+    words.stream.store(stream.0, Ordering::Release);
     words.device.store(device, Ordering::Release);
     *place = Some(object);
     SLOTS_USED.fetch_max(slot + 1, Ordering::Relaxed);
@@ -320,25 +268,17 @@ pub(crate) fn open(object: Object) -> Result<u64, Failure> {
     Ok(id)
 }
 
-/// The entry of this type in an object, or null.
-fn pointer_to<E: Entry>(object: &Object) -> *mut E {
-    E::of(object).map_or(core::ptr::null_mut(), |entry| Arc::as_ptr(entry).cast_mut())
-}
-
 /// The object of a handle.
 pub(crate) fn find<E: Entry>(id: u64) -> Result<Arc<E>, Failure> {
-    fork::check()?;
     hazard::register_thread();
     let registry = registry();
     registry.check::<E>(id)?;
-    let object = registry.objects.get(slot_of(id)).and_then(Option::as_ref).and_then(E::of);
-    object.cloned().ok_or_else(|| Failure::new(Status::Defect, "a handle without its object"))
+    entry_of(registry.objects.get(slot_of(id)).cloned().flatten())
 }
 
 /// Closes a handle; returns its object. A pool or device that another thread uses is dropped when that thread is
 /// done.
 pub(crate) fn close<E: Entry>(id: u64) -> Result<Arc<E>, Failure> {
-    fork::check()?;
     let mut registry = registry();
     registry.check::<E>(id)?;
     let slot = slot_of(id);
@@ -346,22 +286,29 @@ pub(crate) fn close<E: Entry>(id: u64) -> Result<Arc<E>, Failure> {
     if let Some(words) = SLOTS.get(slot) {
         words.id.store(0, Ordering::Release);
     }
-    let named = object.as_ref().and_then(E::of).cloned();
-    match object {
-        Some(object @ (Object::Pool(_) | Object::Device(_))) => {
-            registry.retired.push(Retired { id, _object: object });
+    match &object {
+        Some(object) if E::KIND.fast_place().is_some() => {
+            registry.retired.push(Retired { id, _object: Arc::clone(object) });
             ANY_RETIRED.store(true, Ordering::Relaxed);
         }
         _ => registry.release_slot(slot),
     }
     drop(registry);
     reclaim();
-    named.ok_or_else(|| Failure::new(Status::Defect, "a handle without its object"))
+    entry_of(object)
+}
+
+/// An object as its type.
+fn entry_of<E: Entry>(object: Option<Object>) -> Result<Arc<E>, Failure> {
+    let entry = object.and_then(|object| object.downcast().ok());
+    entry.ok_or_else(|| Failure::new(Status::Defect, "a handle without its object"))
 }
 
 /// All open objects of a type.
 pub(crate) fn all<E: Entry>() -> Vec<Arc<E>> {
-    registry().objects.iter().flatten().filter_map(E::of).cloned().collect()
+    let registry = registry();
+    let objects = registry.objects.iter().flatten().filter(|object| object.is::<E>());
+    objects.filter_map(|object| Arc::clone(object).downcast().ok()).collect()
 }
 
 impl Registry {
@@ -434,6 +381,16 @@ pub(crate) fn reclaim_if_any() {
     }
 }
 
+/// Does so when dropped, by a panic too.
+struct ReclaimAtEnd;
+
+impl Drop for ReclaimAtEnd {
+    #[inline(always)]
+    fn drop(&mut self) {
+        reclaim_if_any();
+    }
+}
+
 /// Whether there are retired objects, to be reclaimed.
 #[inline(always)]
 pub(crate) fn any_retired() -> bool {
@@ -445,6 +402,8 @@ pub(crate) fn any_retired() -> bool {
 #[inline(always)]
 pub(crate) fn with<E: FastEntry, R>(id: u64, work: impl FnOnce(&E) -> R) -> Option<R> {
     let record = hazard::current()?;
+    // Dropped after the guard: this thread may have been the last that kept an object.
+    let _reclaim = ReclaimAtEnd;
     let _guard = record.protect(id);
     // SAFETY: the guard lives until the function ends.
     Some(work(unsafe { protected(id) }?))
@@ -455,11 +414,9 @@ pub(crate) fn with<E: FastEntry, R>(id: u64, work: impl FnOnce(&E) -> R) -> Opti
 #[inline(always)]
 pub(crate) fn visit<E: FastEntry>(id: u64, work: impl FnOnce(&E) -> bool) -> bool {
     let Some(record) = hazard::current() else { return false };
-    let guard = record.protect(id);
-    // SAFETY: the guard ends below.
-    let done = unsafe { protected(id) }.is_some_and(work);
-    guard.end();
-    done
+    let _guard = record.protect(id);
+    // SAFETY: the guard lives until the function ends.
+    unsafe { protected(id) }.is_some_and(work)
 }
 
 /// The object of a handle.
@@ -473,10 +430,11 @@ unsafe fn protected<'a, E: FastEntry>(id: u64) -> Option<&'a E> {
     if slot.id.load(Ordering::Acquire) != id {
         return None;
     }
+    let pointer = slot.objects[E::PLACE].load(Ordering::Relaxed).cast::<E>();
     // SAFETY: the pointer is null, or the slot had this id after the hazard record was published, so the object
-    // lives as long as it is protected: invariants 2 and 3. The pointer is that object's: it was written before the
-    // id, and it changes only when the slot is reused, which invariant 3 delays as well.
-    unsafe { E::pointer(slot).load(Ordering::Relaxed).as_ref() }
+    // lives as long as it is protected: invariants 2 and 3. The pointer is that object's, whose type is the only one of its
+    // kind: it was written before the id, and it changes only when the slot is reused, which invariant 3 delays as well.
+    unsafe { pointer.as_ref() }
 }
 
 /// The device's handle of a stream, and the number of its device, which is 0 where the object is no stream;

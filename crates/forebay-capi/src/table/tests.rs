@@ -3,8 +3,8 @@ use std::sync::Barrier;
 use forebay::{Address, Bytes, HostDevice};
 
 use super::*;
-use crate::device::forebay_device_open;
-use crate::pool::{forebay_pool, forebay_pool_close, forebay_pool_create};
+use crate::device::{DeviceEntry, forebay_device_open};
+use crate::pool::{PoolEntry, forebay_pool, forebay_pool_close, forebay_pool_create};
 use crate::status::forebay_status;
 
 fn device() -> u64 {

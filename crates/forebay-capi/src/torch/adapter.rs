@@ -94,7 +94,7 @@ pub extern "C" fn forebay_torch_is_out_of_memory() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_deallocate(block: *mut c_void) -> c_int {
     catch_panic(-1, move || {
-        if super::slow_path::forked() && !allocate::check_free(block) {
+        if crate::slow_path::forked() && !allocate::check_free(block) {
             return -1;
         }
         let origin = origins::take(block.addr() as u64);

@@ -8,8 +8,8 @@ use forebay::{Address, Bytes, Error, Pool, StreamHandle, Tag};
 
 use super::private::{self, Held};
 use super::relaxed::RelaxedCapture;
-use super::slow_path;
 use crate::error::{catch_panic, set_last_error};
+use crate::slow_path;
 use crate::text::pointer;
 use crate::{device_pools, fork};
 

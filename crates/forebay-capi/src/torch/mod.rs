@@ -3,7 +3,6 @@
 //!
 //! ```text
 //!   allocate    allocating and freeing, for any of them
-//!   slow_path   the flags that send a request down the slow path
 //!   relaxed     driver calls while a graph is captured
 //!   private     private pools: of CUDA graphs and of torch.cuda.MemPool
 //!   origins     the GPU, stream and pool of blocks, which PyTorch frees by their address alone
@@ -36,11 +35,9 @@ mod pinned;
 mod private;
 mod relaxed;
 mod sharing;
-mod slow_path;
 mod statistics;
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::Ordering;
 
 use forebay::Pool;
 
@@ -90,11 +87,6 @@ fn guarded<R: Copy>(otherwise: R, work: impl FnOnce() -> R) -> R {
             otherwise
         }
     })
-}
-
-/// Makes every request fail from now on: the process is a forked child. Only stores to an atomic.
-pub(crate) fn refuse_all() {
-    slow_path::FLAGS.fetch_or(slow_path::FORKED, Ordering::Relaxed);
 }
 
 /// The pool of GPU `device` that PyTorch and the others share, created by the first call. For crates that use

@@ -25,9 +25,9 @@ use forebay::{Address, Bytes, MemoryClass, Pool, PoolOptions, StreamHandle};
 use forebay_sync::lock;
 
 use super::relaxed::RelaxedCapture;
-use super::slow_path::{CAPTURING, FLAGS};
 use super::statistics;
 use crate::device_pools;
+use crate::slow_path::{CAPTURING, FLAGS};
 
 /// The number of a private pool: `c10::MempoolId_t`, a pair of 64-bit numbers.
 #[repr(C)]
