@@ -1,7 +1,7 @@
 //! The last error of each thread, and panics that become errors.
 
 use core::any::Any;
-use core::ffi::c_char;
+use core::ffi::{c_char, c_int};
 use core::fmt::Display;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -60,6 +60,29 @@ pub(crate) fn status_of(work: impl FnOnce() -> Result<(), Failure>) -> Status {
         Ok(()) => Status::Ok,
         Err(failure) => fail(&failure),
     })
+}
+
+/// Calls `work` as [`catch_panic`] does; in a forked child sets the last error and returns `otherwise`, before
+/// any lock is taken.
+pub(crate) fn guarded<R: Copy>(otherwise: R, work: impl FnOnce() -> R) -> R {
+    catch_panic(otherwise, move || match fork::check() {
+        Ok(()) => work(),
+        Err(failure) => {
+            set_last_error(&failure);
+            otherwise
+        }
+    })
+}
+
+/// 0, or -1 with the reason as the last error.
+pub(crate) fn code_of(result: Result<(), impl Display>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(reason) => {
+            set_last_error(&reason);
+            -1
+        }
+    }
 }
 
 /// Sets the last error; returns its status.

@@ -7,10 +7,17 @@
 //!      │                                   statistics  trace  transfer  engine  arena  buffer  shared  tag  version
 //!   torch         the allocator of PyTorch, CuPy, Numba and RMM
 //!   device_pools  the process's pool of each GPU, and a cache of it for each thread
-//!   table         handles: numbers with a generation, so that a closed handle is detected
+//!   page_pool     the pool of pinned memory of each device
+//!   text, sized   arguments and results in C's memory
+//!   error         the message of each thread's last error; panics and forked children become errors
 //!   fork          makes every call fail in a forked child
-//!   error         a status for each call, and a message for each thread
+//!   table         handles: numbers with a generation, so that a closed handle is detected
+//!   slow_path     what sends a request of PyTorch and the others down the slow path
+//!   status        a status for each call
 //! ```
+//!
+//! No two files import each other, directly or through others: the table and what is below the functions knows none of
+//! their types.
 //!
 //! Every function that can fail gives a [`forebay_status`](status::forebay_status), and
 //! [`forebay_last_error`](error::forebay_last_error) has the words. Objects are named by handles: a

@@ -6,34 +6,13 @@ use core::ffi::{c_int, c_void};
 use forebay::bindings::effective_settings;
 use forebay::{Address, Bytes};
 
+use super::allocate::{self, TORCH};
 use super::origins::{self, Origin};
 use super::private::{self, PoolNumber};
-use super::{TORCH, allocate, guarded};
-use crate::device_pools;
-use crate::error::{catch_panic, set_last_error};
-
-/// 0, or -1 with the reason as the last error.
-pub(super) fn status(result: Result<(), String>) -> c_int {
-    match result {
-        Ok(()) => 0,
-        Err(reason) => {
-            set_last_error(&reason);
-            -1
-        }
-    }
-}
-
-/// Writes to a place of the caller's, unless it is null.
-///
-/// # Safety
-///
-/// * `place` is null, or can be written to.
-pub(super) unsafe fn write<T>(place: *mut T, value: T) {
-    // SAFETY: as the caller promised.
-    if let Some(place) = unsafe { place.as_mut() } {
-        *place = value;
-    }
-}
+use super::sharing;
+use crate::error::{catch_panic, code_of, guarded};
+use crate::text::write_optional;
+use crate::{device_pools, slow_path};
 
 /// Allocates at least `size` bytes of GPU `device`, to be used in the order of `stream`. Null on failure, and where
 /// `size` is 0.
@@ -94,18 +73,23 @@ pub extern "C" fn forebay_torch_is_out_of_memory() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_deallocate(block: *mut c_void) -> c_int {
     catch_panic(-1, move || {
-        if crate::slow_path::forked() && !allocate::check_free(block) {
+        if slow_path::forked() && !allocate::check_free(block) {
             return -1;
         }
         let origin = origins::take(block.addr() as u64);
-        super::sharing::forget(block.addr() as u64);
+        sharing::forget(block.addr() as u64);
         let freed = if origin.private == 0 {
-            allocate::free(block, origin.device, super::stream_pointer(origin.stream))
+            allocate::free(block, origin.device, stream_pointer(origin.stream))
         } else {
             free_private(block, origin)
         };
         if freed { 0 } else { -1 }
     })
+}
+
+/// A stream as CUDA names it.
+fn stream_pointer(stream: u64) -> *mut c_void {
+    core::ptr::without_provenance_mut(usize::try_from(stream).unwrap_or_default())
 }
 
 #[cold]
@@ -118,7 +102,7 @@ fn free_private(block: *mut c_void, origin: Origin) -> bool {
                 None => Err(format!("{block:p} is not a live block of forebay")),
             }
         });
-    status(freed) == 0
+    code_of(freed) == 0
 }
 
 /// Records that a block is used on `stream` beside the one it was allocated for.
@@ -143,7 +127,7 @@ pub unsafe extern "C" fn forebay_torch_record_stream(
             let pool = private.as_ref().map_or(main, |(_, pool)| pool);
             pool.record_use(Address::new(address), stream).map_err(|error| error.to_string())
         });
-        status(recorded)
+        code_of(recorded)
     })
 }
 
@@ -163,7 +147,7 @@ pub extern "C" fn forebay_torch_empty_cache(number: PoolNumber) -> c_int {
                 }
             }
         }
-        status(result)
+        code_of(result)
     })
 }
 
@@ -190,9 +174,9 @@ pub unsafe extern "C" fn forebay_torch_fraction(device: c_int, fraction: *mut f6
         let written = settings.map(|settings| {
             let millionths = settings.max_fraction().as_millionths();
             // SAFETY: as the caller promised.
-            unsafe { write(fraction, f64::from(millionths) / 1e6) };
+            unsafe { write_optional(fraction, f64::from(millionths) / 1e6) };
         });
-        status(written)
+        code_of(written)
     })
 }
 
@@ -205,7 +189,7 @@ pub extern "C" fn forebay_torch_set_fraction(device: c_int, fraction: f64) -> c_
             let text = format!("{fraction:.6}");
             pool.set("max_fraction", &text).map_err(|error| error.to_string())
         });
-        status(changed)
+        code_of(changed)
     })
 }
 
@@ -213,7 +197,7 @@ pub extern "C" fn forebay_torch_set_fraction(device: c_int, fraction: f64) -> c_
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_count_outside(device: c_int, bytes: u64) -> c_int {
     guarded(-1, || {
-        status(device_pools::pool(device).map(|pool| pool.count_outside(Bytes::new(bytes))))
+        code_of(device_pools::pool(device).map(|pool| pool.count_outside(Bytes::new(bytes))))
     })
 }
 
@@ -244,35 +228,35 @@ pub unsafe extern "C" fn forebay_torch_memory(device: c_int, memory: *mut Device
             let (free, total, limit) = (info.free.get(), info.total.get(), pool.limit().get());
             let largest = pool.statistics().largest_free.get();
             // SAFETY: as the caller promised.
-            unsafe { write(memory, DeviceMemory { free, total, limit, largest }) };
+            unsafe { write_optional(memory, DeviceMemory { free, total, limit, largest }) };
             Ok(())
         });
-        status(told)
+        code_of(told)
     })
 }
 
 /// Adds a user to a private pool of GPU `device`, and lets requests go there: perhaps those of a graph.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_begin(device: c_int, number: PoolNumber) -> c_int {
-    guarded(-1, || status(private::begin(device, number)))
+    guarded(-1, || code_of(private::begin(device, number)))
 }
 
 /// Ends what [`forebay_torch_begin`] began. The user stays until [`forebay_torch_release`].
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_end(device: c_int, number: PoolNumber) -> c_int {
-    guarded(-1, || status(private::end(device, number)))
+    guarded(-1, || code_of(private::end(device, number)))
 }
 
 /// Adds a user to a private pool of GPU `device`, which is created where it is not there.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_retain(device: c_int, number: PoolNumber) -> c_int {
-    guarded(-1, || status(private::retain(device, number)))
+    guarded(-1, || code_of(private::retain(device, number)))
 }
 
 /// Removes a user from a private pool of GPU `device`.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_release(device: c_int, number: PoolNumber) -> c_int {
-    guarded(-1, || status(private::release(device, number)))
+    guarded(-1, || code_of(private::release(device, number)))
 }
 
 /// How many users a private pool of GPU `device` has: 0 where it is not there.

@@ -9,9 +9,8 @@ use forebay::{Address, Bytes, Error, Pool, StreamHandle, Tag};
 use super::private::{self, Held};
 use super::relaxed::RelaxedCapture;
 use crate::error::{catch_panic, set_last_error};
-use crate::slow_path;
 use crate::text::pointer;
-use crate::{device_pools, fork};
+use crate::{device_pools, fork, slow_path};
 
 thread_local! {
     /// Whether this thread's last failed request failed for want of memory.
@@ -49,6 +48,9 @@ impl Client {
         *self.tag.get_or_init(|| Tag::named(self.name).unwrap_or(Tag::NONE))
     }
 }
+
+/// PyTorch.
+pub(super) static TORCH: Client = Client::new("torch");
 
 /// Allocates `size` bytes of GPU `device` in the order of `stream`, under `tag` unless the thread has a tag. Null
 /// on failure, with the last error set, and where `size` is 0.
@@ -128,7 +130,7 @@ pub(super) fn allocate_private(
         Err(reason) => return (fail(&reason), 0),
     };
     let pool = &held.pool;
-    let (bytes, tag) = (Bytes::new(bytes), super::TORCH.tag());
+    let (bytes, tag) = (Bytes::new(bytes), TORCH.tag());
     main.flush_large(stream);
     let got = match pool.allocate_for(bytes, stream, tag) {
         Err(Error::OutOfMemory(_)) if !capturing && main.trim(Bytes::ZERO).is_ok() => {
@@ -237,4 +239,38 @@ fn forked() -> *mut c_void {
 #[inline(never)]
 fn negative_size(size: isize) -> *mut c_void {
     fail(&format_args!("{size} bytes cannot be allocated: 0 or more can"))
+}
+
+/// Allocates at least `size` bytes of GPU `device`, to be used in the order of `stream`, from the
+/// process's pool. Null on failure, with the reason in `forebay_last_error`, and where `size` is 0.
+///
+/// # Safety
+///
+/// * `stream` is a stream of that GPU as CUDA names it, and is not destroyed while blocks allocated or
+///   freed on it are in use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_torch_alloc(
+    size: isize,
+    device: c_int,
+    stream: *mut c_void,
+) -> *mut c_void {
+    allocate::<0>(size, device, stream, TORCH.tag())
+}
+
+/// Frees a block of `forebay_torch_alloc`, in the order of `stream`. Null is ignored, and so is the size. An
+/// address that is no live block changes nothing; the reason is in `forebay_last_error`.
+///
+/// # Safety
+///
+/// * As for `forebay_torch_alloc`; only work that was enqueued on `stream` before uses the block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forebay_torch_free(
+    block: *mut c_void,
+    _size: isize,
+    device: c_int,
+    stream: *mut c_void,
+) {
+    catch_panic((), move || {
+        free(block, device, stream);
+    });
 }

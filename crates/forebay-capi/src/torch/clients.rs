@@ -5,10 +5,10 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 
 use forebay::{Address, Bytes, Tag};
 
-use super::guarded;
 use super::{allocate, private};
 use crate::device_pools;
-use crate::error::{catch_panic, set_last_error};
+use crate::error::{catch_panic, code_of, guarded};
+use crate::text::write_optional;
 
 /// A string argument.
 ///
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn forebay_face_record_use(
                 .map_err(|error| error.to_string())
             },
         );
-        told(used)
+        code_of(used)
     })
 }
 
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn forebay_face_record_use(
 /// * `stream` is still a stream of that GPU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_face_forget_stream(device: c_int, stream: *mut c_void) -> c_int {
-    guarded(-1, || told(device_pools::forget_stream(device, stream.addr() as u64)))
+    guarded(-1, || code_of(device_pools::forget_stream(device, stream.addr() as u64)))
 }
 
 /// What is free and what there is of the memory of GPU `device`. 0, or -1 with the reason in
@@ -112,21 +112,15 @@ pub unsafe extern "C" fn forebay_face_memory_info(
     total: *mut u64,
 ) -> c_int {
     guarded(-1, || {
-        let told_by = device_pools::pool(device)
+        let found = device_pools::pool(device)
             .and_then(|pool| pool.device().memory_info().map_err(|error| error.to_string()));
-        let info = match told_by {
-            Ok(info) => info,
-            Err(reason) => return told(Err(reason)),
-        };
-        // SAFETY: as the caller promised.
-        if let Some(free) = unsafe { free.as_mut() } {
-            *free = info.free.get();
-        }
-        // SAFETY: likewise.
-        if let Some(total) = unsafe { total.as_mut() } {
-            *total = info.total.get();
-        }
-        0
+        code_of(found.map(|info| {
+            // SAFETY: as the caller promised.
+            unsafe {
+                write_optional(free, info.free.get());
+                write_optional(total, info.total.get());
+            }
+        }))
     })
 }
 
@@ -142,7 +136,7 @@ pub unsafe extern "C" fn forebay_face_configure(settings: *const c_char) -> c_in
     guarded(-1, || {
         // SAFETY: as the caller promised.
         let text = unsafe { text_of(settings) };
-        told(
+        code_of(
             text.ok_or_else(|| "no settings were given".to_owned())
                 .and_then(|text| device_pools::configure(&text)),
         )
@@ -167,7 +161,7 @@ pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
         let released = private::release_unused();
         let trimmed = device_pools::pool(device)
             .and_then(|pool| pool.trim(Bytes::ZERO).map_err(|error| error.to_string()));
-        told(released.and(trimmed).map(drop))
+        code_of(released.and(trimmed).map(drop))
     })
 }
 
@@ -175,14 +169,4 @@ pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_has_pool(device: c_int) -> c_int {
     guarded(0, || c_int::from(device_pools::existing().any(|(number, _)| number == device)))
-}
-
-fn told(result: Result<(), String>) -> c_int {
-    match result {
-        Ok(()) => 0,
-        Err(reason) => {
-            set_last_error(&reason);
-            -1
-        }
-    }
 }

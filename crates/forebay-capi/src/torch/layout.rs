@@ -7,12 +7,13 @@ use forebay::bindings::KeptBlock;
 use forebay::snapshot::Side;
 use forebay::{Address, Bytes, Pool, StreamHandle};
 
-use super::adapter::{status, write};
+use super::allocate::TORCH;
 use super::origins::{self, Origin};
 use super::private::{self, PoolNumber};
-use super::{TORCH, guarded, sharing};
+use super::sharing;
 use crate::device_pools;
-use crate::error::set_last_error;
+use crate::error::{code_of, guarded, set_last_error};
+use crate::text::write_optional;
 
 /// A live block.
 #[repr(C)]
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn forebay_torch_find(
         let found = beginning_at(at).or_else(|| if exact == 0 { around(at) } else { None });
         match found {
             // SAFETY: as the caller promised.
-            Some(found) => unsafe { write(block, found) },
+            Some(found) => unsafe { write_optional(block, found) },
             None => {
                 set_last_error(&format_args!("{address:p} is not in a live block of forebay"));
                 return -1;
@@ -188,7 +189,7 @@ pub unsafe extern "C" fn forebay_torch_restore(
             // SAFETY: as the caller promised.
             unsafe { core::slice::from_raw_parts(blocks, count) }
         };
-        status(restore(device, number, blocks))
+        code_of(restore(device, number, blocks))
     })
 }
 

@@ -10,6 +10,7 @@
 //!   layout      segments and blocks, for snapshots and graph trees
 //!   pinned      pinned host memory, for data loaders
 //!   sharing     blocks that other processes and other GPUs use
+//!   figures     what pools have counted, under PyTorch's names
 //!   statistics  all figures of a GPU
 //!   clients     what CuPy, Numba and RMM call
 //! ```
@@ -29,6 +30,7 @@
 mod adapter;
 mod allocate;
 mod clients;
+mod figures;
 mod layout;
 mod origins;
 mod pinned;
@@ -37,13 +39,11 @@ mod relaxed;
 mod sharing;
 mod statistics;
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 
 use forebay::Pool;
 
-use self::allocate::Client;
-use crate::error::{catch_panic, set_last_error};
-use crate::{device_pools, fork};
+use crate::device_pools;
 
 pub use self::adapter::{
     DeviceMemory, forebay_torch_allocate, forebay_torch_allocate_in, forebay_torch_begin,
@@ -53,11 +53,13 @@ pub use self::adapter::{
     forebay_torch_release, forebay_torch_retain, forebay_torch_set_fraction,
     forebay_torch_use_count,
 };
+pub use self::allocate::{forebay_torch_alloc, forebay_torch_free};
 pub use self::clients::{
     forebay_face_alloc, forebay_face_configure, forebay_face_configure_undo,
     forebay_face_forget_stream, forebay_face_free, forebay_face_has_pool, forebay_face_memory_info,
     forebay_face_record_use, forebay_face_trim,
 };
+pub use self::figures::{DeviceFigures, Figure};
 pub use self::layout::{
     BlockInfo, SegmentInfo, Visit, forebay_torch_find, forebay_torch_restore, forebay_torch_walk,
 };
@@ -71,65 +73,12 @@ pub use self::sharing::{
     forebay_torch_export,
 };
 pub use self::statistics::{
-    DeviceFigures, Figure, forebay_torch_figures, forebay_torch_reset_peaks,
-    forebay_torch_reset_totals, forebay_torch_stats,
+    forebay_torch_figures, forebay_torch_reset_peaks, forebay_torch_reset_totals,
+    forebay_torch_stats,
 };
-
-static TORCH: Client = Client::new("torch");
-
-/// Calls `work` as [`catch_panic`] does; in a forked child sets the last error and returns `otherwise`, before
-/// any lock is taken.
-fn guarded<R: Copy>(otherwise: R, work: impl FnOnce() -> R) -> R {
-    catch_panic(otherwise, move || match fork::check() {
-        Ok(()) => work(),
-        Err(failure) => {
-            set_last_error(&failure);
-            otherwise
-        }
-    })
-}
 
 /// The pool of GPU `device` that PyTorch and the others share, created by the first call. For crates that use
 /// this one and share the pool.
 pub fn process_pool(device: c_int) -> Result<Pool, String> {
     device_pools::pool(device).cloned()
-}
-
-/// Allocates at least `size` bytes of GPU `device`, to be used in the order of `stream`, from the
-/// process's pool. Null on failure, with the reason in `forebay_last_error`, and where `size` is 0.
-///
-/// # Safety
-///
-/// * `stream` is a stream of that GPU as CUDA names it, and is not destroyed while blocks allocated or
-///   freed on it are in use.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_torch_alloc(
-    size: isize,
-    device: c_int,
-    stream: *mut c_void,
-) -> *mut c_void {
-    allocate::allocate::<0>(size, device, stream, TORCH.tag())
-}
-
-/// Frees a block of `forebay_torch_alloc`, in the order of `stream`. Null is ignored, and so is the size. An
-/// address that is no live block changes nothing; the reason is in `forebay_last_error`.
-///
-/// # Safety
-///
-/// * As for `forebay_torch_alloc`; only work that was enqueued on `stream` before uses the block.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_torch_free(
-    block: *mut c_void,
-    _size: isize,
-    device: c_int,
-    stream: *mut c_void,
-) {
-    catch_panic((), move || {
-        allocate::free(block, device, stream);
-    });
-}
-
-/// A stream as CUDA names it.
-fn stream_pointer(stream: u64) -> *mut c_void {
-    core::ptr::without_provenance_mut(usize::try_from(stream).unwrap_or_default())
 }

@@ -8,11 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forebay::{Address, Bytes, PinnedPool};
 use forebay_sync::lock;
 
-use super::adapter::status;
-use super::guarded;
 use super::relaxed::RelaxedCapture;
 use crate::device_pools;
-use crate::error::set_last_error;
+use crate::error::{code_of, guarded, set_last_error};
 use crate::text::pointer;
 
 /// Memory that was used on a stream while it was captured, by its address: whether it is freed. A graph may read it
@@ -67,7 +65,7 @@ pub unsafe extern "C" fn forebay_torch_pinned_free(memory: *mut c_void) -> c_int
         let _relaxed = RelaxedCapture::begin();
         // SAFETY: work that uses the memory was recorded, as the caller promises, and the pool keeps it until then.
         let freed = unsafe { pool.free_raw(address) };
-        status(freed.map_err(|error| error.to_string()))
+        code_of(freed)
     })
 }
 
@@ -95,7 +93,7 @@ pub extern "C" fn forebay_torch_pinned_record(
         let recorded = recorded.and_then(|(main, stream)| {
             pool.record_raw(address, main, stream).map_err(|error| error.to_string())
         });
-        status(recorded)
+        code_of(recorded)
     })
 }
 
@@ -140,6 +138,6 @@ pub extern "C" fn forebay_torch_pinned_trim() -> c_int {
                 result = Err(error.to_string());
             }
         }
-        status(result)
+        code_of(result)
     })
 }

@@ -24,8 +24,8 @@ use forebay::guard::Capture;
 use forebay::{Address, Bytes, MemoryClass, Pool, PoolOptions, StreamHandle};
 use forebay_sync::lock;
 
+use super::figures;
 use super::relaxed::RelaxedCapture;
-use super::statistics;
 use crate::device_pools;
 use crate::slow_path::{CAPTURING, FLAGS};
 
@@ -184,7 +184,7 @@ pub(super) fn release_unused() -> Result<bool, String> {
     let _relaxed = RelaxedCapture::begin();
     let (gone, left) = state().take_unused();
     for private in &gone {
-        statistics::keep_totals(private.device, &private.pool);
+        figures::keep_totals(private.device, &private.pool);
         // Graphs may have been launched on streams that the device does not know. Where it cannot wait for them, it is lost.
         let _ = private.pool.device().synchronize_process();
     }

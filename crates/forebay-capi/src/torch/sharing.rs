@@ -12,10 +12,11 @@ use forebay::quantity::DeviceOrdinal;
 use forebay::{Address, Pool};
 use forebay_sync::lock;
 
-use super::adapter::{status, write};
 use super::origins::{self, Origin};
-use super::{allocate, guarded, private};
+use super::{allocate, private};
 use crate::device_pools;
+use crate::error::{code_of, guarded};
+use crate::text::write_optional;
 
 /// A page that another process can map.
 #[repr(C)]
@@ -139,11 +140,11 @@ pub unsafe extern "C" fn forebay_torch_export(
         let address = block.addr() as u64;
         let mut exported = lock(&EXPORTED);
         if let Err(reason) = exported.add(address) {
-            return status(Err(reason));
+            return code_of(Err(reason));
         }
         let Some(found) = exported.blocks.get(&address) else { return -1 };
         // SAFETY: as the caller promised.
-        unsafe { write(offset, found.offset) };
+        unsafe { write_optional(offset, found.offset) };
         for page in &found.pages {
             let Some((descriptor, _)) = exported.pages.get(page) else { continue };
             let descriptor = descriptor.as_raw_fd();
@@ -190,6 +191,6 @@ pub extern "C" fn forebay_torch_enable_peer(device: c_int, peer: c_int) -> c_int
             grant(device_pools::pool(device)?)?;
             private::pools_of(device).iter().try_for_each(|(.., pool)| grant(pool))
         };
-        status(grant())
+        code_of(grant())
     })
 }
