@@ -18,14 +18,12 @@
 use core::ffi::c_void;
 
 use forebay_core::Bytes;
-use forebay_hal::{self as hal, Access, Call, Place, Result, StreamHandle, Transfers};
+use forebay_hal::{self as hal, Access, Call, Place, Result};
 
-use crate::CudaDevice;
-use crate::context::RelaxedCapture;
-use crate::device::attribute_of;
+use crate::context::{RelaxedCapture, host_pointer};
+use crate::device::CudaDevice;
 use crate::kernel::{WARPS, can_launch};
 use crate::refusal::CallInfo;
-use crate::shape::host_pointer;
 use crate::space::{Entry, Space, is_for_kernels, is_pinned};
 use crate::stream::StreamCore;
 use crate::sys::values::{access_order, attribute, capture_status};
@@ -33,7 +31,7 @@ use crate::sys::{Code, CopyAttributes, RawStream};
 
 /// Copies that are looked up and enqueued together: the device copies one group while the host looks up the next. Two
 /// thousand copies of 4 KiB take the device 170 us, long beside the few that a launch takes.
-const GROUP: usize = 2048;
+pub(crate) const GROUP: usize = 2048;
 
 /// Copies that are looked up under one lock of the books.
 const LOOKS: usize = 64;
@@ -124,8 +122,8 @@ impl Batch {
 }
 
 impl CudaDevice {
-    /// Enqueues copies by the kernel or in one call of the driver, if it has what that takes and takes these; else one by
-    /// one.
+    /// Enqueues copies by the kernel or in one call of the driver. Returns `false`, with nothing enqueued, if neither can
+    /// make them.
     ///
     /// # Safety
     ///
@@ -133,22 +131,15 @@ impl CudaDevice {
     pub(crate) unsafe fn enqueue_batch(
         &self,
         copies: &[hal::Copy],
-        stream: StreamHandle,
-    ) -> Result<()> {
-        let core = self.stream(Call::Copy, stream)?;
-        copies.chunks(GROUP).try_for_each(|group| {
-            let batch = if group.len() > 1 { self.batch_of(group) } else { None };
-            // SAFETY: as the caller promised. For all three ways.
-            unsafe {
-                if let Some(batch) = batch
-                    && (self.copy_by_kernel(&batch, &core).is_some()
-                        || self.copy_by_driver(&batch, &core)?.is_some())
-                {
-                    return Ok(());
-                }
-                group.iter().try_for_each(|copy| self.copy(copy, stream))
-            }
-        })
+        core: &StreamCore,
+    ) -> Result<bool> {
+        let batch = if copies.len() > 1 { self.batch_of(copies) } else { None };
+        let Some(batch) = batch else { return Ok(false) };
+        // SAFETY: as the caller promised. For both.
+        unsafe {
+            Ok(self.copy_by_kernel(&batch, core).is_some()
+                || self.copy_by_driver(&batch, core)?.is_some())
+        }
     }
 
     /// Enqueues a batch in one call of the driver; `None` if it does not take it.
@@ -205,15 +196,15 @@ impl CudaDevice {
     ///
     /// * As for `Transfers::copy_all`.
     unsafe fn copy_by_kernel(&self, batch: &Batch, core: &StreamCore) -> Option<()> {
-        let context = self.context;
+        let (context, pools) = (self.context, self.pools);
         if !batch.suits_kernel() || !can_launch(context.table()) || self.may_be_captured(core) {
             return None;
         }
         let _relaxed = RelaxedCapture::begin(context)?;
-        let function = context.copy.get_if_taken(context)?;
+        let function = pools.copy.get_if_taken()?;
         let mut count = u32::try_from(batch.pieces().count()).ok()?;
         let size = Bytes::new(u64::from(count) * size_of::<Piece>() as u64);
-        let table = context.stages.take_if_few(context, size)?;
+        let table = pools.stages.take_if_few(size)?;
         let mut address = table.address;
         let mut launched = None;
         if table.size >= size {
@@ -233,7 +224,7 @@ impl CudaDevice {
             // again before the event that `retire` records, and memory that was looked up and that the caller keeps.
             launched = unsafe { context.launch(function, blocks, core.raw, &mut parameters) }.ok();
         }
-        context.stages.retire(context, table, core.raw);
+        pools.stages.retire(table, core.raw);
         launched
     }
 
@@ -250,7 +241,7 @@ impl CudaDevice {
     /// The lists for the driver, if every copy is of consecutive bytes between pinned memory and this device's own.
     fn batch_of(&self, copies: &[hal::Copy]) -> Option<Batch> {
         let attribute = attribute::HOST_POINTER_FOR_REGISTERED;
-        let asked = || attribute_of(self.context, attribute) != 0;
+        let asked = || self.context.attribute(attribute) != 0;
         let registered = *self.context.registered_for_kernels.get_or_init(asked);
         let mut batch = Batch::default();
         for copies in copies.chunks(LOOKS) {

@@ -1,57 +1,52 @@
-//! A context: what the driver keeps for one device in this process.
+//! A context of the driver, and calls in it.
 //!
-//! Each device has one, which is never released, even when devices are opened and dropped: it pools streams, events and
-//! staging memory, and destroying those while other threads call the driver is what the driver handles worst.
+//! A context is what the driver keeps for one device in this process. It is never released, even when devices are opened
+//! and dropped.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use core::marker::PhantomData;
+use core::sync::atomic::AtomicU64;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
+use forebay_sync::lock;
 
-use crate::driver::{CudaDriver, DriverPointer};
-use crate::event::EventPool;
-use crate::kernel::Kernel;
 use crate::space::Space;
-use crate::staged_copy::SideStreams;
-use crate::staging::StagingBuffers;
-use crate::stream::{StreamCore, StreamPool, lock};
-use crate::sys::values::capture_mode;
-use crate::sys::{RawContext, RawStream, Refusal, Table};
-use crate::task::{Signals, Workers};
+use crate::sys::values::{capture_mode, memory_type, pointer};
+use crate::sys::{RawContext, Refusal, Table};
+use crate::vendor::Vendor;
 
 /// Attempts to restore the caller's context. We cannot report a failure here, so retry transient ones. Only a driver
 /// that is shutting down fails for good.
 const POPS: usize = 3;
 
-/// A context and what is pooled in it.
+/// A context of a device.
 #[derive(Debug)]
 pub(crate) struct Context {
-    pub(crate) driver: &'static CudaDriver,
+    pub(crate) vendor: &'static Vendor,
+    table: &'static Table,
+    pub(crate) created: &'static Created,
     pub(crate) raw: RawContext,
     pub(crate) ordinal: DeviceOrdinal,
     /// The device as the driver names it.
     pub(crate) device: c_int,
     pub(crate) is_primary: bool,
-    pub(crate) streams: StreamPool,
-    pub(crate) events: EventPool,
-    pub(crate) signals: Signals,
-    pub(crate) stages: StagingBuffers,
-    pub(crate) sides: SideStreams,
-    pub(crate) workers: Workers,
-    pub(crate) lz4: Kernel,
-    pub(crate) copy: Kernel,
     /// Whether kernels use registered memory by the host's address, once it was asked.
     pub(crate) registered_for_kernels: OnceLock<bool>,
-    /// The legacy default stream, which is one for all devices opened in the context.
-    pub(crate) default_stream: Arc<StreamCore>,
     /// Peers made reachable from here, and by how many devices.
     pub(crate) peers: Mutex<BTreeMap<u32, PeerUse>>,
-    /// The books of all devices opened here, those of dropped ones until they are cleared.
+    /// The address books of all devices opened here, those of dropped devices until their memory is freed.
     spaces: Mutex<Vec<Weak<Mutex<Space>>>>,
-    /// Memory of the pools above, which no caller may copy to.
+    /// Memory that this crate allocated for its own pools, which no caller may copy to.
     inner: Mutex<Vec<Span>>,
+}
+
+/// How many streams and events a driver has created in this process, in all contexts.
+#[derive(Debug, Default)]
+pub(crate) struct Created {
+    pub(crate) streams: AtomicU64,
+    pub(crate) events: AtomicU64,
 }
 
 /// How a peer came to be reachable.
@@ -59,41 +54,50 @@ pub(crate) struct Context {
 pub(crate) struct PeerUse {
     /// How many devices have asked for it.
     pub(crate) count: u32,
-    /// Whether another library had made it reachable before, who may still count on it.
+    /// Whether another library had enabled it before, and may still rely on it.
     pub(crate) was_enabled: bool,
+}
+
+/// What the driver knows about an address, whichever library allocated the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriverPointer {
+    /// The allocation that contains it.
+    pub span: Span,
+    /// Whether that is host memory, pinned or registered.
+    pub on_host: bool,
+    /// Whether it is managed memory.
+    pub managed: bool,
+    /// The device it belongs to.
+    pub device: DeviceOrdinal,
 }
 
 impl Context {
     pub(crate) fn new(
-        driver: &'static CudaDriver,
+        vendor: &'static Vendor,
+        table: &'static Table,
+        created: &'static Created,
         raw: RawContext,
         ordinal: DeviceOrdinal,
         device: c_int,
         is_primary: bool,
     ) -> Self {
         Self {
-            driver,
+            vendor,
+            table,
+            created,
             raw,
             ordinal,
             device,
             is_primary,
-            streams: StreamPool::default(),
-            events: EventPool::default(),
-            signals: Signals::default(),
-            stages: StagingBuffers::default(),
-            sides: SideStreams::default(),
-            workers: Workers::default(),
-            lz4: Kernel::lz4(),
-            copy: Kernel::copy(),
             registered_for_kernels: OnceLock::new(),
-            default_stream: Arc::new(StreamCore::lent(RawStream::NULL)),
             peers: Mutex::default(),
             spaces: Mutex::default(),
             inner: Mutex::default(),
         }
     }
 
-    /// Books of a new device.
+    /// The address book of a new device.
     pub(crate) fn new_space(&self) -> Arc<Mutex<Space>> {
         let space = Arc::default();
         let mut spaces = lock(&self.spaces);
@@ -102,7 +106,7 @@ impl Context {
         space
     }
 
-    /// Takes note of memory that a pool got.
+    /// Notes memory that a pool allocated.
     pub(crate) fn note_inner(&self, start: u64, size: u64) {
         if let Ok(span) = Span::new(Address::new(start), Bytes::new(size)) {
             lock(&self.inner).push(span);
@@ -119,13 +123,13 @@ impl Context {
     }
 
     /// The driver's functions, which work on whatever context is current.
-    pub(crate) fn table(&self) -> &'static Table {
-        self.driver.table()
+    pub(crate) const fn table(&self) -> &'static Table {
+        self.table
     }
 
     /// Makes this the calling thread's context while the value lives.
     pub(crate) fn enter(&self) -> Result<Current, Refusal> {
-        let table = self.table();
+        let table = self.table;
         let mut before = RawContext::NULL;
         // SAFETY: the context is written to a place of our own.
         unsafe { table.context_get_current(&raw mut before) }?;
@@ -154,10 +158,56 @@ impl Context {
         self.call(|table| unsafe { table.context_synchronize() })
     }
 
-    /// What the driver knows about `address` in this context.
+    /// An attribute of the device; 0 if the driver does not know it.
+    pub(crate) fn attribute(&self, number: u32) -> c_int {
+        self.known_attribute(number).unwrap_or(0)
+    }
+
+    /// An attribute of the device, if the driver knows it.
+    pub(crate) fn known_attribute(&self, number: u32) -> Option<c_int> {
+        let mut value = 0;
+        // SAFETY: the value is written to a place of our own.
+        let told = self.call(|table| unsafe {
+            table.device_get_attribute(&raw mut value, number, self.device)
+        });
+        told.ok().map(|()| value)
+    }
+
+    /// What the driver knows about `address`, whichever library allocated the memory; `None` if it knows nothing.
     pub(crate) fn pointer(&self, address: Address) -> Option<DriverPointer> {
-        let _current = self.enter().ok()?;
-        self.driver.pointer(address)
+        let (mut kind, mut managed, mut ordinal) = (0_u32, 0_u32, 0_i32);
+        let (mut start, mut size) = (0_u64, 0_u64);
+        let attributes = [
+            pointer::MEMORY_TYPE,
+            pointer::IS_MANAGED,
+            pointer::DEVICE_ORDINAL,
+            pointer::RANGE_START,
+            pointer::RANGE_SIZE,
+        ];
+        let values: [*mut c_void; 5] = [
+            (&raw mut kind).cast(),
+            (&raw mut managed).cast(),
+            (&raw mut ordinal).cast(),
+            (&raw mut start).cast(),
+            (&raw mut size).cast(),
+        ];
+        // SAFETY: five attributes and five places of our own, each at least as wide as what the
+        // driver writes there (flags are written as one byte or four).
+        let outcome = self.call(|table| unsafe {
+            table.pointer_get_attributes(5, attributes.as_ptr(), values.as_ptr(), address.get())
+        });
+        outcome.ok()?;
+        let on_host = kind == memory_type::HOST;
+        if !on_host && kind != memory_type::DEVICE {
+            return None;
+        }
+        let span = Span::new(Address::new(start), Bytes::new(size)).ok()?;
+        span.contains(address).then(|| DriverPointer {
+            span,
+            on_host,
+            managed: managed & 0xff != 0,
+            device: DeviceOrdinal(u32::try_from(ordinal).unwrap_or(0)),
+        })
     }
 }
 
@@ -214,4 +264,10 @@ impl Drop for Current {
             }
         }
     }
+}
+
+/// A pointer to an address of the host.
+pub(crate) fn host_pointer(address: u64) -> *mut u8 {
+    // Pointers are 64 bits wide wherever this crate builds, so the conversion never fails.
+    core::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0))
 }

@@ -5,7 +5,7 @@ use core::iter::once;
 
 use forebay_hal::{Access, Call, Decompression, Error, Lz4Blocks, Result, StreamHandle};
 
-use crate::CudaDevice;
+use crate::device::CudaDevice;
 use crate::kernel::WARPS;
 use crate::refusal::{CallInfo, words};
 use crate::sys::{Code, Refusal};
@@ -46,7 +46,7 @@ unsafe impl Decompression for CudaDevice {
         ] {
             self.check_rows((call, argument), span, once(span), need)?;
         }
-        let kernel = self.context.lz4.get(self.context);
+        let kernel = self.pools.lz4.get();
         let function = kernel.map_err(|refusal| self.not_loaded(refusal))?;
         let (mut data, mut data_size) = (blocks.data().start().get(), blocks.data().size().get());
         let (mut to, mut to_size) = (blocks.to().start().get(), blocks.to().size().get());

@@ -7,14 +7,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use forebay_hal::Call;
 use forebay_hal::address_book::MemoryKind;
-use forebay_hal::{Call, EventKind};
+use forebay_sync::lock;
 
-use crate::CudaDevice;
 use crate::context::Context;
+use crate::device::CudaDevice;
 use crate::event::EventCore;
 use crate::space::{Entry, Space};
-use crate::stream::{StreamTable, lock};
+use crate::stream::StreamTable;
 use crate::sys::{Outcome, Table};
 
 /// Everything a device had allocated, and the events after which nothing uses it.
@@ -98,7 +99,7 @@ impl CudaDevice {
     /// their contents takes locks.
     fn leak(&mut self) {
         let streams = self.streams.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let none = StreamTable::new(&self.context.default_stream);
+        let none = StreamTable::new(&self.pools.default_stream);
         core::mem::forget(core::mem::replace(streams, none));
         let peers = self.enabled_peers.get_mut().unwrap_or_else(PoisonError::into_inner);
         core::mem::forget(core::mem::take(peers));
@@ -128,7 +129,7 @@ impl Drop for CudaDevice {
             return;
         }
         let serial = self.serial;
-        let mut events = self.context.driver.events.write().unwrap_or_else(PoisonError::into_inner);
+        let mut events = self.driver.events.write().unwrap_or_else(PoisonError::into_inner);
         events.retain(|_, event| !event.is_of(serial));
         drop(events);
         let peers = core::mem::take(&mut *lock(&self.enabled_peers));
@@ -138,7 +139,7 @@ impl Drop for CudaDevice {
         self.unregister_all();
         let streams = self.streams.get_mut().unwrap_or_else(PoisonError::into_inner);
         for core in streams.foreign() {
-            core.close(self.context);
+            core.close(&self.pools.stages);
         }
         {
             let space = lock(&self.space);
@@ -148,9 +149,7 @@ impl Drop for CudaDevice {
         }
         let mut ends = Vec::new();
         for core in streams.all() {
-            let marked = EventCore::take(self.context, EventKind::Order, 0)
-                .and_then(|event| event.record(core.raw).map(|()| event));
-            match marked {
+            match self.pools.events.take_recorded(core.raw) {
                 Ok(event) => ends.push(event),
                 // No way to know when the work is done: what is left stays with the process, and mapped.
                 Err(_) => return core::mem::forget(Arc::clone(&self.space)),

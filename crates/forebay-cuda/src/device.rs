@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char, c_int};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
-use forebay_core::{Address, Bytes, DeviceOrdinal, PageSize, Span};
+use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
 use forebay_hal::address_book::Figures;
 use forebay_hal::{
     Call, Capabilities, Decompression, Descriptor, Device, Error, ForeignStreams, Granularity,
@@ -12,17 +12,23 @@ use forebay_hal::{
     fresh_handle,
 };
 use forebay_sync::fork::PerProcess;
+use forebay_sync::lock;
 
-use crate::context::Context;
-use crate::driver::{CudaDriver, DriverPointer};
+use crate::context::{Context, DriverPointer};
+use crate::context_pools::ContextPools;
+use crate::driver::CudaDriver;
 use crate::kernel::can_launch;
-use crate::memory::ALIGNMENT;
 use crate::refusal::{self, CallInfo};
-use crate::space::Space;
-use crate::stream::{StreamTable, lock};
-use crate::sys::Refusal;
-use crate::sys::values::attribute;
-use crate::virtual_memory::{granularity_of, pinned_page_of};
+use crate::space::{PageOrigin, Space};
+use crate::stream::StreamTable;
+use crate::sys::values::{allocation, attribute, granularity, handle_type, location};
+use crate::sys::{AllocationProperties, Location, Refusal};
+
+/// The alignment of every address of `cuMemAlloc`, by CUDA's documentation.
+pub(crate) const ALIGNMENT: Alignment = match Alignment::of_log2(8) {
+    Some(alignment) => alignment,
+    None => Alignment::ONE,
+};
 
 /// The most pitch every driver takes, for those that do not say.
 const LEAST_MAX_PITCH: u64 = 262_144;
@@ -34,6 +40,9 @@ const LEAST_MAX_PITCH: u64 = 262_144;
 /// tables; they share pooled streams and events.
 #[derive(Debug)]
 pub struct CudaDevice {
+    pub(crate) driver: &'static CudaDriver,
+    pub(crate) pools: &'static ContextPools,
+    /// That of `pools`.
     pub(crate) context: &'static Context,
     /// Tells this device from others opened in the same context.
     pub(crate) serial: u64,
@@ -62,8 +71,8 @@ impl CudaDevice {
 
     /// Opens a device of a given driver by its number.
     pub fn open_with(driver: &'static CudaDriver, ordinal: u32) -> Result<Arc<Self>> {
-        let context = driver.primary_context(Call::Open, DeviceOrdinal(ordinal))?;
-        Ok(Arc::new(Self::of(context)))
+        let pools = driver.primary_context(Call::Open, DeviceOrdinal(ordinal))?;
+        Ok(Arc::new(Self::new(driver, pools)))
     }
 
     /// Opens a device in a context that another library created, so that its streams can be used.
@@ -73,20 +82,22 @@ impl CudaDevice {
     /// * `context` is a live context of `driver`, and stays one for the rest of the process.
     pub unsafe fn open_in(driver: &'static CudaDriver, context: u64) -> Result<Arc<Self>> {
         // SAFETY: as the caller promised.
-        let context = unsafe { driver.foreign_context(context) }?;
-        Ok(Arc::new(Self::of(context)))
+        let pools = unsafe { driver.foreign_context(context) }?;
+        Ok(Arc::new(Self::new(driver, pools)))
     }
 
-    fn of(context: &'static Context) -> Self {
+    fn new(driver: &'static CudaDriver, pools: &'static ContextPools) -> Self {
+        let context = pools.context;
         let granularity = granularity_of(context);
-        let descriptor =
-            Descriptor::new(context.driver.vendor.kind, context.ordinal, name(context))
-                .driver(driver_name(context.driver))
-                .capabilities(capabilities(context, granularity))
-                .alignment(ALIGNMENT);
+        let descriptor = Descriptor::new(context.vendor.kind, context.ordinal, name(context))
+            .driver(driver_name(driver))
+            .capabilities(capabilities(context, granularity))
+            .alignment(ALIGNMENT);
         let pages = Granularity { minimum: PageSize::DEVICE, recommended: PageSize::DEVICE };
-        let max_pitch = u64::try_from(attribute_of(context, attribute::MAX_PITCH)).unwrap_or(0);
+        let max_pitch = u64::try_from(context.attribute(attribute::MAX_PITCH)).unwrap_or(0);
         Self {
+            driver,
+            pools,
             context,
             serial: fresh_handle(),
             descriptor,
@@ -94,14 +105,14 @@ impl CudaDevice {
             max_pitch: max_pitch.max(LEAST_MAX_PITCH),
             space: context.new_space(),
             mapping: Mutex::default(),
-            streams: RwLock::new(StreamTable::new(&context.default_stream)),
+            streams: RwLock::new(StreamTable::new(&pools.default_stream)),
             enabled_peers: Mutex::default(),
         }
     }
 
     /// The driver that opened it.
     pub fn driver(&self) -> &'static CudaDriver {
-        self.context.driver
+        self.driver
     }
 
     /// The context it works in, as the driver names it.
@@ -111,7 +122,7 @@ impl CudaDevice {
 
     /// An attribute of the device by its number in CUDA's header; 0 if the driver does not know it.
     pub fn attribute(&self, number: u32) -> c_int {
-        attribute_of(self.context, number)
+        self.context.attribute(number)
     }
 
     /// What the driver knows about an address, whichever library allocated the memory; `None` if it knows nothing.
@@ -159,21 +170,6 @@ impl CudaDevice {
     }
 }
 
-/// An attribute of the context's device; 0 where the driver knows none.
-pub(crate) fn attribute_of(context: &Context, number: u32) -> c_int {
-    known_attribute_of(context, number).unwrap_or(0)
-}
-
-/// An attribute of the context's device, if the driver knows it.
-pub(crate) fn known_attribute_of(context: &Context, number: u32) -> Option<c_int> {
-    let mut value = 0;
-    // SAFETY: the value is written to a place of our own.
-    let told = context.call(|table| unsafe {
-        table.device_get_attribute(&raw mut value, number, context.device)
-    });
-    told.ok().map(|()| value)
-}
-
 /// What the vendor calls the device.
 fn name(context: &Context) -> String {
     const LENGTH: c_int = 256;
@@ -187,7 +183,7 @@ fn name(context: &Context) -> String {
     }
     // SAFETY: it ends with a zero.
     let text = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-    if told.is_err() || text.is_empty() { context.driver.vendor.unnamed.to_owned() } else { text }
+    if told.is_err() || text.is_empty() { context.vendor.unnamed.to_owned() } else { text }
 }
 
 /// The versions of the interface and, where the system tells it, of the kernel's module.
@@ -204,10 +200,56 @@ fn driver_name(driver: &CudaDriver) -> String {
     }
 }
 
+/// The properties of pages of the context's device.
+pub(crate) fn properties(context: &Context, origin: PageOrigin) -> AllocationProperties {
+    AllocationProperties {
+        kind: allocation::PINNED,
+        handle_types: match origin {
+            PageOrigin::Private | PageOrigin::Pinned => handle_type::NONE,
+            PageOrigin::Shareable | PageOrigin::Imported => handle_type::FILE_DESCRIPTOR,
+        },
+        location: match origin {
+            PageOrigin::Pinned => host_location(context),
+            _ => Location { kind: location::DEVICE, id: context.device },
+        },
+        ..AllocationProperties::default()
+    }
+}
+
+/// The host memory nearest to the device.
+pub(crate) fn host_location(context: &Context) -> Location {
+    let node = context.attribute(attribute::HOST_NUMA_NODE);
+    Location { kind: location::HOST_NUMA, id: node.max(0) }
+}
+
+/// The page sizes of the context's device; `None` if the driver does not say.
+fn granularity_of(context: &Context) -> Option<Granularity> {
+    let ask = |option| page_size_of(context, PageOrigin::Private, option);
+    let minimum = ask(granularity::MINIMUM)?;
+    let recommended = ask(granularity::RECOMMENDED).unwrap_or(minimum).max(minimum);
+    Some(Granularity { minimum, recommended })
+}
+
+/// The smallest page of pinned host memory; `None` if the driver does not say.
+fn pinned_page_of(context: &Context) -> Option<PageSize> {
+    page_size_of(context, PageOrigin::Pinned, granularity::MINIMUM)
+}
+
+fn page_size_of(context: &Context, origin: PageOrigin, option: u32) -> Option<PageSize> {
+    let (mut bytes, properties) = (0, properties(context, origin));
+    context
+        .call(|table| {
+            // SAFETY: the figure is written to a place of our own.
+            unsafe { table.mem_granularity(&raw mut bytes, &raw const properties, option) }
+        })
+        .ok()?;
+    PageSize::new(bytes).ok()
+}
+
 /// What the device can do: what the hardware can and the driver has functions for.
 fn capabilities(context: &Context, granularity: Option<Granularity>) -> Capabilities {
     let table = context.table();
-    let can = |number| attribute_of(context, number) != 0;
+    let can = |number| context.attribute(number) != 0;
     let mut bits = Capabilities::DATA | Capabilities::TIMED_EVENTS | Capabilities::FOREIGN_STREAMS;
     let pinned = table.mem_host_alloc.is_some() && table.mem_free_host.is_some();
     let maps =

@@ -1,35 +1,25 @@
 //! The driver library, found at run time, loaded once and never unloaded.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_int, c_void};
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
-use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
+use forebay_core::DeviceOrdinal;
 use forebay_hal::{Call, Error, Result, invalid};
 use forebay_sync::fork::{Birth, PerProcess};
+use forebay_sync::lock;
 use libloading::Library;
 
-use crate::DriverMissing;
-use crate::context::Context;
+use crate::context::{Context, Created};
+use crate::context_pools::ContextPools;
 use crate::event::EventCore;
 use crate::refusal::plain_error;
-use crate::sys::values::{memory_type, pointer, proc_address};
-use crate::sys::{Code, Outcome, RawContext, Symbol, Table};
-use crate::vendor::{Find, Loaded, NVIDIA, Vendor};
-
-/// The environment variable that names a driver library to use instead of the system's.
-pub const DRIVER_VARIABLE: &str = "FOREBAY_CUDA_DRIVER";
-
-/// From this version on `cuGetProcAddress` says why a function is missing.
-const ASKS_FOR_FUNCTIONS_FROM: c_int = 12_000;
-
-/// `cuGetProcAddress_v2`.
-type GetProcAddress =
-    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> Code;
+use crate::sys::{Outcome, RawContext, Table};
+use crate::vendor::{DriverMissing, NVIDIA, Vendor};
 
 /// The drivers of the process by the name of their library. Nothing leaves it: no driver can be
 /// unloaded while threads it started run. A forked child loads its own: the driver itself says whether it
@@ -45,11 +35,10 @@ pub struct CudaDriver {
     table: Table,
     /// The process that loaded it.
     birth: Birth,
-    contexts: Mutex<Vec<&'static Context>>,
+    contexts: Mutex<Vec<&'static ContextPools>>,
     /// Events of all devices: they order work of several, so each must know the others'.
-    pub(crate) events: RwLock<HashMap<u64, std::sync::Arc<EventCore>>>,
-    pub(crate) streams_made: AtomicU64,
-    pub(crate) events_made: AtomicU64,
+    pub(crate) events: RwLock<HashMap<u64, Arc<EventCore>>>,
+    created: Created,
 }
 
 /// The number of streams and events created in the whole process. They are reused and never destroyed, so these figures
@@ -63,22 +52,8 @@ pub struct CreatedCounts {
     pub events: u64,
 }
 
-/// What the driver knows about an address, whichever library allocated the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DriverPointer {
-    /// The allocation that contains it.
-    pub span: Span,
-    /// Whether that is host memory, pinned or registered.
-    pub on_host: bool,
-    /// Whether it is managed memory.
-    pub managed: bool,
-    /// The device it belongs to.
-    pub device: DeviceOrdinal,
-}
-
 impl CudaDriver {
-    /// Loads the system's driver, or the one that [`DRIVER_VARIABLE`] names.
+    /// Loads the system's driver, or the one that [`DRIVER_VARIABLE`](crate::DRIVER_VARIABLE) names.
     pub fn load() -> core::result::Result<&'static Self, DriverMissing> {
         // SAFETY: NVIDIA's functions keep to its documentation.
         unsafe { Self::load_of(&NVIDIA) }
@@ -153,8 +128,7 @@ impl CudaDriver {
             birth: Birth::here(),
             contexts: Mutex::default(),
             events: RwLock::default(),
-            streams_made: AtomicU64::new(0),
-            events_made: AtomicU64::new(0),
+            created: Created::default(),
         }
     }
 
@@ -181,8 +155,8 @@ impl CudaDriver {
     /// The number of streams and events created so far.
     pub fn made(&self) -> CreatedCounts {
         CreatedCounts {
-            streams: self.streams_made.load(Ordering::Relaxed),
-            events: self.events_made.load(Ordering::Relaxed),
+            streams: self.created.streams.load(Ordering::Relaxed),
+            events: self.created.events.load(Ordering::Relaxed),
         }
     }
 
@@ -201,49 +175,6 @@ impl CudaDriver {
         // SAFETY: the context is written to a place of our own. A failure leaves none.
         let _ = unsafe { self.table.context_get_current(&raw mut context) };
         context.0
-    }
-
-    /// What the driver knows of `address`, whoever got the memory; `None` where it knows nothing. Asked
-    /// in whatever context is current.
-    pub(crate) fn pointer(&self, address: Address) -> Option<DriverPointer> {
-        let (mut kind, mut managed, mut ordinal) = (0_u32, 0_u32, 0_i32);
-        let (mut start, mut size) = (0_u64, 0_u64);
-        let attributes = [
-            pointer::MEMORY_TYPE,
-            pointer::IS_MANAGED,
-            pointer::DEVICE_ORDINAL,
-            pointer::RANGE_START,
-            pointer::RANGE_SIZE,
-        ];
-        let values: [*mut c_void; 5] = [
-            (&raw mut kind).cast(),
-            (&raw mut managed).cast(),
-            (&raw mut ordinal).cast(),
-            (&raw mut start).cast(),
-            (&raw mut size).cast(),
-        ];
-        // SAFETY: five attributes and five places of our own, each at least as wide as what the
-        // driver writes there (flags are written as one byte or four).
-        let outcome = unsafe {
-            self.table.pointer_get_attributes(
-                5,
-                attributes.as_ptr(),
-                values.as_ptr(),
-                address.get(),
-            )
-        };
-        outcome.ok()?;
-        let on_host = kind == memory_type::HOST;
-        if !on_host && kind != memory_type::DEVICE {
-            return None;
-        }
-        let span = Span::new(Address::new(start), Bytes::new(size)).ok()?;
-        span.contains(address).then(|| DriverPointer {
-            span,
-            on_host,
-            managed: managed & 0xff != 0,
-            device: DeviceOrdinal(u32::try_from(ordinal).unwrap_or(0)),
-        })
     }
 
     /// The device's number as the driver wants it, refused where there is no such device.
@@ -267,9 +198,25 @@ impl CudaDriver {
         }
     }
 
-    fn contexts(&self, call: Call) -> Result<MutexGuard<'_, Vec<&'static Context>>> {
+    fn contexts(&self, call: Call) -> Result<MutexGuard<'_, Vec<&'static ContextPools>>> {
         self.birth.check().map_err(|_| Error::Forked { call })?;
-        Ok(self.contexts.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(lock(&self.contexts))
+    }
+
+    /// Keeps a context until the end of the process.
+    fn keep(
+        &'static self,
+        contexts: &mut Vec<&'static ContextPools>,
+        raw: RawContext,
+        ordinal: DeviceOrdinal,
+        device: c_int,
+        is_primary: bool,
+    ) -> &'static ContextPools {
+        let (vendor, table, created) = (self.vendor, &self.table, &self.created);
+        let context = Context::new(vendor, table, created, raw, ordinal, device, is_primary);
+        let pools = ContextPools::leak(context);
+        contexts.push(pools);
+        pools
     }
 
     /// The primary context of a device, retained once and for good.
@@ -277,13 +224,13 @@ impl CudaDriver {
         &'static self,
         call: Call,
         ordinal: DeviceOrdinal,
-    ) -> Result<&'static Context> {
+    ) -> Result<&'static ContextPools> {
         let mut contexts = self.contexts(call)?;
         let number = self.checked_ordinal(call, "ordinal", ordinal)?;
-        let known =
-            contexts.iter().find(|context| context.is_primary && context.ordinal == ordinal);
-        if let Some(context) = known {
-            return Ok(context);
+        let is_it =
+            |pools: &&&ContextPools| pools.context.is_primary && pools.context.ordinal == ordinal;
+        if let Some(pools) = contexts.iter().find(is_it) {
+            return Ok(pools);
         }
         let said = |outcome: Outcome| {
             outcome
@@ -294,10 +241,7 @@ impl CudaDriver {
         said(unsafe { self.table.device_get(&raw mut device, number) })?;
         // SAFETY: as above, of a device just got.
         said(unsafe { self.table.primary_context_retain(&raw mut raw, device) })?;
-        let context = Context::new(self, raw, ordinal, device, true);
-        let context: &'static Context = Box::leak(Box::new(context));
-        contexts.push(context);
-        Ok(context)
+        Ok(self.keep(&mut contexts, raw, ordinal, device, true))
     }
 
     /// A context that someone else made.
@@ -305,11 +249,11 @@ impl CudaDriver {
     /// # Safety
     ///
     /// * `raw` is a live context of this driver, and stays one for the rest of the process.
-    pub(crate) unsafe fn foreign_context(&'static self, raw: u64) -> Result<&'static Context> {
+    pub(crate) unsafe fn foreign_context(&'static self, raw: u64) -> Result<&'static ContextPools> {
         let raw = RawContext(raw);
         let mut contexts = self.contexts(Call::Open)?;
-        if let Some(context) = contexts.iter().find(|context| context.raw == raw) {
-            return Ok(context);
+        if let Some(pools) = contexts.iter().find(|pools| pools.context.raw == raw) {
+            return Ok(pools);
         }
         let said = |outcome: Outcome| {
             outcome.map_err(|refusal| plain_error(Call::Open, refusal, ("context", "a live one")))
@@ -328,10 +272,7 @@ impl CudaDriver {
             call: Call::Open,
             reason: format!("the context's device is {device}, which is none").into(),
         })?);
-        let context: &'static Context =
-            Box::leak(Box::new(Context::new(self, raw, ordinal, device, false)));
-        contexts.push(context);
-        Ok(context)
+        Ok(self.keep(&mut contexts, raw, ordinal, device, false))
     }
 }
 
@@ -345,40 +286,6 @@ impl fmt::Debug for CudaDriver {
     }
 }
 
-/// Fills the table from a CUDA driver's library and starts the driver.
-///
-/// # Safety
-///
-/// * As for [`Vendor::load`].
-pub(crate) unsafe fn load_cuda(name: &str, find: Find<'_>) -> Loaded {
-    let by_name = |symbol: &'static Symbol| find(symbol.export);
-    let absent = |symbol| DriverMissing::Function { library: name.to_owned(), symbol };
-    // SAFETY: the exported name of each symbol is that of the version declared, so the signatures
-    // agree; the library is never unloaded.
-    let exported = unsafe { Table::load(by_name) }.map_err(absent)?;
-    let version = NVIDIA.start(name, &exported)?;
-    let asks = find("cuGetProcAddress_v2").filter(|_| version >= ASKS_FOR_FUNCTIONS_FROM).map(
-        |function| {
-            // SAFETY: this name is exported with this signature alone.
-            unsafe { core::mem::transmute::<NonNull<c_void>, GetProcAddress>(function) }
-        },
-    );
-    let known = |symbol: &'static Symbol| {
-        // A newer function by an old name may be exported for other reasons than being there.
-        if symbol.version > version {
-            return None;
-        }
-        match asks {
-            Some(ask) => ask_for(ask, symbol),
-            None => find(symbol.export),
-        }
-    };
-    // SAFETY: the driver gives for a name and a version the function with the signature it had in that
-    // version, which is the one declared; and as above.
-    let table = unsafe { Table::load(known) }.map_err(absent)?;
-    Ok((table, version))
-}
-
 /// What the system said of a library it did not load.
 fn reason(error: &libloading::Error) -> String {
     core::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
@@ -390,23 +297,6 @@ fn find(library: &'static Library, name: &str) -> Option<NonNull<c_void>> {
     // SAFETY: only the address is taken here; who calls it knows its type.
     let symbol = unsafe { library.get::<*mut c_void>(name.as_bytes_with_nul()) }.ok()?;
     NonNull::new(*symbol)
-}
-
-/// A function as `cuGetProcAddress` knows it.
-fn ask_for(ask: GetProcAddress, symbol: &'static Symbol) -> Option<NonNull<c_void>> {
-    let name = CString::new(symbol.name).ok()?;
-    let (mut function, mut status) = (core::ptr::null_mut(), 0_u32);
-    // SAFETY: the name ends with a zero, and the two places are our own.
-    let code = unsafe {
-        ask(
-            name.as_ptr(),
-            &raw mut function,
-            symbol.version,
-            proc_address::LEGACY_STREAM,
-            &raw mut status,
-        )
-    };
-    if code == Code::SUCCESS { NonNull::new(function) } else { None }
 }
 
 #[cfg(test)]

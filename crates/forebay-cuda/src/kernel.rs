@@ -19,9 +19,10 @@ const THREADS: u32 = 128;
 /// Warps of a thread block.
 pub(crate) const WARPS: u32 = THREADS / 32;
 
-/// A kernel, once it was loaded.
+/// A kernel, which is loaded on first use.
 #[derive(Debug)]
 pub(crate) struct Kernel {
+    context: &'static Context,
     /// Its text, ending with a zero as the driver wants it.
     text: &'static str,
     name: &'static CStr,
@@ -40,27 +41,27 @@ pub(crate) fn can_launch(table: &Table) -> bool {
 
 impl Kernel {
     /// Decodes LZ4 blocks.
-    pub(crate) const fn lz4() -> Self {
-        Self::new(concat!(include_str!("../kernels/lz4.ptx"), "\0"), c"forebay_lz4_decode")
+    pub(crate) const fn lz4(context: &'static Context) -> Self {
+        Self::new(context, concat!(include_str!("../kernels/lz4.ptx"), "\0"), c"forebay_lz4_decode")
     }
 
     /// Copies many pieces of memory.
-    pub(crate) const fn copy() -> Self {
-        Self::new(concat!(include_str!("../kernels/copy.ptx"), "\0"), c"forebay_copy")
+    pub(crate) const fn copy(context: &'static Context) -> Self {
+        Self::new(context, concat!(include_str!("../kernels/copy.ptx"), "\0"), c"forebay_copy")
     }
 
-    const fn new(text: &'static str, name: &'static CStr) -> Self {
-        Self { text, name, function: OnceLock::new(), is_refused: AtomicBool::new(false) }
+    const fn new(context: &'static Context, text: &'static str, name: &'static CStr) -> Self {
+        Self { context, text, name, function: OnceLock::new(), is_refused: AtomicBool::new(false) }
     }
 
     /// The kernel of this context. No lock is held while the driver compiles: two threads may both load it, and one of the
     /// two modules is never used.
-    pub(crate) fn get(&self, context: &Context) -> core::result::Result<RawFunction, Refusal> {
+    pub(crate) fn get(&self) -> core::result::Result<RawFunction, Refusal> {
         if let Some(&function) = self.function.get() {
             return Ok(function);
         }
         let (mut module, mut function) = (RawModule::NULL, RawFunction::NULL);
-        context.call(|table| {
+        self.context.call(|table| {
             // SAFETY: text that ends with a zero, a name that does, and places of our own. The module is never unloaded.
             unsafe {
                 table.module_load(&raw mut module, self.text.as_ptr().cast())?;
@@ -71,11 +72,11 @@ impl Kernel {
     }
 
     /// As [`get`](Self::get), for callers that can do without. A driver that does not take the text is not asked again.
-    pub(crate) fn get_if_taken(&self, context: &Context) -> Option<RawFunction> {
+    pub(crate) fn get_if_taken(&self) -> Option<RawFunction> {
         if self.is_refused.load(Ordering::Relaxed) {
             return None;
         }
-        let got = self.get(context).inspect_err(|refusal| {
+        let got = self.get().inspect_err(|refusal| {
             let is_for_good =
                 matches!(meaning(*refusal), ErrorClass::Invalid | ErrorClass::Unsupported);
             self.is_refused.store(is_for_good, Ordering::Relaxed);

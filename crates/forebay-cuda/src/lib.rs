@@ -45,6 +45,7 @@
 mod batch;
 mod cancel;
 mod context;
+mod context_pools;
 mod decompression;
 mod deferred_cleanup;
 mod device;
@@ -53,27 +54,28 @@ mod event;
 mod kernel;
 mod managed;
 mod memory;
-mod missing;
 mod peer;
+mod piece;
 mod pinned;
 mod pool;
 mod refusal;
-mod shape;
 mod sharing;
 mod space;
 mod staged_copy;
 mod staging;
 mod stream;
+mod stream_calls;
 pub mod sys;
 mod task;
 mod transfer;
 pub mod vendor;
 mod virtual_memory;
 
+pub use context::DriverPointer;
 pub use device::CudaDevice;
-pub use driver::{CreatedCounts, CudaDriver, DRIVER_VARIABLE, DriverPointer};
-pub use missing::DriverMissing;
+pub use driver::{CreatedCounts, CudaDriver};
 pub use pool::{
     DefaultPool, PoolTuning, default_pool, reset_default_pool_peaks, trim_default_pool,
     tune_default_pool,
 };
+pub use vendor::{DRIVER_VARIABLE, DriverMissing};

@@ -6,7 +6,7 @@ use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::address_book::MemoryKind;
 use forebay_hal::{Advice, Call, ManagedMemory, PinnedFlags, Result, StreamHandle, invalid};
 
-use crate::CudaDevice;
+use crate::device::CudaDevice;
 use crate::refusal::CallInfo;
 use crate::space::Taken;
 use crate::sys::Location;
@@ -31,7 +31,7 @@ impl CudaDevice {
             let location = Location { kind: location::HOST, id: 0 };
             return Ok(Destination { device: DEVICE_CPU, location });
         };
-        let device = self.context.driver.checked_ordinal(call, argument, ordinal)?;
+        let device = self.driver.checked_ordinal(call, argument, ordinal)?;
         Ok(Destination { device, location: Location { kind: location::DEVICE, id: device } })
     }
 }

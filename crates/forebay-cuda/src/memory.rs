@@ -4,18 +4,12 @@ use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::address_book::{MemoryEntry, MemoryKind};
 use forebay_hal::{Call, Memory, PinnedFlags, Result};
 
-use crate::CudaDevice;
+use crate::device::{ALIGNMENT, CudaDevice};
 use crate::refusal::{CallInfo, ErrorClass, meaning};
 use crate::space::{Entry, Taken};
 use crate::sys::{Refusal, Table};
 
-/// What every address of `cuMemAlloc` is a multiple of, as CUDA's documentation promises.
-pub(crate) const ALIGNMENT: Alignment = match Alignment::of_log2(8) {
-    Some(alignment) => alignment,
-    None => Alignment::ONE,
-};
-
-/// What it is a multiple of on every driver seen.
+/// The alignment that `cuMemAlloc` keeps on every driver seen.
 const USUAL: Alignment = Alignment::BLOCK;
 
 /// From this size on memory comes in whole units of the same size.

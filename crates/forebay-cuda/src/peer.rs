@@ -2,11 +2,11 @@
 
 use forebay_core::DeviceOrdinal;
 use forebay_hal::{Call, PeerCopy, Peers, Result, StreamHandle, invalid};
+use forebay_sync::lock;
 
-use crate::CudaDevice;
 use crate::context::PeerUse;
+use crate::device::CudaDevice;
 use crate::refusal::CallInfo;
-use crate::stream::lock;
 use crate::sys::{Code, RawContext};
 
 impl CudaDevice {
@@ -15,8 +15,8 @@ impl CudaDevice {
         if device == self.context.ordinal {
             return Ok(self.context.raw);
         }
-        self.context.driver.checked_ordinal(call, "device", device)?;
-        Ok(self.context.driver.primary_context(call, device)?.raw)
+        self.driver.checked_ordinal(call, "device", device)?;
+        Ok(self.driver.primary_context(call, device)?.context.raw)
     }
 
     /// Takes this device's part in a peer's being reachable back.
@@ -48,7 +48,7 @@ impl CudaDevice {
 unsafe impl Peers for CudaDevice {
     fn can_reach(&self, peer: DeviceOrdinal) -> Result<bool> {
         let call = Call::CanReach;
-        let number = self.context.driver.checked_ordinal(call, "peer", peer)?;
+        let number = self.driver.checked_ordinal(call, "peer", peer)?;
         if peer == self.context.ordinal {
             return Ok(true);
         }
@@ -65,7 +65,7 @@ unsafe impl Peers for CudaDevice {
 
     fn enable_peer(&self, peer: DeviceOrdinal) -> Result<()> {
         let call = Call::EnablePeer;
-        self.context.driver.checked_ordinal(call, "peer", peer)?;
+        self.driver.checked_ordinal(call, "peer", peer)?;
         let mut enabled = lock(&self.enabled_peers);
         if peer == self.context.ordinal || enabled.contains(&peer) {
             let given = format!("device {peer}, which is reachable already");
@@ -96,7 +96,7 @@ unsafe impl Peers for CudaDevice {
 
     fn disable_peer(&self, peer: DeviceOrdinal) -> Result<()> {
         let call = Call::DisablePeer;
-        self.context.driver.checked_ordinal(call, "peer", peer)?;
+        self.driver.checked_ordinal(call, "peer", peer)?;
         let mut enabled = lock(&self.enabled_peers);
         if !enabled.contains(&peer) {
             let given = format!("device {peer}, which is not enabled");

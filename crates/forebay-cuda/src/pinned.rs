@@ -10,8 +10,7 @@ use forebay_hal::{
 use forebay_host::PrefaultedPages;
 use forebay_host::system::System;
 
-use crate::CudaDevice;
-use crate::device::known_attribute_of;
+use crate::device::CudaDevice;
 use crate::refusal::{self, CallInfo, ErrorClass, meaning};
 use crate::space::Taken;
 use crate::sys::Refusal;
@@ -35,7 +34,7 @@ impl CudaDevice {
         {
             return None;
         }
-        let node = known_attribute_of(self.context, attribute::HOST_NUMA_NODE);
+        let node = self.context.known_attribute(attribute::HOST_NUMA_NODE);
         let node = node.and_then(|node| u32::try_from(node).ok());
         let pages = PrefaultedPages::new(size, node).ok()?;
         let taken = pages.span();

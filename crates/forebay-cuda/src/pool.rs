@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use forebay_core::Bytes;
 use forebay_hal::{Call, Error, Result};
 
-use crate::CudaDevice;
+use crate::device::CudaDevice;
 use crate::refusal::{CallInfo, words};
 use crate::sys::values::{attribute, memory_pool};
 use crate::sys::{RawMemoryPool, Refusal, Table};
@@ -151,7 +151,7 @@ struct Handle<'a> {
 
 impl<'a> Handle<'a> {
     fn of(device: &'a CudaDevice) -> Result<Self> {
-        let table = device.driver().table();
+        let table = device.context.table();
         if table.mem_pool_default.is_some() && device.attribute(attribute::MEMORY_POOLS) == 0 {
             let missing = format!("{} has no pool of the driver's", device.descriptor);
             return Err(Error::Unsupported { call: Call::MemoryInfo, missing: missing.into() });

@@ -7,7 +7,7 @@ use forebay_core::{Bytes, Span};
 use forebay_hal::{Call, Error, PageHandle, Result, Sharing, invalid};
 use rustix::io::FdFlags;
 
-use crate::CudaDevice;
+use crate::device::CudaDevice;
 use crate::refusal::{CallInfo, ErrorClass, meaning};
 use crate::space::PageOrigin;
 use crate::sys::values::handle_type;

@@ -14,81 +14,21 @@
 //! All waits happen on the device, so the copy keeps its place in the stream's order and the caller does not wait. Side
 //! streams keep their staging buffers: 16 MiB of pinned memory with one copy in flight at a time, 64 MiB at most.
 
-use std::sync::{Mutex, OnceLock};
-
 use forebay_core::Bytes;
 use forebay_core::transfer::{CopyEnd, CopyShape, Piece};
-use forebay_hal::{self as hal, EventKind, Priority, Progress, Result};
+use forebay_hal::{self as hal, EventKind, Result};
+use forebay_sync::lock;
 
-use crate::CudaDevice;
 use crate::cancel::CancelToken;
-use crate::context::Context;
+use crate::device::CudaDevice;
 use crate::event::EventCore;
-use crate::shape::copy_here;
+use crate::piece::{WAITS, copy_here, enqueue_gathered, enqueue_plane};
 use crate::staging::MOST;
-use crate::stream::{StreamCore, TaskLane, create, lock, query};
+use crate::stream::{StreamCore, TaskLane};
 use crate::sys::Refusal;
-use crate::transfer::{WAITS, enqueue_gathered, enqueue_plane};
 
 /// From how many bytes on a copy is spread: two full staging buffers.
 const SPREAD: Bytes = Bytes::new(2 * MOST.get());
-
-/// The most side streams of one copy.
-const MOST_SIDES: usize = 8;
-
-/// The most side streams of a context. A program that enqueues copies without ever waiting gets no more.
-const MOST_OF_ALL: usize = 4 * MOST_SIDES;
-
-/// The side streams of a context that no copy is being enqueued on.
-#[derive(Debug, Default)]
-pub(crate) struct SideStreams {
-    spare: Mutex<SpareStreams>,
-    /// How many one copy takes: no more than there are processors to fill buffers.
-    at_once: OnceLock<usize>,
-}
-
-#[derive(Debug, Default)]
-struct SpareStreams {
-    streams: Vec<StreamCore>,
-    made: usize,
-}
-
-impl SideStreams {
-    /// One without work: a stream that still waits for another copy's turn would hold this one back.
-    fn take(&self, context: &Context) -> Option<StreamCore> {
-        let spare = core::mem::take(&mut lock(&self.spare).streams);
-        let mut spare = spare.into_iter();
-        let mut busy = Vec::new();
-        let idle = spare.by_ref().find_map(|side| match query(context, side.raw) {
-            Ok(Progress::Done) => Some(side),
-            _ => {
-                busy.push(side);
-                None
-            }
-        });
-        let mut state = lock(&self.spare);
-        state.streams.extend(busy.into_iter().chain(spare));
-        if idle.is_some() || state.made >= MOST_OF_ALL {
-            return idle;
-        }
-        state.made += 1;
-        drop(state);
-        let made = create(context, Priority::Normal);
-        if made.is_err() {
-            lock(&self.spare).made -= 1;
-        }
-        made.ok().map(StreamCore::lent)
-    }
-
-    fn put_back(&self, sides: impl IntoIterator<Item = StreamCore>) {
-        lock(&self.spare).streams.extend(sides);
-    }
-
-    fn at_once(&self) -> usize {
-        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-        *self.at_once.get_or_init(|| processors().min(MOST_SIDES))
-    }
-}
 
 /// A side stream of one copy, and the event by which the copy's stream will wait for it.
 struct SideStream {
@@ -125,21 +65,19 @@ impl CudaDevice {
 
     /// Side streams for a copy on `core`, which begin where it is now. None where it cannot be spread.
     fn fork(&self, core: &StreamCore) -> Vec<SideStream> {
-        let context = self.context;
-        let at_once = context.sides.at_once();
-        if at_once < 2 || !context.has_tasks() || self.may_be_captured(core) {
+        let pools = self.pools;
+        let at_once = pools.sides.at_once();
+        if at_once < 2 || !self.context.has_tasks() || self.may_be_captured(core) {
             return Vec::new();
         }
-        let event = || EventCore::take(context, EventKind::Order, 0).ok();
-        let begin = event().filter(|begin| begin.record(core.raw).is_ok());
-        let Some(begin) = begin else { return Vec::new() };
+        let Ok(begin) = pools.events.take_recorded(core.raw) else { return Vec::new() };
         let side = || {
-            let end = event()?;
-            let core = context.sides.take(context)?;
+            let end = pools.events.take(EventKind::Order, 0).ok()?;
+            let core = pools.sides.take()?;
             // One without a staging buffer is no use: where little memory can be pinned, there are fewer.
             let staged = self.stage(MOST, &core, &mut lock(&core.lane()));
             if staged.is_err() || begin.hold_back(core.raw).is_err() {
-                context.sides.put_back([core]);
+                pools.sides.put_back([core]);
                 return None;
             }
             Some(SideStream { core, end })
@@ -159,7 +97,7 @@ impl CudaDevice {
             if let Err(refusal) = joined {
                 outcome = outcome.and(self.wait_for_parts(refusal, 1, &side));
             }
-            self.context.sides.put_back([side]);
+            self.pools.sides.put_back([side]);
         }
         outcome
     }
@@ -190,7 +128,7 @@ impl CudaDevice {
             // SAFETY: as the caller promised.
             outcome = unsafe { self.enqueue_piece(&piece, host_is_source, core, lane, recall) };
         }
-        lanes.iter_mut().for_each(|(core, lane)| core.end_lane(lane, self.context));
+        lanes.iter_mut().for_each(|(core, lane)| core.end_lane(lane, &self.pools.stages));
         outcome
     }
 
@@ -202,9 +140,9 @@ impl CudaDevice {
         lane: &mut TaskLane,
     ) -> core::result::Result<(), Refusal> {
         if lane.stage.as_ref().is_none_or(|stage| stage.size < room) {
-            let stage = self.context.stages.take(self.context, room)?;
+            let stage = self.pools.stages.take(room)?;
             if let Some(old) = lane.stage.replace(stage) {
-                self.context.stages.retire(self.context, old, core.raw);
+                self.pools.stages.retire(old, core.raw);
             }
         }
         Ok(())

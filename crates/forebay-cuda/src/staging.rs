@@ -7,11 +7,11 @@
 use std::sync::Mutex;
 
 use forebay_core::Bytes;
-use forebay_hal::{EventKind, Progress};
+use forebay_hal::Progress;
+use forebay_sync::lock;
 
 use crate::context::Context;
-use crate::event::EventCore;
-use crate::stream::lock;
+use crate::event::{EventCore, EventPool};
 use crate::sys::values::host_alloc;
 use crate::sys::{RawStream, Refusal};
 
@@ -55,36 +55,35 @@ impl StagingBuffer {
 }
 
 /// The staging buffers of a context that no stream uses.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct StagingBuffers {
+    context: &'static Context,
+    events: &'static EventPool,
     spare: Mutex<Vec<StagingBuffer>>,
     /// Returned ones, each with the event after which nothing uses it.
     retired: Mutex<Vec<(StagingBuffer, EventCore)>>,
 }
 
 impl StagingBuffers {
-    /// A buffer of at least `size`, or of the largest size.
-    pub(crate) fn take(
-        &self,
-        context: &Context,
-        size: Bytes,
-    ) -> core::result::Result<StagingBuffer, Refusal> {
-        self.collect();
-        self.take_collected(context, size)
+    pub(crate) fn new(context: &'static Context, events: &'static EventPool) -> Self {
+        Self { context, events, spare: Mutex::default(), retired: Mutex::default() }
     }
 
-    /// As [`take`](Self::take), for callers that have another way: so that a program that enqueues without ever waiting does not pin more and more.
-    pub(crate) fn take_if_few(&self, context: &Context, size: Bytes) -> Option<StagingBuffer> {
+    /// A buffer of at least `size`, or of the largest size.
+    pub(crate) fn take(&self, size: Bytes) -> core::result::Result<StagingBuffer, Refusal> {
+        self.collect();
+        self.take_collected(size)
+    }
+
+    /// As [`take`](Self::take), for callers that have another way. A program that enqueues without ever waiting thus does
+    /// not pin more and more memory.
+    pub(crate) fn take_if_few(&self, size: Bytes) -> Option<StagingBuffer> {
         self.collect();
         let are_few = lock(&self.retired).len() < FEW;
-        are_few.then(|| self.take_collected(context, size).ok()).flatten()
+        are_few.then(|| self.take_collected(size).ok()).flatten()
     }
 
-    fn take_collected(
-        &self,
-        context: &Context,
-        size: Bytes,
-    ) -> core::result::Result<StagingBuffer, Refusal> {
+    fn take_collected(&self, size: Bytes) -> core::result::Result<StagingBuffer, Refusal> {
         let size = size.min(MOST);
         let mut spare = lock(&self.spare);
         let fits = spare.iter().enumerate().filter(|(_, stage)| stage.size >= size);
@@ -94,28 +93,21 @@ impl StagingBuffers {
         drop(spare);
         let size = Bytes::new(size.get().next_power_of_two()).max(LEAST);
         let mut address = 0;
-        context.call(|table| {
+        self.context.call(|table| {
             // Mapped, for which HIP makes memory coherent.
             let flags = host_alloc::PORTABLE | host_alloc::DEVICE_MAP;
             // SAFETY: the address is written to a place of our own.
             unsafe { table.mem_host_alloc(&raw mut address, size.get(), flags) }?;
             table.mem_host_alloc.check_allocated(address)
         })?;
-        context.note_inner(address, size.get());
+        self.context.note_inner(address, size.get());
         Ok(StagingBuffer { address, size, device: None })
     }
 
     /// Takes back a buffer that work on `stream`, which is live, may still use.
-    pub(crate) fn retire(
-        &self,
-        context: &'static Context,
-        stage: StagingBuffer,
-        stream: RawStream,
-    ) {
-        let marked = EventCore::take(context, EventKind::Order, 0)
-            .and_then(|event| event.record(stream).map(|()| event));
-        // Where no point can be set, nobody will know when it is free: it is left to the process.
-        if let Ok(event) = marked {
+    pub(crate) fn retire(&self, stage: StagingBuffer, stream: RawStream) {
+        // Without an event nothing tells when the buffer is unused, so it is leaked.
+        if let Ok(event) = self.events.take_recorded(stream) {
             lock(&self.retired).push((stage, event));
         }
     }

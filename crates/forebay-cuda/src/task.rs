@@ -18,13 +18,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_hal::{Call, Error, HostTask, Result, StreamHandle, run_host_task};
+use forebay_hal::{HostTask, run_host_task};
+use forebay_sync::lock;
 
-use crate::CudaDevice;
-use crate::context::Context;
-use crate::refusal::CallInfo;
-use crate::shape::host_pointer;
-use crate::stream::{TaskLane, lock};
+use crate::context::{Context, host_pointer};
 use crate::sys::values::{host_alloc, wait_value};
 use crate::sys::{RawStream, Refusal};
 
@@ -94,7 +91,7 @@ const fn is_before(one: u32, other: u32) -> bool {
 
 /// The words of a context.
 #[derive(Debug, Default)]
-pub(crate) struct Signals(Mutex<Vec<Arc<Signal>>>);
+struct Signals(Mutex<Vec<Arc<Signal>>>);
 
 impl Signals {
     /// An unused word that nothing waits for.
@@ -144,7 +141,7 @@ struct PendingTask {
     task: Mutex<Option<Task>>,
     signal: Arc<Signal>,
     number: u32,
-    context: &'static Context,
+    workers: &'static Workers,
 }
 
 /// A host function; wrapped because closures have no `Debug`.
@@ -168,7 +165,7 @@ impl PendingTask {
 
 /// The threads that run tasks: as many as there are tasks at once, since any may block.
 #[derive(Debug, Default)]
-pub(crate) struct Workers {
+struct Workers {
     state: Mutex<TaskQueue>,
     changed: Condvar,
 }
@@ -225,9 +222,9 @@ impl Workers {
 
 /// The driver's callback for a task that may block.
 unsafe extern "C" fn begin(data: *mut c_void) {
-    // SAFETY: `Context::enqueue` gave away one count of this task, and the driver calls once.
+    // SAFETY: `Tasks::enqueue` gave away one count of this task, and the driver calls once.
     let pending = unsafe { Arc::from_raw(data.cast_const().cast::<PendingTask>()) };
-    let workers = &pending.context.workers;
+    let workers = pending.workers;
     workers.hand_over(pending);
 }
 
@@ -238,37 +235,41 @@ unsafe extern "C" fn run_now(data: *mut c_void) {
     run_host_task(*task);
 }
 
-impl Context {
-    /// Whether blocking tasks are supported here.
-    pub(crate) fn has_tasks(&self) -> bool {
-        let table = self.table();
-        table.launch_host_function.is_some()
-            && table.stream_wait_value.is_some()
-            && table.mem_host_alloc.is_some()
-            && table.mem_host_device_pointer.is_some()
+/// The host tasks of a context.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    context: &'static Context,
+    signals: Signals,
+    workers: Workers,
+}
+
+impl Tasks {
+    pub(crate) fn new(context: &'static Context) -> Self {
+        Self { context, signals: Signals::default(), workers: Workers::default() }
     }
 
-    /// Runs `task` in the order of a live stream. `lane` is that stream's.
+    /// Runs `task` in the order of a live stream. `waits_for` is the signal by which that stream waits for its tasks.
     pub(crate) fn enqueue(
         &'static self,
         task: HostTask,
         stream: RawStream,
-        lane: &mut TaskLane,
+        waits_for: &mut Option<Arc<Signal>>,
     ) -> core::result::Result<(), Refusal> {
-        let signal = match &lane.signal {
+        let signal = match waits_for {
             Some(signal) if signal.has_numbers() => Arc::clone(signal),
-            _ => self.signals.take(self)?,
+            _ => self.signals.take(self.context)?,
         };
-        lane.signal = Some(Arc::clone(&signal));
+        *waits_for = Some(Arc::clone(&signal));
         let number = signal.issued.load(Ordering::Acquire).wrapping_add(1);
         let task = Mutex::new(Some(Task(task)));
-        let pending =
-            Arc::new(PendingTask { task, signal: Arc::clone(&signal), number, context: self });
+        let workers = &self.workers;
+        let pending = Arc::new(PendingTask { task, signal: Arc::clone(&signal), number, workers });
         let theirs = Arc::into_raw(Arc::clone(&pending)).cast_mut().cast::<c_void>();
-        let launched = self.enter().and_then(|current| {
+        let table = self.context.table();
+        let launched = self.context.enter().and_then(|current| {
             // SAFETY: the stream is live, and the task, of which the driver gets one count, is
             // there until `begin` has taken it back.
-            unsafe { self.table().launch_host_function(stream, begin, theirs) }.map(|()| current)
+            unsafe { table.launch_host_function(stream, begin, theirs) }.map(|()| current)
         });
         let _current = launched.inspect_err(|_| {
             // SAFETY: the driver has refused it, so nobody else takes this count back.
@@ -277,12 +278,7 @@ impl Context {
         signal.issued.store(number, Ordering::Release);
         // SAFETY: the stream is live, and the word is there for ever.
         let waits = unsafe {
-            self.table().stream_wait_value(
-                stream,
-                signal.device,
-                number,
-                wait_value::GREATER_OR_EQUAL,
-            )
+            table.stream_wait_value(stream, signal.device, number, wait_value::GREATER_OR_EQUAL)
         };
         let Err(refusal) = waits else { return Ok(()) };
         if lock(&pending.task).take().is_some() {
@@ -295,6 +291,17 @@ impl Context {
             std::thread::sleep(Duration::from_micros(50));
         }
         Ok(())
+    }
+}
+
+impl Context {
+    /// Whether blocking tasks are supported here.
+    pub(crate) fn has_tasks(&self) -> bool {
+        let table = self.table();
+        table.launch_host_function.is_some()
+            && table.stream_wait_value.is_some()
+            && table.mem_host_alloc.is_some()
+            && table.mem_host_device_pointer.is_some()
     }
 
     /// Runs a task that is over soon in the order of a live stream, on the driver's own thread.
@@ -311,27 +318,6 @@ impl Context {
         launched.inspect_err(|_| {
             // SAFETY: the driver has refused it, so it is ours again.
             drop(unsafe { Box::from_raw(data) });
-        })
-    }
-}
-
-impl CudaDevice {
-    pub(crate) fn enqueue_task(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
-        let call = Call::EnqueueHost;
-        let core = self.stream(call, stream)?;
-        if !self.context.has_tasks() {
-            let needed = self.context.table().stream_wait_value.symbol;
-            let missing = format!(
-                "functions of the host in stream order need {}, which came with {}",
-                needed.name,
-                needed.since()
-            );
-            return Err(Error::Unsupported { call, missing: missing.into() });
-        }
-        let lane = core.lane();
-        let mut lane = lock(&lane);
-        self.context.enqueue(task, core.raw, &mut lane).map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("stream", stream, "a live stream"))
         })
     }
 }

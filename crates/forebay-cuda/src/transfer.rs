@@ -1,35 +1,26 @@
 //! Copies and fills.
 
-use forebay_core::transfer::{CopyEnd, CopyShape, Piece};
+use forebay_core::transfer::{CopyEnd, CopyShape};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::address_book::Reason;
 use forebay_hal::{
     self as hal, Access, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid,
 };
+use forebay_sync::lock;
 
-use crate::CudaDevice;
-use crate::refusal::{CallInfo, words};
-use crate::shape::host_pointer;
+use crate::batch::GROUP;
+use crate::context::host_pointer;
+use crate::device::CudaDevice;
+use crate::piece::enqueue_plane;
+use crate::refusal::CallInfo;
 use crate::space::USABLE;
-use crate::stream::{StreamCore, TaskLane, lock};
+use crate::stream::StreamCore;
 use crate::sys::values::memory_type;
-use crate::sys::{Copy2d, Copy3d, RawStream, Refusal, Table};
-use crate::vendor::RowsToHost;
-
-/// Up to this much the host's part of a copy is made by the driver's own thread: handing it to
-/// another would take longer.
-const BRIEF: Bytes = Bytes::new(64 << 10);
-
-/// Where the driver takes rows to the host one by one, more rows than this are gathered on the device first, which takes
-/// two calls and memory of the device.
-const FEW_ROWS: u64 = 4;
+use crate::sys::{Copy3d, RawStream, Refusal, Table};
 
 /// Rows up to this width go to pinned memory by way of a stage where they are gathered: the host copies so much in about
 /// the time of a driver's call. Wider ones are better left to the driver, one by one.
 const NARROW: u64 = 64 << 10;
-
-/// How often a stream is waited for after a copy failed half way, before the device counts as lost.
-pub(crate) const WAITS: usize = 3;
 
 impl CudaDevice {
     /// Refuses rows that are not memory of the device, as far as the books or the driver know.
@@ -77,31 +68,11 @@ impl CudaDevice {
                 .is_some_and(|known| known.span.contains_span(span))
     }
 
-    /// Whether rows that go to the host are gathered on the device first.
-    pub(crate) fn gathers(&self, rows: u64) -> bool {
-        self.context.driver.vendor.rows_to_host == RowsToHost::OneByOne && rows > FEW_ROWS
-    }
-
     /// Whether a copy to the host goes by way of a stage. To pinned memory it does where the driver would need a call for
     /// each of many rows; a graph would use the stage when it is somebody else's, so not while the stream is captured.
     fn stages_to_host(&self, copy: &hal::Copy, shape: &CopyShape, core: &StreamCore) -> bool {
         !self.is_reached(copy.written())
             || (shape.width <= NARROW && self.gathers(shape.rows) && !self.may_be_captured(core))
-    }
-
-    /// Enqueues a task of ours that touches `bytes` bytes.
-    pub(crate) fn enqueue_own(
-        &self,
-        task: hal::HostTask,
-        bytes: Bytes,
-        stream: RawStream,
-        lane: &mut TaskLane,
-    ) -> core::result::Result<(), Refusal> {
-        if bytes <= BRIEF || !self.context.has_tasks() {
-            self.context.enqueue_brief(task, stream)
-        } else {
-            self.context.enqueue(task, stream, lane)
-        }
     }
 
     /// A copy from host to host: a task, since the driver has nothing to do with it.
@@ -141,29 +112,6 @@ impl CudaDevice {
         Err(self.copy_refused(copy, refusal))
     }
 
-    /// Waits for the parts of a copy that were enqueued on a stream before one was refused. If that fails too, the device
-    /// is lost.
-    pub(crate) fn wait_for_parts(
-        &self,
-        refusal: Refusal,
-        enqueued: u64,
-        core: &StreamCore,
-    ) -> Result<()> {
-        let mut waited = self.wait_for(core);
-        for _ in 1..WAITS {
-            waited = waited.or_else(|_| self.wait_for(core));
-        }
-        waited.map_err(|later| {
-            let table = Some(self.context.table());
-            let reason = format!(
-                "{} after {enqueued} parts of a copy, and these cannot be waited for: {}",
-                words(refusal, table),
-                words(later, table)
-            );
-            hal::Error::Lost { call: Call::Copy, reason: reason.into() }
-        })
-    }
-
     /// Enqueues the parts of such a copy, and counts them.
     fn enqueue_direct(
         &self,
@@ -201,51 +149,6 @@ impl CudaDevice {
             }
         })
     }
-
-    pub(crate) fn copy_refused(&self, copy: &hal::Copy, refusal: Refusal) -> hal::Error {
-        let given =
-            format!("{} B from {} to {}", copy.extent().bytes().get(), copy.from(), copy.to());
-        self.refused(Call::Copy, refusal, &CallInfo::of("copy", given, "allocated memory"))
-    }
-}
-
-/// Enqueues the rows of one slice.
-pub(crate) fn enqueue_plane(
-    table: &Table,
-    piece: &Piece,
-    stream: RawStream,
-) -> core::result::Result<(), Refusal> {
-    let Piece { to, from, width, rows } = *piece;
-    if rows == 1 {
-        // SAFETY: a live stream, and memory that was looked up or promised by the caller of `copy`.
-        return unsafe { table.memcpy(to.start, from.start, width, stream) };
-    }
-    let copy = Copy2d {
-        src_type: memory_type::UNIFIED,
-        src_device: from.start,
-        src_pitch: from.row,
-        dst_type: memory_type::UNIFIED,
-        dst_device: to.start,
-        dst_pitch: to.row,
-        width,
-        height: rows,
-        ..Copy2d::default()
-    };
-    // SAFETY: as above, with a description of our own.
-    unsafe { table.memcpy_2d(&raw const copy, stream) }
-}
-
-/// Enqueues the rows of one slice to packed memory of the host, by way of as much of the device's at `gathered`.
-pub(crate) fn enqueue_gathered(
-    table: &Table,
-    piece: &Piece,
-    gathered: u64,
-    stream: RawStream,
-) -> core::result::Result<(), Refusal> {
-    let packed = CopyEnd { start: gathered, ..piece.to };
-    enqueue_plane(table, &Piece { to: packed, ..*piece }, stream)?;
-    // SAFETY: a live stream, and two packed pieces of memory that are the stream's alone.
-    unsafe { table.memcpy(piece.to.start, gathered, piece.bytes().get(), stream) }
 }
 
 // SAFETY: every byte of a shape goes through exactly one of the driver's calls or one task, in the
@@ -290,8 +193,16 @@ unsafe impl Transfers for CudaDevice {
     }
 
     unsafe fn copy_all(&self, copies: &[hal::Copy], stream: StreamHandle) -> Result<()> {
-        // SAFETY: as the caller promised.
-        unsafe { self.enqueue_batch(copies, stream) }
+        let core = self.stream(Call::Copy, stream)?;
+        copies.chunks(GROUP).try_for_each(|group| {
+            // SAFETY: as the caller promised. For both.
+            unsafe {
+                if self.enqueue_batch(group, &core)? {
+                    return Ok(());
+                }
+                group.iter().try_for_each(|copy| self.copy(copy, stream))
+            }
+        })
     }
 
     unsafe fn fill(&self, fill: &hal::Fill, stream: StreamHandle) -> Result<()> {

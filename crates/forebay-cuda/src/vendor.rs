@@ -3,14 +3,25 @@
 //! HIP copies CUDA's interface almost function by function, so one implementation serves both: `forebay-hip` fills
 //! CUDA's [`Table`] with HIP's functions, and a [`Vendor`] says how to load them and what errors call things.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::fmt;
 use core::ptr::NonNull;
+use std::ffi::CString;
 
-use forebay_hal::DeviceKind;
+use forebay_hal::{Call, DeviceKind, Error};
 
-use crate::DriverMissing;
-use crate::sys::{CUDA, Code, Interface, Table};
+use crate::sys::values::proc_address;
+use crate::sys::{CUDA, Code, Interface, Refusal, Symbol, Table};
+
+/// The environment variable that names a driver library to use instead of the system's.
+pub const DRIVER_VARIABLE: &str = "FOREBAY_CUDA_DRIVER";
+
+/// From this version on `cuGetProcAddress` says why a function is missing.
+const ASKS_FOR_FUNCTIONS_FROM: c_int = 12_000;
+
+/// `cuGetProcAddress_v2`.
+type GetProcAddress =
+    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> Code;
 
 /// Finds a function that a library exports.
 pub type Find<'a> = &'a dyn Fn(&str) -> Option<NonNull<c_void>>;
@@ -107,14 +118,14 @@ pub static NVIDIA: Vendor = Vendor {
     interface: &CUDA,
     // By the driver's packages, then where only the plain name was linked.
     libraries: &["libcuda.so.1", "libcuda.so"],
-    variable: crate::DRIVER_VARIABLE,
+    variable: DRIVER_VARIABLE,
     install: "install NVIDIA's driver",
     unnamed: "an NVIDIA device",
     module_version: "/proc/driver/nvidia/version",
     unmaps: Unmaps::All,
     rows_to_host: RowsToHost::AtOnce,
     cure,
-    load: crate::driver::load_cuda,
+    load: load_cuda,
 };
 
 /// What helps where `cuInit` answered so.
@@ -137,5 +148,135 @@ fn cure(code: Code) -> &'static str {
         }
         Code::ERROR_SYSTEM_NOT_READY => "the machine's fabric is not up yet: wait, or start it",
         _ => "nvidia-smi tells more",
+    }
+}
+
+/// Fills the table from a CUDA driver's library and starts the driver.
+///
+/// # Safety
+///
+/// * As for [`Vendor::load`].
+unsafe fn load_cuda(name: &str, find: Find<'_>) -> Loaded {
+    let by_name = |symbol: &'static Symbol| find(symbol.export);
+    let absent = |symbol| DriverMissing::Function { library: name.to_owned(), symbol };
+    // SAFETY: the exported name of each symbol is that of the version declared, so the signatures
+    // agree; the library is never unloaded.
+    let exported = unsafe { Table::load(by_name) }.map_err(absent)?;
+    let version = NVIDIA.start(name, &exported)?;
+    let asks = find("cuGetProcAddress_v2").filter(|_| version >= ASKS_FOR_FUNCTIONS_FROM).map(
+        |function| {
+            // SAFETY: this name is exported with this signature alone.
+            unsafe { core::mem::transmute::<NonNull<c_void>, GetProcAddress>(function) }
+        },
+    );
+    let known = |symbol: &'static Symbol| {
+        // A newer function by an old name may be exported for other reasons than being there.
+        if symbol.version > version {
+            return None;
+        }
+        match asks {
+            Some(ask) => ask_for(ask, symbol),
+            None => find(symbol.export),
+        }
+    };
+    // SAFETY: the driver gives for a name and a version the function with the signature it had in that
+    // version, which is the one declared; and as above.
+    let table = unsafe { Table::load(known) }.map_err(absent)?;
+    Ok((table, version))
+}
+
+/// A function as `cuGetProcAddress` knows it.
+fn ask_for(ask: GetProcAddress, symbol: &'static Symbol) -> Option<NonNull<c_void>> {
+    let name = CString::new(symbol.name).ok()?;
+    let (mut function, mut status) = (core::ptr::null_mut(), 0_u32);
+    // SAFETY: the name ends with a zero, and the two places are our own.
+    let code = unsafe {
+        ask(
+            name.as_ptr(),
+            &raw mut function,
+            symbol.version,
+            proc_address::LEGACY_STREAM,
+            &raw mut status,
+        )
+    };
+    if code == Code::SUCCESS { NonNull::new(function) } else { None }
+}
+
+/// Why no driver can be used. A value, never a panic: most machines have no driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DriverMissing {
+    /// None of the libraries could be loaded.
+    Library {
+        /// The vendor of the driver.
+        vendor: &'static Vendor,
+        /// The libraries tried, each with the system's error.
+        tried: Vec<(String, String)>,
+    },
+    /// A library was loaded but lacks a required function.
+    Function {
+        /// The library.
+        library: String,
+        /// The function.
+        symbol: &'static Symbol,
+    },
+    /// The driver failed to start.
+    Start {
+        /// The vendor of the driver.
+        vendor: &'static Vendor,
+        /// The library.
+        library: String,
+        /// The failed call and its error code.
+        refusal: Refusal,
+    },
+    /// The process has reached the limit of loaded libraries of this kind.
+    TooMany {
+        /// The vendor of the drivers.
+        vendor: &'static Vendor,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+impl fmt::Display for DriverMissing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let interface = match self {
+            Self::Function { symbol, .. } => symbol.interface,
+            Self::Library { vendor, .. }
+            | Self::Start { vendor, .. }
+            | Self::TooMany { vendor, .. } => vendor.interface,
+        };
+        write!(f, "no {} driver: ", interface.name)?;
+        match self {
+            Self::Library { vendor, tried } => {
+                for (index, (library, reason)) in tried.iter().enumerate() {
+                    let comma = if index == 0 { "tried " } else { ", " };
+                    write!(f, "{comma}{library} ({reason})")?;
+                }
+                let Vendor { install, variable, .. } = vendor;
+                write!(f, "; {install}, or name its library in {variable}, or use another device")
+            }
+            Self::Function { library, symbol } => write!(
+                f,
+                "{library} has no {}, which {} introduced; install a newer driver",
+                symbol.name,
+                symbol.since()
+            ),
+            Self::Start { vendor, library, refusal } => {
+                let said = vendor.interface.describe(refusal.code);
+                write!(f, "{library} does not start: {said}; {}", (vendor.cure)(refusal.code))
+            }
+            Self::TooMany { limit, .. } => {
+                write!(f, "the process has loaded {limit} libraries, the most it can; name one")
+            }
+        }
+    }
+}
+
+impl core::error::Error for DriverMissing {}
+
+impl From<DriverMissing> for Error {
+    fn from(missing: DriverMissing) -> Self {
+        Self::Unsupported { call: Call::Open, missing: missing.to_string().into() }
     }
 }

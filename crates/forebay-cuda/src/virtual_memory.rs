@@ -3,71 +3,23 @@
 //! None of these calls waits for running work. They are made one at a time, under a separate lock, so that the tables
 //! and the driver agree; the tables' lock is free meanwhile.
 
-use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
+use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::address_book::{Mapping, MemoryKind, Region};
 use forebay_hal::{
     Access, Call, Capabilities, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory,
     fresh_handle, invalid, nonzero,
 };
+use forebay_sync::lock;
 
-use crate::CudaDevice;
-use crate::context::Context;
-use crate::device::attribute_of;
+use crate::device::{CudaDevice, host_location, properties};
 use crate::refusal::{CallInfo, ErrorClass, meaning, words};
 use crate::space::{DriverPage, Entry, Page, PageOrigin};
-use crate::stream::lock;
-use crate::sys::values::{access, allocation, attribute, granularity, handle_type, location};
-use crate::sys::{AccessDescription, AllocationProperties, Location, RawPage, Refusal};
+use crate::sys::values::{access, location};
+use crate::sys::{AccessDescription, Location, RawPage, Refusal};
 use crate::vendor::Unmaps;
 
 /// How often unmapping is tried again where it failed after other mappings were unmapped.
 const RETRIES: usize = 2;
-
-/// What memory of the context's device is like.
-pub(crate) fn properties(context: &Context, origin: PageOrigin) -> AllocationProperties {
-    AllocationProperties {
-        kind: allocation::PINNED,
-        handle_types: match origin {
-            PageOrigin::Private | PageOrigin::Pinned => handle_type::NONE,
-            PageOrigin::Shareable | PageOrigin::Imported => handle_type::FILE_DESCRIPTOR,
-        },
-        location: match origin {
-            PageOrigin::Pinned => host_location(context),
-            _ => Location { kind: location::DEVICE, id: context.device },
-        },
-        ..AllocationProperties::default()
-    }
-}
-
-/// The host's memory nearest to the device.
-fn host_location(context: &Context) -> Location {
-    let node = attribute_of(context, attribute::HOST_NUMA_NODE);
-    Location { kind: location::HOST_NUMA, id: node.max(0) }
-}
-
-/// What pages of the context's device come in; `None` where the driver does not say.
-pub(crate) fn granularity_of(context: &Context) -> Option<Granularity> {
-    let ask = |option| page_size_of(context, PageOrigin::Private, option);
-    let minimum = ask(granularity::MINIMUM)?;
-    let recommended = ask(granularity::RECOMMENDED).unwrap_or(minimum).max(minimum);
-    Some(Granularity { minimum, recommended })
-}
-
-/// The smallest page of pinned host memory; `None` where the driver does not say.
-pub(crate) fn pinned_page_of(context: &Context) -> Option<PageSize> {
-    page_size_of(context, PageOrigin::Pinned, granularity::MINIMUM)
-}
-
-fn page_size_of(context: &Context, origin: PageOrigin, option: u32) -> Option<PageSize> {
-    let (mut bytes, properties) = (0, properties(context, origin));
-    context
-        .call(|table| {
-            // SAFETY: the figure is written to a place of our own.
-            unsafe { table.mem_granularity(&raw mut bytes, &raw const properties, option) }
-        })
-        .ok()?;
-    PageSize::new(bytes).ok()
-}
 
 pub(crate) fn not_a_page(call: Call, page: PageHandle) -> Error {
     invalid(call, "page", page, "a page that was created or imported and not released")
@@ -153,7 +105,7 @@ impl CudaDevice {
         span: Span,
         tiles: &[Mapping],
     ) -> core::result::Result<(), (usize, Refusal)> {
-        let spans: Vec<Span> = match self.context.driver.vendor.unmaps {
+        let spans: Vec<Span> = match self.context.vendor.unmaps {
             Unmaps::All => vec![span],
             Unmaps::One => tiles.iter().map(|tile| tile.span).collect(),
         };
@@ -177,7 +129,7 @@ impl CudaDevice {
         if device == self.context.ordinal {
             return Ok(self.context.device);
         }
-        self.context.driver.checked_ordinal(call, "device", device)
+        self.driver.checked_ordinal(call, "device", device)
     }
 }
 

@@ -1,6 +1,7 @@
 use forebay_hal::{Call, Error};
 
 use super::*;
+use crate::vendor::DRIVER_VARIABLE;
 
 #[test]
 fn a_library_that_is_not_there_is_a_value_that_says_so() {
