@@ -1,19 +1,42 @@
 //! `forebay convert`: converts a recording to another format.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
+use clap::Args;
 use forebay_core::{Bytes, counted};
 use forebay_trace::FormatError;
 use forebay_trace::format::{check_ending, write_path};
 use serde::Serialize;
 
 use crate::Ending;
-use crate::command::ConvertOptions;
+use crate::limit::ReadingOptions;
 use crate::output::complain;
 use crate::source::{Recording, Source};
 
 /// The id of the format. Existing keys keep their meaning.
 const SCHEMA: &str = "forebay.convert.v1";
+
+/// The options of `forebay convert`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct ConvertOptions {
+    /// The recording to read, in any format; "-" reads standard input.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+
+    /// The file to write; its ending selects the format: .csv, .fbt, .pickle, .log or .json, each also with .gz.
+    #[arg(value_name = "OUT")]
+    pub output: PathBuf,
+
+    /// How much to read.
+    #[command(flatten)]
+    pub reading: ReadingOptions,
+
+    /// Print one line of JSON, with "schema": "forebay.convert.v1".
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// The result, for programs.
 #[derive(Serialize)]

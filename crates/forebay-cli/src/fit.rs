@@ -9,29 +9,28 @@
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
+use clap::{Args, value_parser};
 use forebay::Settings;
 use forebay_core::{Bytes, counted};
-use forebay_trace::{Fit, PassReport, Trace, WorkBudget, replay};
+use forebay_trace::{Fit, Model, PassReport, Trace, WorkBudget, replay};
 use serde::Serialize;
 
 use crate::Ending;
-use crate::command::FitOptions;
 use crate::layout::{
     BAD, Cell, Column, GOOD, QUIET, TITLE, Table, WhenNarrow, paragraph, write_hanging,
 };
+use crate::limit::{ReadingOptions, WorkOptions};
 use crate::output::{Width, complain};
 use crate::progress::Progress;
 use crate::replay::{DeviceName, Policy, heading, no_room_for, open_device, read_trace, time};
-use crate::report::{ADVICE_PASSES, advice_on};
+use crate::report::{ADVICE_PASSES, LARGER, advice_on, passes_of_search};
 use crate::settings::{Named, changed};
 use crate::source::Source;
 
 /// The id of the format. Existing keys keep their meaning.
 const SCHEMA: &str = "forebay.fit.v1";
-
-/// How much larger devices are on which the driver's work is shown too, in hundredths.
-const LARGER: [u64; 3] = [1, 2, 5];
 
 /// What one run needs under one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -87,6 +86,44 @@ pub struct Larger {
     pub maps: Vec<u64>,
     /// The driver's time, in each pass.
     pub driver_ns: Vec<u64>,
+}
+
+/// The options of `forebay fit`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct FitOptions {
+    /// The recordings to replay; "-" reads standard input.
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+
+    /// The allocators to compare, separated by commas.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_values_t = [Policy::Forebay, Policy::Model(Model::TorchExpandable), Policy::Model(Model::Torch)]
+    )]
+    pub policy: Vec<Policy>,
+
+    /// Answer whether the runs fit on a device with this much memory, such as 24GiB, and by what margin.
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<Bytes>,
+
+    /// How many times in a row a run has to go through on the same allocator: what "smallest" promises.
+    #[arg(long, value_name = "N", default_value_t = Fit::PASSES, value_parser = value_parser!(u32).range(1..=1000))]
+    pub passes: u32,
+
+    /// How much to read.
+    #[command(flatten)]
+    pub reading: ReadingOptions,
+
+    /// How long it may take.
+    #[command(flatten)]
+    pub work: WorkOptions,
+
+    /// Print a line of JSON for each run and allocator, with "schema": "forebay.fit.v1".
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Finds what every run needs on every policy and writes it to `out`, for people in lines of `width`. Escape
@@ -148,11 +185,6 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
         out.flush()?;
     }
     Ok(ending)
-}
-
-/// Passes of the search for one smallest device, roughly: with one pass, then with all of them, then on larger devices.
-pub(crate) const fn passes_of_search(passes: u32) -> u64 {
-    12 + passes as u64 * (4 + LARGER.len() as u64)
 }
 
 /// What one run needs on every policy.

@@ -9,112 +9,44 @@
 //! ```
 
 mod driver;
+mod row;
 mod ways;
 mod workloads;
 
-use core::time::Duration;
 use std::io::{self, Write};
-use std::time::Instant;
 
+use clap::Args;
+use forebay::devices::VARIABLE;
 use forebay_core::{Bytes, GIB, KIB, MIB};
-use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
 
+use self::driver::Fault;
+use self::row::{About, Row, measure, to_usize};
 use self::ways::{Bench, Direction, Way};
 use crate::Ending;
-use crate::command::{BandwidthOptions, BenchOptions};
 use crate::layout::{Column, Table, WhenNarrow};
 use crate::output::{Width, complain};
 use crate::progress::Progress;
-use crate::replay::DeviceName;
+use crate::replay::{DEVICES, DeviceName, device_or};
 
-/// The id of the format. Existing keys keep their meaning.
-const SCHEMA: &str = "forebay.bandwidth.v1";
+/// The options of `forebay bandwidth`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct BandwidthOptions {
+    /// The device: this machine's own memory, device number N of a driver, or simulated.
+    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::HOST, value_parser = device_or(DeviceName::HOST))]
+    pub device: DeviceName,
 
-type Fault = Box<dyn std::error::Error>;
+    /// The threads of the transfer engine [default: what a short measurement finds on a GPU, else one for each processor up to twelve].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
 
-/// One way at one size.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    schema: &'static str,
-    device: DeviceName,
-    /// "SIZES", or the name of the workload.
-    workload: &'static str,
-    /// "up" to the device, "down" from it, or "both" at once.
-    direction: &'static str,
-    /// "pinned", "pinned_driver", "pinned_engine", "engine", "contract" or "driver"; of a workload also a way of its own.
-    way: &'static str,
-    #[serde(skip)]
-    words: &'static str,
-    /// How many transfers were made at a time.
-    transfers: u64,
-    /// The bytes of each, of both directions together.
-    bytes: u64,
-    /// The rounds, of which the best counts.
-    rounds: u32,
-    /// The time of a round.
-    seconds: f64,
-    gb_per_s: f64,
-    /// Processor time of all threads in that round.
-    cpu_seconds: f64,
-}
+    /// Measure small sizes in few rounds: enough to check that everything works.
+    #[arg(long)]
+    pub quick: bool,
 
-/// What a row is about.
-#[derive(Clone, Copy)]
-struct About {
-    workload: &'static str,
-    direction: Direction,
-    /// The name in JSON, and the words in tables.
-    way: (&'static str, &'static str),
-    transfers: u64,
-    bytes: u64,
-}
-
-impl About {
-    fn of(workload: &'static str, direction: Direction, way: Way, bytes: u64) -> Self {
-        Self { workload, direction, way: (way.name(), way.words()), transfers: 1, bytes }
-    }
-}
-
-/// The best of some rounds, after one that makes slots and threads.
-fn measure(
-    place: DeviceName,
-    about: About,
-    rounds: u32,
-    mut round: impl FnMut() -> Result<(), Fault>,
-) -> Result<Row, Fault> {
-    let mut best = (Duration::MAX, Duration::ZERO);
-    for number in 0..=rounds {
-        let (began, cpu) = (Instant::now(), cpu_time());
-        round()?;
-        let took = began.elapsed();
-        if number > 0 && took < best.0 {
-            best = (took, cpu_time().saturating_sub(cpu));
-        }
-    }
-    let About { workload, direction, way: (way, words), transfers, bytes } = about;
-    let seconds = best.0.as_secs_f64();
-    Ok(Row {
-        schema: SCHEMA,
-        device: place,
-        workload,
-        direction: direction.name(),
-        way,
-        words,
-        transfers,
-        bytes,
-        rounds,
-        seconds,
-        gb_per_s: transfers.saturating_mul(bytes) as f64 / seconds.max(1e-9) / 1e9,
-        cpu_seconds: best.1.as_secs_f64(),
-    })
-}
-
-/// Processor time of all threads so far.
-fn cpu_time() -> Duration {
-    let now = clock_gettime(ClockId::ProcessCPUTime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or(0))
+    /// Print a line of JSON for each case, with "schema": "forebay.bandwidth.v1".
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Measures every way at every size, and writes the rows on `out`.
@@ -164,19 +96,17 @@ pub(crate) fn run(
 
 /// Measures the named workloads, and writes the rows on `out`.
 pub(crate) fn bench(
-    options: &BenchOptions,
+    device: DeviceName,
+    is_quick: bool,
+    as_json: bool,
     width: Width,
     out: &mut dyn Write,
 ) -> io::Result<Ending> {
     let progress = Progress::of("bench transfer", workloads::COUNT as u64);
     let mut rows = Vec::new();
-    let measured = workloads::run(options.device, options.quick, &progress, &mut rows);
+    let measured = workloads::run(device, is_quick, &progress, &mut rows);
     drop(progress);
-    write(&rows, measured, options.json, width, out)
-}
-
-fn to_usize(size: u64) -> usize {
-    usize::try_from(size).unwrap_or(usize::MAX)
+    write(&rows, measured, as_json, width, out)
 }
 
 fn write(

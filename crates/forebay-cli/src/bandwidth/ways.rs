@@ -7,8 +7,7 @@ use forebay::{DeviceArray, PinnedArray, PinnedPool, Pool, StreamHandle};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{Copy, Device, Place, Priority};
 
-use super::Fault;
-use super::driver::RawDriver;
+use super::driver::{Fault, RawDriver};
 use crate::output::complain;
 use crate::replay::{DeviceName, open_device};
 

@@ -10,8 +10,9 @@ use forebay::{DeviceArray, StreamHandle};
 use forebay_core::{Address, Bytes, GIB, KIB, MIB};
 use forebay_hal::{Copy, Fill, Pattern, Place, Priority};
 
+use super::driver::Fault;
+use super::row::{About, Row, measure, to_usize};
 use super::ways::{Bench, Direction, Way, stream, wait_or_abort};
-use super::{About, Fault, Row, measure, to_usize};
 use crate::progress::Progress;
 use crate::replay::DeviceName;
 

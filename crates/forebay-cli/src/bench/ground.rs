@@ -1,20 +1,84 @@
-//! The test setup for allocators: a fresh device for each, and its clock.
+//! The setup of a benchmark: the effort, the settings, a fresh device for each allocator, and its clock.
 
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay::{Pool, PoolOptions, Settings};
 use forebay_core::{Bytes, GIB, MIB, TIB};
 use forebay_hal::{Device, Priority, Stream};
 use forebay_host::HostOptions;
 use forebay_sim::{MemoryModel, SimMachine};
 
+use super::foreign::Foreign;
 use crate::replay::{DeviceName, open_device};
 
 /// How much a nearly full device has: as much as a usual card.
 const FULL_DEVICE: Bytes = Bytes::new(16 * GIB);
 
 const FULL_DEVICE_STEP: u64 = 256 * MIB;
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// Long enough for figures that come again.
+    Full,
+    /// Long enough to see that everything works.
+    Quick,
+}
+
+impl Effort {
+    /// How often a sequence is played on each allocator.
+    pub(crate) const fn rounds(self) -> u32 {
+        match self {
+            Self::Full => 5,
+            Self::Quick => 1,
+        }
+    }
+
+    /// Turns of each contestant, and pairs of a turn: short turns, so that some are undisturbed.
+    pub(crate) const fn hot(self) -> (u32, u32) {
+        match self {
+            Self::Full => (200, 5_000),
+            Self::Quick => (10, 1_000),
+        }
+    }
+
+    /// The same with threads, which must run long enough to run at the same time.
+    pub(crate) const fn threaded(self) -> (u32, u32) {
+        match self {
+            Self::Full => (20, 50_000),
+            Self::Quick => (3, 5_000),
+        }
+    }
+}
+
+/// Where, how long, and with what to measure.
+#[derive(Clone, Copy)]
+pub(crate) struct BenchSetup<'a> {
+    pub(crate) place: DeviceName,
+    pub(crate) effort: Effort,
+    /// What the pool goes by.
+    pub(crate) settings: &'a Settings,
+    /// Allocators of others.
+    pub(crate) foreign: &'a [Foreign],
+}
+
+impl BenchSetup<'_> {
+    /// A pool on `device`. One that was set no limit gets `limit`, where a workload has one.
+    pub(crate) fn pool(
+        &self,
+        device: &Arc<dyn Device>,
+        limit: Option<Bytes>,
+    ) -> Result<Pool, String> {
+        let options = PoolOptions::with(self.settings.clone());
+        let options = match (limit, self.settings.max_bytes()) {
+            (Some(limit), None) => options.max_bytes(limit),
+            _ => options,
+        };
+        options.build(device).map_err(|error| error.to_string())
+    }
+}
 
 /// A fresh device.
 pub(crate) struct FreshDevice {
@@ -106,4 +170,15 @@ impl FreshDevice {
     pub(crate) fn driver_price(&self) -> Option<Duration> {
         self.machine.as_ref().map(SimMachine::driver_time)
     }
+}
+
+/// The shortest time of two readings of the clock with nothing in between.
+pub(crate) fn clock_overhead() -> u64 {
+    let origin = Instant::now();
+    let once = |_| {
+        let began = origin.elapsed();
+        origin.elapsed().saturating_sub(began)
+    };
+    let least = (0..1000).map(once).min().unwrap_or_default();
+    u64::try_from(least.as_nanos()).unwrap_or(u64::MAX)
 }

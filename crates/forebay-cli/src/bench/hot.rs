@@ -12,8 +12,7 @@ use forebay_core::{Bytes, KIB, MIB};
 use forebay_hal::{Call, StreamHandle};
 use forebay_trace::workload::size_name;
 
-use super::BenchSetup;
-use super::ground::FreshDevice;
+use super::ground::{BenchSetup, FreshDevice};
 use super::row::Row;
 use super::subject::{Forebay, Mimalloc, Subject, Uncounted};
 use crate::progress::Progress;

@@ -16,7 +16,7 @@
 
 mod case;
 mod foreign;
-mod ground;
+pub(crate) mod ground;
 pub(crate) mod hot;
 mod objects;
 mod play;
@@ -30,29 +30,28 @@ mod views;
 
 pub use case::Case;
 pub use foreign::Against;
-pub use rim::{Figures, Rim, Target};
-pub use row::{Each, Row};
+pub use rim::Rim;
+pub use row::{Each, Figures, Row, Target};
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::Instant;
 
-use clap::ValueEnum;
-use forebay::{Pool, PoolOptions, Settings};
+use clap::{Args, ValueEnum};
+use forebay::Settings;
+use forebay::devices::VARIABLE;
 use forebay_core::Bytes;
-use forebay_hal::{Device, DeviceKind};
+use forebay_hal::DeviceKind;
 use forebay_trace::workload::{Script, Sequence, Timing, Workload};
 
 use self::foreign::Foreign;
-use self::ground::FreshDevice;
+use self::ground::{BenchSetup, Effort, FreshDevice, clock_overhead};
 use self::play::Measured;
 use self::subject::{Driver, Forebay, Mimalloc};
 use crate::Ending;
 use crate::bandwidth;
-use crate::command::BenchOptions;
 use crate::output::{Width, complain};
 use crate::progress::Progress;
-use crate::replay::DeviceName;
+use crate::replay::{DEVICES, DeviceName, device_or};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,73 +63,43 @@ pub enum Subjects {
     Transfer,
 }
 
-/// How long to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effort {
-    /// Long enough for figures that come again.
-    Full,
-    /// Long enough to see that everything works.
-    Quick,
+/// The options of `forebay bench`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct BenchOptions {
+    /// What to time.
+    #[arg(value_enum)]
+    pub what: Subjects,
+
+    /// The workloads of "alloc" to time, in upper or lower case [default: all except RIM].
+    #[arg(value_enum, ignore_case = true, value_name = "WORKLOAD")]
+    pub workloads: Vec<Case>,
+
+    /// The device to time on: simulated, this machine's own memory, or device number N of a driver.
+    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::SIM, value_parser = device_or(DeviceName::SIM))]
+    pub device: DeviceName,
+
+    /// Another GPU allocator to compare with: a library, and its two functions with the signatures of
+    /// PyTorch's pluggable allocator. Can be repeated.
+    #[arg(long, value_name = "NAME=LIBRARY:ALLOCATE:FREE")]
+    pub against: Vec<Against>,
+
+    /// Run few rounds: enough to check that everything works, too few for reliable figures.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Print a line of JSON for each case, with "schema": "forebay.bench.v1"; of transfers, "forebay.bandwidth.v1".
+    #[arg(long)]
+    pub json: bool,
 }
 
-impl Effort {
-    /// How often a sequence is played on each allocator.
-    const fn rounds(self) -> u32 {
-        match self {
-            Self::Full => 5,
-            Self::Quick => 1,
-        }
-    }
-
-    /// Turns of each contestant, and pairs of a turn: short turns, so that some are undisturbed.
-    const fn hot(self) -> (u32, u32) {
-        match self {
-            Self::Full => (200, 5_000),
-            Self::Quick => (10, 1_000),
-        }
-    }
-
-    /// The same with threads, which must run long enough to run at the same time.
-    const fn threaded(self) -> (u32, u32) {
-        match self {
-            Self::Full => (20, 50_000),
-            Self::Quick => (3, 5_000),
-        }
-    }
-}
-
-/// Where, how long, and with what to measure.
-#[derive(Clone, Copy)]
-pub(crate) struct BenchSetup<'a> {
-    pub(crate) place: DeviceName,
-    pub(crate) effort: Effort,
-    /// What the pool goes by.
-    pub(crate) settings: &'a Settings,
-    /// Allocators of others.
-    pub(crate) foreign: &'a [Foreign],
-}
-
-impl BenchSetup<'_> {
-    /// A pool on `device`. One that was set no limit gets `limit`, where a workload has one.
-    fn pool(&self, device: &Arc<dyn Device>, limit: Option<Bytes>) -> Result<Pool, String> {
-        let options = PoolOptions::with(self.settings.clone());
-        let options = match (limit, self.settings.max_bytes()) {
-            (Some(limit), None) => options.max_bytes(limit),
-            _ => options,
-        };
-        options.build(device).map_err(|error| error.to_string())
-    }
-
-    /// How far a bar goes for a workload: a turn of the hot pairs is one step, and a sequence takes
-    /// about as long as twenty.
-    fn steps(&self, case: Case) -> u64 {
-        match case {
-            Case::Played(_) | Case::Rim(_) | Case::WholeRim => 20,
-            Case::HotPair | Case::HotStatistics => u64::from(self.effort.hot().0) + 1,
-            Case::HotThreads | Case::Objects | Case::Views => {
-                u64::from(self.effort.threaded().0) + 1
-            }
-        }
+/// The steps of the progress bar for a workload: a turn of the hot pairs is one step, and a sequence takes about as long
+/// as twenty.
+fn steps(case: Case, effort: Effort) -> u64 {
+    match case {
+        Case::Played(_) | Case::Rim(_) | Case::WholeRim => 20,
+        Case::HotPair | Case::HotStatistics => u64::from(effort.hot().0) + 1,
+        Case::HotThreads | Case::Objects | Case::Views => u64::from(effort.threaded().0) + 1,
     }
 }
 
@@ -164,7 +133,7 @@ pub fn run(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::Res
     match options.what {
         Subjects::Alloc => allocation(options, width, out),
         Subjects::Transfer if options.workloads.is_empty() && options.against.is_empty() => {
-            bandwidth::bench(options, width, out)
+            bandwidth::bench(options.device, options.quick, options.json, width, out)
         }
         Subjects::Transfer => {
             complain("bench transfer measures all its workloads; leave out names and --against");
@@ -208,8 +177,8 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
         text::heading(&settings, width, out)?;
         out.flush()?;
     }
-    let steps = Case::chosen(&options.workloads).map(|case| setup.steps(case)).sum();
-    let progress = Progress::of("bench alloc", steps);
+    let all = Case::chosen(&options.workloads).map(|case| steps(case, effort)).sum();
+    let progress = Progress::of("bench alloc", all);
     let mut ending = Ending::Well;
     // The columns that found no room, in any of the tables.
     let mut left_out = Vec::new();
@@ -218,7 +187,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
         let rows = match case {
             Case::Played(workload) => {
                 let rows = measure(workload, setup, limit);
-                progress.advance(setup.steps(case));
+                progress.advance(steps(case, effort));
                 rows
             }
             Case::HotPair => hot::against_mimalloc(setup, &hot::SIZES, &progress),
@@ -227,8 +196,8 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             Case::Objects => Ok(objects::against_boxes(setup, &progress)),
             Case::Views => views::of_buffers(setup, &progress),
             Case::Rim(rim) => {
-                let rows = rim.measure(setup);
-                progress.advance(setup.steps(case));
+                let rows = rim::measure(rim, setup);
+                progress.advance(steps(case, effort));
                 rows
             }
             // The workloads stand for themselves.
@@ -418,15 +387,4 @@ impl<'a> Table<'a> {
         }
         Some(row)
     }
-}
-
-/// What two readings of the clock take with nothing in between, at the best.
-fn clock_overhead() -> u64 {
-    let origin = Instant::now();
-    let once = |_| {
-        let began = origin.elapsed();
-        origin.elapsed().saturating_sub(began)
-    };
-    let least = (0..1000).map(once).min().unwrap_or_default();
-    u64::try_from(least.as_nanos()).unwrap_or(u64::MAX)
 }

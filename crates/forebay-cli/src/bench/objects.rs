@@ -8,7 +8,7 @@ use forebay::{Bytes, Result};
 use forebay_hal::{Call, Error, StreamHandle};
 use forebay_trace::workload::size_name;
 
-use super::BenchSetup;
+use super::ground::BenchSetup;
 use super::hot::{Contestant, contest, side_by_side, thread_counts, with_speed_ups};
 use super::row::Row;
 use super::subject::Subject;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{BenchSetup, Figures};
+use super::ground::BenchSetup;
 use crate::replay::DeviceName;
 use crate::settings::{Named, changed};
 
@@ -77,6 +77,65 @@ pub struct Each {
     pub clock_ns: u64,
 }
 
+/// The figures of a workload at the rim beside its times, each where the workload has it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Figures {
+    /// Calls with which the host waited for the device, in the whole case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_waits: Option<u64>,
+    /// Questions whether an event has happened, an operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query_events_per_op: Option<f64>,
+    /// Calls of the driver, an operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_calls_per_op: Option<f64>,
+    /// Bytes the pool held before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_before_bytes: Option<u64>,
+    /// Bytes the pool held after.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_after_bytes: Option<u64>,
+    /// Bytes free on the device before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_free_before_bytes: Option<u64>,
+    /// Bytes free on the device after.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_free_after_bytes: Option<u64>,
+    /// Bytes of the process in main memory that came with the case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resident_bytes: Option<u64>,
+    /// How many pools there were at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pools: Option<u64>,
+    /// Addresses of the device that a pool reserved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserved_bytes_per_pool: Option<u64>,
+    /// Addresses of the process that came with a pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub virtual_bytes_per_pool: Option<u64>,
+    /// Why the case was left out, or not measured whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_off: Option<String>,
+    /// What is aimed at.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<Target>,
+    /// Whether every target is met; null where there is none, or one could not be measured.
+    pub ok: Option<bool>,
+}
+
+/// A figure with a bound.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Target {
+    /// What is set against what, or what is counted.
+    pub what: String,
+    /// What it came to; null where it could not be measured.
+    pub value: Option<f64>,
+    /// What it is to be at most.
+    pub at_most: f64,
+}
+
 impl Each {
     /// The figures of `times`, in any order; `None` of none.
     pub(super) fn of(mut times: Vec<u64>, clock_ns: u64) -> Option<Self> {
@@ -138,7 +197,7 @@ mod tests {
     use forebay::Settings;
 
     use super::*;
-    use crate::bench::Effort;
+    use crate::bench::ground::Effort;
     use crate::replay::DeviceName;
 
     #[test]

@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use anstyle::Style;
 use forebay::Settings;
 
-use super::{Case, Row, hot};
+use super::case::Case;
+use super::hot;
+use super::row::{Each, Row};
 use crate::layout::{
     BAD, Cell, Column, GOOD, NOTE, QUIET, TITLE, Table, WhenNarrow, paragraph, titled,
 };
@@ -66,7 +68,7 @@ pub(super) fn threads(row: &Row, rows: &[Row]) -> String {
 
 fn cells(row: &Row, rows: &[Row]) -> Vec<Cell> {
     let style = if row.allocator == "forebay" { Style::new() } else { QUIET };
-    let each = |pick: fn(&super::Each) -> u64| {
+    let each = |pick: fn(&Each) -> u64| {
         row.each.as_ref().map_or_else(String::new, |each| pick(each).to_string())
     };
     let figures = [
@@ -166,7 +168,7 @@ mod tests {
     use forebay_trace::workload::Workload;
 
     use super::*;
-    use crate::bench::{BenchSetup, Effort};
+    use crate::bench::ground::{BenchSetup, Effort};
 
     fn stripped(text: &[u8]) -> String {
         anstream::adapter::strip_str(std::str::from_utf8(text).unwrap()).to_string()
@@ -209,7 +211,7 @@ mod tests {
 
     #[test]
     fn every_table_fits_80_columns() {
-        let each = crate::bench::Each::of(vec![109_000, 987_654_321], 20);
+        let each = Each::of(vec![109_000, 987_654_321], 20);
         let timed = |case: &str, allocator, threads| Row {
             case: case.to_owned(),
             threads,

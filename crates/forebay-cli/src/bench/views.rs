@@ -11,7 +11,7 @@ use forebay_hal::{Capabilities, Device};
 use forebay_sim::SimMachine;
 use forebay_trace::workload::size_name;
 
-use super::BenchSetup;
+use super::ground::BenchSetup;
 use super::hot::{Contestant, contest};
 use super::row::Row;
 use crate::progress::Progress;

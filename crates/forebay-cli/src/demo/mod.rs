@@ -19,10 +19,21 @@ pub use story::{Saving, Story};
 
 use std::io::{self, Write};
 
+use clap::Args;
+
 use crate::Ending;
-use crate::command::DemoOptions;
 use crate::output::{Width, complain};
 use crate::progress::Progress;
+
+/// The options of `forebay demo`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct DemoOptions {
+    /// Print lines of JSON: one for each replayed pass, one for each timed pair, and a summary with
+    /// "schema": "forebay.demo.v1".
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Plays the run, times a pair, and tells the story on `out`. Escape sequences are `out`'s to strip.
 pub fn run(options: &DemoOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {

@@ -11,7 +11,8 @@ use forebay_sim::CostModel;
 use forebay_trace::{ReplayOptions, Statistics, Trace, replay, sample};
 use serde::Serialize;
 
-use crate::bench::{self, BenchSetup, Effort, hot};
+use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::{self, hot};
 use crate::progress::Progress;
 use crate::replay::{DeviceName, Policy, Row, open_device};
 use crate::report;

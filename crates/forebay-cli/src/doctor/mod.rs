@@ -15,16 +15,50 @@ pub mod report;
 mod text;
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
 
 use crate::Ending;
-use crate::command::DoctorOptions;
 use crate::doctor::probe::Probe;
 use crate::doctor::report::{Report, RunSection};
+use crate::limit::{ReadingOptions, WorkOptions};
 use crate::monitor;
 use crate::output::{Width, complain};
 use crate::replay::{Policy, read_trace};
 use crate::report::{ADVICE_PASSES, advice_on};
+
+/// The options of `forebay doctor`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[non_exhaustive]
+// Without a run there is nothing to read or to work on.
+#[command(
+    mut_arg("of_device", |arg| arg.requires("trace")),
+    mut_arg("max_events", |arg| arg.requires("trace")),
+    mut_arg("limit", |arg| arg.requires("trace"))
+)]
+pub struct DoctorOptions {
+    /// A recorded run to advise on as well; "-" reads standard input.
+    #[arg(value_name = "TRACE")]
+    pub trace: Option<PathBuf>,
+
+    /// How much to read.
+    #[command(flatten)]
+    pub reading: ReadingOptions,
+
+    /// How long it may take.
+    #[command(flatten)]
+    pub work: WorkOptions,
+
+    /// Print one line of JSON, with "schema": "forebay.doctor.v1".
+    #[arg(long)]
+    pub json: bool,
+
+    /// Read the machine's files (/proc, /sys, /etc, /dev, libraries) below this directory. For
+    /// tests: devices are not opened then, as they belong to another machine.
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+}
 
 /// Looks at the machine and writes what it found to `out`, for people in lines of `width`. Escape
 /// sequences are `out`'s to strip.

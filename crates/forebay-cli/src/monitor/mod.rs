@@ -18,20 +18,59 @@ mod view;
 mod tests;
 
 use std::io::{self, IsTerminal, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::command::MonitorOptions;
+use clap::Args;
+
+use crate::Ending;
 use crate::output::{self, Width};
-use crate::{Ending, layout};
 
 use sample::{Sample, Watch};
+use text::NOBODY;
 
 pub(crate) use nvml::VARIABLE as NVML_VARIABLE;
 pub use serve::Address;
 
-/// What is said where nothing can be watched.
-const NOBODY: &str = "no process of this user can be watched. Start the program with FOREBAY_MONITOR=on, or set \
-                      monitor in its code or file of settings; it appears once it has made a pool";
+/// The options of `forebay monitor`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct MonitorOptions {
+    /// The process to watch [default: all of this user].
+    #[arg(value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// How many seconds pass between two looks.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+
+    /// Print one table, and end.
+    #[arg(long)]
+    pub once: bool,
+
+    /// Answer web browsers and Prometheus at this address instead [default: 127.0.0.1:9470].
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "9470", conflicts_with_all = ["once", "json"])]
+    pub serve: Option<Address>,
+
+    /// Let --serve listen at an address that other machines can reach. Nothing asks who they are.
+    #[arg(long, requires = "serve")]
+    pub allow_remote: bool,
+
+    /// Let --serve answer requests to this name too. It answers those to addresses and to the machine's own name, so that
+    /// no page of another site can read it under a name of its own.
+    #[arg(long, value_name = "NAME", requires = "serve")]
+    pub allow_host: Vec<String>,
+
+    /// Print one line of JSON for each look, with "schema": "forebay.monitor.v1".
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads seconds, from a tenth to an hour.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    let wanted = "write seconds from 0.1 to 3600";
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| wanted.to_owned())
+}
 
 /// Watches until the user or the reader of the output has seen enough.
 pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
@@ -81,9 +120,4 @@ pub(crate) fn warnings() -> Vec<String> {
 /// Whether the process that was asked for has ended.
 fn ended(sample: &Sample, pid: Option<u32>) -> bool {
     pid.is_some() && sample.processes.is_empty() && sample.unreadable.iter().any(|one| one.is_gone)
-}
-
-/// A name from another process, fit for a terminal.
-fn plain(name: &str) -> String {
-    layout::plain(name)
 }

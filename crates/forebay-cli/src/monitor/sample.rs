@@ -13,7 +13,7 @@ use forebay_core::{Bytes, counted};
 use serde::Serialize;
 
 use super::nvml::{Gpu, Nvml};
-use super::plain;
+use crate::layout::plain;
 
 /// How long a process may take to answer. A process at work takes a millisecond; one that is stopped takes all of it.
 const PATIENCE: Duration = Duration::from_millis(300);

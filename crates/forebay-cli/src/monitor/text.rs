@@ -6,9 +6,12 @@ use forebay::monitor::ProcessPool;
 use forebay_core::{Bytes, counted};
 
 use super::sample::{Process, Sample, is_tight, part, waste};
-use super::{NOBODY, plain};
-use crate::layout::{BAD, Cell, Column, NOTE, QUIET, Table, WhenNarrow, paragraph};
+use crate::layout::{BAD, Cell, Column, NOTE, QUIET, Table, WhenNarrow, paragraph, plain};
 use crate::output::Width;
+
+/// The message if there is nothing to watch.
+pub(super) const NOBODY: &str = "no process of this user can be watched. Start the program with FOREBAY_MONITOR=on, or set monitor in its code or \
+     file of settings; it appears once it has made a pool";
 
 /// Writes the GPUs, a row for each pool with its owners, and the warnings.
 pub(super) fn write(sample: &Sample, width: Width, out: &mut dyn Write) -> io::Result<()> {

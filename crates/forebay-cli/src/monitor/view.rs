@@ -27,9 +27,9 @@ use rustix::io::Errno;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::sample::{PoolKey, Process, Rates, Sample, Watch, is_tight, part, waste};
-use super::text::{device, others, owners, rate, without_pools};
-use super::{NOBODY, plain};
+use super::text::{NOBODY, device, others, owners, rate, without_pools};
 use crate::Ending;
+use crate::layout::plain;
 
 /// How wide the bar of a pool is.
 const BAR_WIDTH: u16 = 20;

@@ -2,11 +2,21 @@
 
 use std::sync::Arc;
 
-use forebay::devices::DeviceName;
+use forebay::devices::{DeviceName, UnknownDevice};
 use forebay_core::{Bytes, TIB};
 use forebay_hal::{Device, DeviceKind, Error};
 use forebay_host::HostOptions;
 use forebay_sim::{MemoryModel, SimMachine};
+
+/// The names of devices, for help texts.
+pub(crate) const DEVICES: &str = "sim|host|cuda:N|hip:N|opencl:N|metal:N";
+
+/// Parses the name of a device. An empty name, such as that of an empty environment variable, means `default`.
+pub(crate) fn device_or(
+    default: DeviceName,
+) -> impl Fn(&str) -> Result<DeviceName, UnknownDevice> + Clone + Send + Sync {
+    move |name| if name.is_empty() { Ok(default) } else { name.parse() }
+}
 
 /// How large a simulated device is unless said: larger than any real one, so that only a run that
 /// is told of a limit meets one.

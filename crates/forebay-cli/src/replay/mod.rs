@@ -21,6 +21,7 @@ mod row;
 mod text;
 
 pub use device_name::open_device;
+pub(crate) use device_name::{DEVICES, device_or};
 pub use forebay::devices::DeviceName;
 pub use patterns::Patterns;
 pub use policy::Policy;
@@ -28,10 +29,12 @@ pub use row::Row;
 pub(crate) use text::{heading, no_room_for, time};
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{Args, value_parser};
 use forebay::Settings;
-use forebay_core::counted;
+use forebay::devices::VARIABLE;
+use forebay_core::{Bytes, counted};
 use forebay_hal::Error;
 use forebay_trace::format::{check_ending, write_path};
 use forebay_trace::{
@@ -39,13 +42,83 @@ use forebay_trace::{
 };
 
 use crate::Ending;
-use crate::command::ReplayOptions;
+use crate::limit::{ReadingOptions, WorkOptions};
 use crate::output::{Width, complain};
 use crate::progress::Progress;
 use crate::source::Source;
 
 /// Runs with fewer operations are over before a bar could be read, unless they are verified.
 const WORTH_SHOWING: u64 = 1 << 20;
+
+/// The options of `forebay replay`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct ReplayOptions {
+    /// The recordings to replay; "-" reads standard input.
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+
+    /// The device to replay on: simulated, this machine's own memory, or device number N of a driver.
+    #[arg(long, value_name = DEVICES, env = VARIABLE, default_value_t = DeviceName::SIM, value_parser = device_or(DeviceName::SIM))]
+    pub device: DeviceName,
+
+    /// The allocators to compare, separated by commas [default: all].
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        hide_default_value = true,
+        default_values_t = Policy::ALL.to_vec()
+    )]
+    pub policy: Vec<Policy>,
+
+    /// How much memory the device has, such as 24GiB [default: 1 TiB on sim, all memory on host].
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<Bytes>,
+
+    /// How many times to replay each run on the same allocator. The first pass starts with an empty
+    /// allocator, later passes with what the previous one left cached.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u32).range(1..=1000))]
+    pub passes: u32,
+
+    /// Check that blocks keep what is written to them.
+    ///
+    /// Writes to each block after its allocation, in stream order, and checks the contents before its
+    /// free. Blocks of up to 64 KiB are written in full; in larger blocks, 64 bytes of every 4 KiB
+    /// and the last 64 bytes. The device needs real memory for the whole run: use the host, or the
+    /// simulated device with --backed. Times exclude writing and checking, but are less accurate
+    /// because the machine is busy with both.
+    #[arg(long)]
+    pub verify: bool,
+
+    /// Back the simulated device with this machine's memory. Otherwise it has only addresses.
+    #[arg(long)]
+    pub backed: bool,
+
+    /// How much to read.
+    #[command(flatten)]
+    pub reading: ReadingOptions,
+
+    /// How long it may take.
+    #[command(flatten)]
+    pub work: WorkOptions,
+
+    /// Record the requests to forebay's pool during the first pass into this file.
+    ///
+    /// The ending selects the format, as for "forebay convert". Needs exactly one run, and forebay among
+    /// the allocators. Recording slows the pool down.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// Describe the patterns of each run (sizes, lifetimes, peak, streams), with advice.
+    #[arg(long, visible_alias = "analyze")]
+    pub analyse: bool,
+
+    /// Print a line of JSON for each pass, with "schema": "forebay.replay.v1"; with --analyse, also
+    /// one for each run, with "schema": "forebay.analysis.v1".
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Plays every run on every policy and writes what came of it to `out`, for people in lines of
 /// `width`. Escape sequences are `out`'s to strip.

@@ -34,6 +34,7 @@ pub use data::Report;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use clap::Args;
 use forebay::Settings;
 use forebay_core::{Bytes, counted};
 use forebay_trace::format::{PoolSnapshot, Recorded, write_whole};
@@ -41,8 +42,7 @@ use forebay_trace::{Fit, Trace, WorkBudget};
 use serde::Serialize;
 
 use crate::Ending;
-use crate::command::ReportOptions;
-use crate::fit::passes_of_search;
+use crate::limit::{ReadingOptions, WorkOptions};
 use crate::output::complain;
 use crate::progress::Progress;
 use crate::replay::Policy;
@@ -50,6 +50,9 @@ use crate::source::Source;
 use collect::collect;
 use postmortem::PostMortem;
 use terms::{Depth, Terms};
+
+/// How much larger than the smallest device those are on which `forebay fit` also shows the driver's work, in percent.
+pub(crate) const LARGER: [u64; 3] = [1, 2, 5];
 
 /// Steps of the bar: five allocators, three devices, five trials, the batch, and a few changes that are advised.
 const STEPS: u64 = 20;
@@ -59,6 +62,11 @@ const QUICK_PASSES: u64 = 2 * Policy::ALL.len() as u64;
 
 /// Passes of a report that only advises, roughly: five trials and half a dozen changes more.
 pub(crate) const ADVICE_PASSES: u64 = QUICK_PASSES + 2 * (5 + 6);
+
+/// Passes of the search for one smallest device, roughly: with one pass, then with all of them, then on larger devices.
+pub(crate) const fn passes_of_search(passes: u32) -> u64 {
+    12 + passes as u64 * (4 + LARGER.len() as u64)
+}
 
 /// Passes of a report, roughly.
 fn passes_at(depth: Depth) -> u64 {
@@ -70,6 +78,40 @@ fn passes_at(depth: Depth) -> u64 {
             ADVICE_PASSES + trials::FITTED.len() as u64 * passes_of_search(Fit::PASSES) + 2 * 12
         }
     }
+}
+
+/// The options of `forebay report`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[non_exhaustive]
+pub struct ReportOptions {
+    /// The recording; "-" reads standard input.
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+
+    /// The HTML file to write [default: the name of the run with .report.html, in the current directory].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// How much memory the simulated device has, such as 24GiB [default: 1 TiB].
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<Bytes>,
+
+    /// Leave out what needs many replays: the smallest device, other settings and larger batches.
+    #[arg(long)]
+    pub quick: bool,
+
+    /// How much to read.
+    #[command(flatten)]
+    pub reading: ReadingOptions,
+
+    /// How long it may take.
+    #[command(flatten)]
+    pub work: WorkOptions,
+
+    /// Print the data of the page as one line of JSON, with "schema": "forebay.report.v1". The page is written only if
+    /// --output names it.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Creates the report of a run and writes the page, or with `--json` the data, to `out`.

@@ -12,9 +12,10 @@ use forebay::{Block, Pool};
 use forebay_core::Bytes;
 use forebay_hal::{Device, Priority, Stream, StreamHandle};
 
-use super::super::{BenchSetup, Effort, Row};
-use super::Rim;
 use super::tools::{Deadline, Latch, PAIR, STACK, Times, grouped, phantom, ratio, said, streams};
+use super::workload::Rim;
+use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::row::Row;
 
 /// Makes the call of a case and times it. The pool and all that is beside it live as long as this.
 type Operation = Box<dyn FnMut(usize, &mut Times) -> Result<(), String>>;

@@ -15,9 +15,10 @@ use forebay::Pool;
 use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
-use super::super::{BenchSetup, Effort, Row};
-use super::Rim;
 use super::tools::{Deadline, STACK, Times, nanos, pairs, phantom, ratio, said};
+use super::workload::Rim;
+use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::row::Row;
 
 /// How many busy threads.
 const CROWDS: [usize; 3] = [16, 64, 200];

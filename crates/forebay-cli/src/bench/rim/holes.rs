@@ -9,9 +9,10 @@ use forebay::{Block, Pool};
 use forebay_core::{Bytes, Random};
 use forebay_hal::StreamHandle;
 
-use super::super::{BenchSetup, Effort, Row};
-use super::Rim;
 use super::tools::{Deadline, Times, counted, grouped, phantom, ratio, said, streams};
+use super::workload::Rim;
+use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::row::Row;
 
 /// How many holes, and how much longer than among the fewest an allocation may take: an index grows
 /// by its depth.

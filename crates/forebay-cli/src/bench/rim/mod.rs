@@ -18,120 +18,25 @@ pub(super) mod text;
 mod thread_slots;
 mod tools;
 mod uses;
+mod workload;
 
-pub use tools::{Figures, Target};
+pub use workload::Rim;
 
-use super::{BenchSetup, Row};
+use super::ground::BenchSetup;
+use super::row::Row;
 
-/// A workload of extreme load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Rim {
-    /// A thread that starts when many others live, and very many threads.
-    ThreadSlots,
-    /// One thread that uses many streams in turn.
-    Streams,
-    /// A heap with many holes.
-    Holes,
-    /// Blocks freed while other streams still use them.
-    Uses,
-    /// Growth while many threads are busy.
-    Crowd,
-    /// A program whose every step makes a large request that fails.
-    Probe,
-    /// One request that the device cannot satisfy.
-    Refuse,
-    /// Snapshots of a full pool.
-    Snapshot,
-    /// Many pools in one process.
-    Pools,
-    /// One call beside ten and a hundred times as much.
-    Cliffs,
-}
-
-impl Rim {
-    /// All of them, in the order in which they run.
-    pub(super) const ALL: [Self; 10] = [
-        Self::ThreadSlots,
-        Self::Streams,
-        Self::Holes,
-        Self::Uses,
-        Self::Crowd,
-        Self::Probe,
-        Self::Refuse,
-        Self::Snapshot,
-        Self::Pools,
-        Self::Cliffs,
-    ];
-
-    /// The name in commands and files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ThreadSlots => "RIM-SEATS",
-            Self::Streams => "RIM-STREAMS",
-            Self::Holes => "RIM-HOLES",
-            Self::Uses => "RIM-USES",
-            Self::Crowd => "RIM-CROWD",
-            Self::Probe => "RIM-PROBE",
-            Self::Refuse => "RIM-REFUSE",
-            Self::Snapshot => "RIM-SNAPSHOT",
-            Self::Pools => "RIM-POOLS",
-            Self::Cliffs => "RIM-CLIFFS",
-        }
-    }
-
-    /// What it does, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::ThreadSlots => {
-                "pairs on the first thread, on the 258th, and on 10,000 live threads"
-            }
-            Self::Streams => "pairs on one thread that cycles through 1 to 1,024 streams",
-            Self::Holes => "random allocations among 1,000 to 500,000 holes",
-            Self::Uses => "growth while other streams still use up to 50,000 freed blocks",
-            Self::Crowd => "growth while 16 to 200 threads are busy",
-            Self::Probe => "a step that requests too much, fails, and falls back to less",
-            Self::Refuse => "a request for 100 GiB of 140 GiB, 80 GiB of which others hold",
-            Self::Snapshot => "snapshots of 117 GiB in 3,000 blocks, and growth during them",
-            Self::Pools => "as many pools as one process can hold, up to 2,000",
-            Self::Cliffs => {
-                "one call beside ever more streams, holes, pages, threads, pools and scopes"
-            }
-        }
-    }
-
-    /// Measures it.
-    pub(super) fn measure(self, setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
-        match self {
-            Self::ThreadSlots => thread_slots::measure(setup),
-            Self::Streams => streams::measure(setup),
-            Self::Holes => holes::measure(setup),
-            Self::Uses => uses::measure(setup),
-            Self::Crowd => crowd::measure(setup),
-            Self::Probe => probe::measure(setup),
-            Self::Refuse => refuse::measure(setup),
-            Self::Snapshot => snapshot::measure(setup),
-            Self::Pools => pools::measure(setup),
-            Self::Cliffs => cliffs::measure(setup),
-        }
-    }
-
-    /// A row of this workload about the pool.
-    fn row(self, setup: BenchSetup<'_>, case: impl Into<String>) -> Row {
-        self.row_of(setup, case, "forebay")
-    }
-
-    /// A row of this workload about `allocator`.
-    fn row_of(
-        self,
-        setup: BenchSetup<'_>,
-        case: impl Into<String>,
-        allocator: &'static str,
-    ) -> Row {
-        Row {
-            figures: Some(Figures::default()),
-            rounds: 1,
-            ..Row::of(self.name(), case, setup, allocator)
-        }
+/// Measures a workload.
+pub(super) fn measure(rim: Rim, setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+    match rim {
+        Rim::ThreadSlots => thread_slots::measure(setup),
+        Rim::Streams => streams::measure(setup),
+        Rim::Holes => holes::measure(setup),
+        Rim::Uses => uses::measure(setup),
+        Rim::Crowd => crowd::measure(setup),
+        Rim::Probe => probe::measure(setup),
+        Rim::Refuse => refuse::measure(setup),
+        Rim::Snapshot => snapshot::measure(setup),
+        Rim::Pools => pools::measure(setup),
+        Rim::Cliffs => cliffs::measure(setup),
     }
 }

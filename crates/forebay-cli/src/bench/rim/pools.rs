@@ -11,11 +11,12 @@ use forebay_core::{Bytes, TIB};
 use forebay_hal::{Call, Device, StreamHandle};
 use forebay_host::HostOptions;
 
-use super::super::{BenchSetup, Effort, Row};
-use super::Rim;
 use super::tools::{
     Deadline, Times, counted, grouped, phantom, pool_of, process_bytes, ratio, said,
 };
+use super::workload::Rim;
+use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::row::Row;
 use crate::replay::DeviceName;
 
 /// The addresses of a process on x86-64 with four levels of page tables, which a GPU's addresses share.

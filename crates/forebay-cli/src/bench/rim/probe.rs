@@ -10,9 +10,10 @@ use forebay::{Block, PoolOptions};
 use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
-use super::super::{BenchSetup, Effort, Row};
-use super::Rim;
 use super::tools::{Times, phantom, ratio, said};
+use super::workload::Rim;
+use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::row::Row;
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
 

@@ -8,9 +8,10 @@ use forebay::MemoryClass;
 use forebay_core::{Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
-use super::super::{BenchSetup, Row};
-use super::Rim;
 use super::tools::{Times, phantom, pool_of, ratio, said};
+use super::workload::Rim;
+use crate::bench::ground::BenchSetup;
+use crate::bench::row::Row;
 
 /// How many calls of the driver a refusal may make.
 const CALLS: f64 = 16.0;

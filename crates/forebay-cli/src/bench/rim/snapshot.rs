@@ -12,9 +12,10 @@ use forebay::{MemoryClass, Pool};
 use forebay_core::{Bytes, MIB};
 use forebay_hal::StreamHandle;
 
-use super::super::{BenchSetup, Effort, Row};
-use super::Rim;
 use super::tools::{Deadline, Times, counted, phantom, pool_of, process_bytes, ratio, said};
+use super::workload::Rim;
+use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::row::Row;
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
 

@@ -4,11 +4,12 @@
 //! becomes slow past that number, and one that waits for the device to make room stalls the host. Pairs are timed
 //! individually, so that both show: the first in p50, the second in p99 and in the host's waits.
 
-use super::super::{BenchSetup, Effort, Row};
-use super::Rim;
 use super::tools::{
     Deadline, PAIR, Times, counted, grouped, host_waits, pairs, phantom, ratio, said, streams,
 };
+use super::workload::Rim;
+use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::row::Row;
 
 /// How many streams, around the numbers at which caches end.
 const COUNTS: [usize; 7] = [1, 8, 9, 64, 65, 256, 1024];

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use forebay_core::Bytes;
 
-use super::super::text::threads;
-use super::super::{Case, Each, Row};
-use super::tools::{Figures, Target};
+use crate::bench::case::Case;
+use crate::bench::row::{Each, Figures, Row, Target};
+use crate::bench::text::threads;
 use crate::layout::{
     BAD, Cell, Column, GOOD, NOTE, QUIET, TITLE, Table, WhenNarrow, paragraph, titled,
 };
@@ -24,7 +24,7 @@ const COLUMNS: [Column; 7] = [
 ];
 
 /// A table of one workload. Gives the headings that found no room.
-pub(in super::super) fn workload(
+pub(crate) fn workload(
     case: Case,
     rows: &[Row],
     width: Width,
@@ -41,11 +41,7 @@ pub(in super::super) fn workload(
 }
 
 /// What the figures mean, and which of them found no room.
-pub(in super::super) fn reading_aid(
-    left_out: &[&str],
-    width: Width,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+pub(crate) fn reading_aid(left_out: &[&str], width: Width, out: &mut dyn Write) -> io::Result<()> {
     let text = format!(
         "ns/op, p50, p99, max: the time of one operation, as the workload defines it, by this machine's \
          clock. Targets are ratios within this run, or counts. A missed target does not change the exit \
@@ -127,9 +123,9 @@ fn counts(figures: &Figures) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{BenchSetup, Effort};
-    use super::super::Rim;
     use super::*;
+    use crate::bench::ground::{BenchSetup, Effort};
+    use crate::bench::rim::workload::Rim;
     use crate::replay::DeviceName;
 
     #[test]

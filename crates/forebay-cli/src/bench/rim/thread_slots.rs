@@ -17,11 +17,12 @@ use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
 use forebay::Pool;
 use forebay_hal::StreamHandle;
 
-use super::super::{BenchSetup, Effort, Row};
-use super::Rim;
 use super::tools::{
     Deadline, Latch, OpensAtEnd, STACK, Times, counted, grouped, nanos, pairs, phantom, ratio, said,
 };
+use super::workload::Rim;
+use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::row::Row;
 
 /// How many threads live when the last one starts.
 const HOLDERS: usize = 256;

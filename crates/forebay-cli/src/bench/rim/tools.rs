@@ -9,76 +9,15 @@ use forebay::{MemoryClass, Pool, PoolOptions};
 use forebay_core::{Bytes, KIB};
 use forebay_hal::{Call, Device, Priority, Stream, StreamHandle};
 use forebay_sim::{CallCounts, MemoryModel, SimMachine};
-use serde::Serialize;
 
-use super::super::clock_overhead;
-use super::super::row::{Each, Row};
-use super::super::{BenchSetup, Effort};
+use crate::bench::ground::{BenchSetup, Effort, clock_overhead};
+use crate::bench::row::{Each, Figures, Row, Target};
 
 /// The size of the pairs: every thread cache holds it.
 pub(super) const PAIR: Bytes = Bytes::new(4 * KIB);
 
 /// Stacks of threads that do nothing but pairs: 10,000 of them are 1.2 GiB of addresses.
 pub(super) const STACK: usize = 128 << 10;
-
-/// The figures of a workload at the rim beside its times, each where the workload has it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct Figures {
-    /// Calls with which the host waited for the device, in the whole case.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host_waits: Option<u64>,
-    /// Questions whether an event has happened, an operation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub query_events_per_op: Option<f64>,
-    /// Calls of the driver, an operation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub driver_calls_per_op: Option<f64>,
-    /// Bytes the pool held before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_before_bytes: Option<u64>,
-    /// Bytes the pool held after.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_after_bytes: Option<u64>,
-    /// Bytes free on the device before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device_free_before_bytes: Option<u64>,
-    /// Bytes free on the device after.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device_free_after_bytes: Option<u64>,
-    /// Bytes of the process in main memory that came with the case.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub resident_bytes: Option<u64>,
-    /// How many pools there were at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pools: Option<u64>,
-    /// Addresses of the device that a pool reserved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reserved_bytes_per_pool: Option<u64>,
-    /// Addresses of the process that came with a pool.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub virtual_bytes_per_pool: Option<u64>,
-    /// Why the case was left out, or not measured whole.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cut_off: Option<String>,
-    /// What is aimed at.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub targets: Vec<Target>,
-    /// Whether every target is met; null where there is none, or one could not be measured.
-    pub ok: Option<bool>,
-}
-
-/// A figure with a bound.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct Target {
-    /// What is set against what, or what is counted.
-    pub what: String,
-    /// What it came to; null where it could not be measured.
-    pub value: Option<f64>,
-    /// What it is to be at most.
-    pub at_most: f64,
-}
 
 impl Row {
     /// The figures of a row of this family.

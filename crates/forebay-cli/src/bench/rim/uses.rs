@@ -12,9 +12,10 @@ use forebay_core::Bytes;
 use forebay_hal::{Call, Device, Priority, Stream};
 use forebay_host::HostOptions;
 
-use super::super::{BenchSetup, Effort, Row};
-use super::Rim;
 use super::tools::{Deadline, Latch, OpensAtEnd, Times, grouped, ratio, said};
+use super::workload::Rim;
+use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::row::Row;
 use crate::replay::DeviceName;
 
 /// How many uses are pending; the first is what the others are set against.

@@ -13,6 +13,7 @@ mod tests;
 use forebay::config::ConfigError;
 use forebay_core::{Bytes, PageSize, counted};
 
+use self::settings::shell_word;
 use super::report::{Fix, Problem, Report, Status, Unread};
 
 /// Free memory below this part of the total is soon none: 1/20.
@@ -131,13 +132,4 @@ fn pages_of(bytes: u64) -> u64 {
 
 fn in_pages(pages: u64) -> Bytes {
     PageSize::DEVICE.bytes().checked_mul(pages).unwrap_or(Bytes::MAX)
-}
-
-/// The text as one word of a shell.
-fn shell_word(text: &str) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-:,=+@".contains(letter);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
 }

@@ -3,7 +3,6 @@
 use forebay::config::ConfigError;
 use forebay::config::Source;
 
-use super::shell_word;
 use crate::doctor::report::{Fix, Problem};
 
 /// What a setting that is refused leads to, and what to do about it.
@@ -49,4 +48,13 @@ fn cure(refused: &ConfigError) -> Fix {
 /// Whether a shell takes it for the name of a variable.
 fn is_shell_name(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// The text as one word of a shell.
+pub(super) fn shell_word(text: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-:,=+@".contains(letter);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
