@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line: every command with its help. Each command declares its own options.
 
 use clap::{Parser, Subcommand};
 
@@ -12,14 +12,14 @@ pub use crate::monitor::MonitorOptions;
 pub use crate::replay::ReplayOptions;
 pub use crate::report::ReportOptions;
 
-/// What comes after the list of commands.
+/// Printed after the list of commands.
 const AFTER: &str = "\
 The FOREBAY_ environment variables configure the pools of replay and bench; \"forebay doctor\" lists \
 the settings in force. Every command takes --json.
 
 Exit status: 0 for success, 1 for a failure, 2 for bad usage.";
 
-/// How to record a run, after the options of `forebay replay`.
+/// How to record a run. Printed after the options of every command that replays one.
 const RECORDING: &str = "\
 To record a run of your own:
   PyTorch   call torch.cuda.memory._record_memory_history() before the run
@@ -37,12 +37,12 @@ To record a run of your own:
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
 #[command(name = "forebay", version, arg_required_else_help = true, after_help = AFTER)]
 pub struct Forebay {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What `forebay` can do.
+/// The commands of `forebay`.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 #[non_exhaustive]
 pub enum Command {
@@ -122,7 +122,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether the output is for programs.
+    /// Whether `--json` was given.
     pub(crate) fn is_json(&self) -> bool {
         match self {
             Self::Doctor(options) => options.json,
@@ -150,19 +150,19 @@ mod tests {
     use crate::replay::{DeviceName, Policy};
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_definition_passes_claps_own_checks() {
         Forebay::command().debug_assert();
     }
 
     #[test]
-    fn what_is_documented_is_understood() {
+    fn documented_arguments_are_parsed() {
         let parsed = Forebay::try_parse_from(["forebay", "doctor", "--json"]).unwrap();
         let options = DoctorOptions { json: true, ..DoctorOptions::default() };
         assert_eq!(parsed.command, Command::Doctor(options));
     }
 
     #[test]
-    fn options_of_a_recording_need_one() {
+    fn options_for_a_recording_require_a_recording() {
         for option in ["--of-device=1", "--max-events=9", "--limit=2s"] {
             let doctor = ["forebay", "doctor", option];
             let said = Forebay::try_parse_from(doctor).unwrap_err().to_string();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_is_all_models_twice_unless_said() {
+    fn replay_defaults_to_two_passes_of_every_model() {
         let replay = |arguments: &[&str]| {
             let parsed = Forebay::try_parse_from([&["forebay", "replay"], arguments].concat());
             match parsed.map(|parsed| parsed.command) {
@@ -189,7 +189,11 @@ mod tests {
         let plain = replay(&["a.csv", "b.csv"]).unwrap();
         assert_eq!((plain.traces.len(), plain.passes, plain.device), (2, 2, DeviceName::SIM));
         assert_eq!(plain.policy, Policy::ALL);
-        assert_eq!(replay(&["a", "--device", ""]).unwrap().device, plain.device, "as if not set");
+        assert_eq!(
+            replay(&["a", "--device", ""]).unwrap().device,
+            plain.device,
+            "an empty name means the default"
+        );
         assert!(!plain.verify && !plain.backed && !plain.analyse && plain.record.is_none());
         let chosen = replay(&["a", "--policy", "pow2,direct", "--capacity", "1.5GiB"]).unwrap();
         assert_eq!(
@@ -210,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Words that mean something, and any others, some of them no text.
+    /// Known words and arbitrary ones, some of which are not UTF-8.
     fn argument() -> impl Strategy<Value = OsString> {
         let known = [
             "doctor",
@@ -262,7 +266,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn no_arguments_bring_it_down(arguments in prop::collection::vec(argument(), 0..6)) {
+        fn no_arguments_make_it_panic(arguments in prop::collection::vec(argument(), 0..6)) {
             if let Err(refusal) = Forebay::try_parse_from(arguments) {
                 prop_assert!([0, 2].contains(&refusal.exit_code()));
                 prop_assert!(!refusal.to_string().is_empty());

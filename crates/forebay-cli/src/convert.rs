@@ -50,10 +50,10 @@ struct Row<'a> {
     written_bytes: u64,
 }
 
-/// Reads, writes, and reports the result on `out`.
+/// Converts the recording, and reports the result on `out`.
 pub(crate) fn run(options: &ConvertOptions, out: &mut dyn Write) -> io::Result<Ending> {
     let (input, output) = (options.input.display(), options.output.display());
-    // Before anything is read: a large file is not read in vain.
+    // Check this first, so that a large file is not read in vain.
     if let Err(error) = check_ending(&options.output) {
         complain(error);
         return Ok(Ending::BadUsage);
@@ -83,7 +83,7 @@ pub(crate) fn run(options: &ConvertOptions, out: &mut dyn Write) -> io::Result<E
         read_bytes: bytes,
         written_bytes: std::fs::metadata(&options.output).map_or(0, |file| file.len()),
     };
-    // One write: lines of others do not cut it in two.
+    // One write, so that other programs' lines do not interrupt it.
     let text = match options.json {
         true => serde_json::to_string(&row)?,
         false => format!(

@@ -32,7 +32,7 @@ use crate::source::Source;
 /// The id of the format. Existing keys keep their meaning.
 const SCHEMA: &str = "forebay.fit.v1";
 
-/// What one run needs under one policy.
+/// The memory that one run needs under one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Row {
@@ -126,8 +126,8 @@ pub struct FitOptions {
     pub json: bool,
 }
 
-/// Finds what every run needs on every policy and writes it to `out`, for people in lines of `width`. Escape
-/// sequences are `out`'s to strip.
+/// Finds the memory that every run needs under every policy and writes it to `out`, text in lines of `width`. `out`
+/// strips escape sequences if needed.
 pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     if let Some(refusal) = Source::conflict(&options.traces) {
         complain(refusal);
@@ -187,7 +187,7 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
     Ok(ending)
 }
 
-/// What one run needs on every policy.
+/// The memory that one run needs under every policy.
 fn rows(
     trace: &Trace,
     options: &FitOptions,
@@ -196,7 +196,7 @@ fn rows(
 ) -> (Vec<Row>, Ending) {
     let mut ending = Ending::Well;
     let mut rows = Vec::new();
-    // How many devices a search takes is not known: the bar counts policies.
+    // The bar counts policies, because the number of devices that a search tries is unknown.
     let progress = Progress::of(trace.name(), options.policy.len() as u64);
     for &policy in &options.policy {
         progress.doing(policy.name());
@@ -216,7 +216,7 @@ fn rows(
                  simulated",
                 Fit::MAX_CAPACITY
             )),
-            // What stops one stops all of them: the advice, which comes last, says it once.
+            // The time is up for all of them. The advice comes last and reports it once.
             Err(_) if budget.check().is_err() => {
                 ending = Ending::Fault;
                 break;
@@ -298,7 +298,7 @@ const COLUMNS: [Column; 8] = [
     Column::words("", WhenNarrow::Keep),
 ];
 
-/// One line a policy; the least memory stands out. Gives the headings that found no room.
+/// One line for each policy, with the least memory highlighted. Returns the headings that did not fit.
 fn table(rows: &[Row], width: Width, out: &mut dyn Write) -> io::Result<Vec<&'static str>> {
     let least = rows.iter().map(|row| row.smallest_bytes).min();
     let mut table = Table::new(COLUMNS);
@@ -327,7 +327,7 @@ fn table(rows: &[Row], width: Width, out: &mut dyn Write) -> io::Result<Vec<&'st
     table.write(width, out)
 }
 
-/// What the figures mean, and which of them found no room.
+/// What the figures mean, and which columns did not fit.
 fn reading_aid(
     passes: u32,
     left_out: &[&str],

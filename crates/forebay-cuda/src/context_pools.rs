@@ -1,7 +1,6 @@
 //! What is pooled in a context, for all devices opened in it.
 //!
-//! None of it is ever destroyed: destroying streams and events while other threads call the driver is what the driver
-//! handles worst.
+//! None of it is ever destroyed, because destroying streams and events while other threads call the driver can crash it.
 
 use std::sync::Arc;
 

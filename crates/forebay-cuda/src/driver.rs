@@ -177,7 +177,7 @@ impl CudaDriver {
         context.0
     }
 
-    /// The device's number as the driver wants it, refused where there is no such device.
+    /// The device's number for the driver. Refused if there is no such device.
     pub(crate) fn checked_ordinal(
         &self,
         call: Call,
@@ -244,7 +244,7 @@ impl CudaDriver {
         Ok(self.keep(&mut contexts, raw, ordinal, device, true))
     }
 
-    /// A context that someone else made.
+    /// A context that another library created.
     ///
     /// # Safety
     ///
@@ -286,7 +286,7 @@ impl fmt::Debug for CudaDriver {
     }
 }
 
-/// What the system said of a library it did not load.
+/// Why the system did not load a library.
 fn reason(error: &libloading::Error) -> String {
     core::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -12,12 +12,11 @@ use crate::sys::values::memory_type;
 use crate::sys::{Copy2d, RawStream, Refusal, Table};
 use crate::vendor::RowsToHost;
 
-/// Up to this much the host's part of a copy is made by the driver's own thread: handing it to
-/// another would take longer.
+/// Host tasks up to this size run on the driver's own thread, because passing one to another thread takes longer.
 const BRIEF: Bytes = Bytes::new(64 << 10);
 
-/// Where the driver takes rows to the host one by one, more rows than this are gathered on the device first, which takes
-/// two calls and memory of the device.
+/// If the driver copies rows to the host one by one, more rows than this are gathered on the device first, which takes two
+/// calls and device memory.
 const FEW_ROWS: u64 = 4;
 
 /// How often a stream is waited for after a copy failed half way, before the device counts as lost.
@@ -29,7 +28,7 @@ impl CudaDevice {
         self.context.vendor.rows_to_host == RowsToHost::OneByOne && rows > FEW_ROWS
     }
 
-    /// Enqueues a task of ours that touches `bytes` bytes.
+    /// Enqueues a host task of this crate, which touches `bytes` bytes.
     pub(crate) fn enqueue_own(
         &self,
         task: hal::HostTask,

@@ -45,8 +45,7 @@ impl CudaDevice {
         if found.is_of(self.serial) { Ok(found) } else { Err(not_an_event(call, event)) }
     }
 
-    /// Refuses a stream of another context, where the driver tells: no event of ours could be
-    /// recorded on it.
+    /// Refuses a stream of another context if the driver can tell: our events cannot be recorded on it.
     fn check_context(&self, raw: RawStream) -> Result<()> {
         let mut theirs = self.context.raw;
         // SAFETY: the stream is live, as the caller of `adopt` promised.
@@ -107,20 +106,20 @@ unsafe impl Streams for CudaDevice {
         if known.whose != StreamOwner::Foreign {
             return Ok(known.id);
         }
-        // Where the driver cannot tell, a thread's own stream goes by the thread, whose number never comes
-        // back: counted down from the top, where the identities of streams made here never get to.
+        // If the driver gives no id, a thread's default stream takes one from the thread's number, which is never
+        // reused: counted down from the top, where the ids of streams created here never get to.
         let otherwise = if known.core.is_per_thread() {
             StreamId(!StreamHandle::of_this_thread().0 | OURS)
         } else {
             known.id
         };
-        // Asked each time: a maker may have destroyed it and got the same value for a new one.
+        // Asked each time: its owner may have destroyed it and got the same handle for a new stream.
         let mut id = 0;
         // SAFETY: the stream is live until it is forgotten, by the promise of who adopted it.
         let told =
             self.context.call(|table| unsafe { table.stream_get_id(known.core.raw, &raw mut id) });
         if told.is_err() && known.core.is_per_thread() {
-            // The driver has made the stream when this returns, as when it tells the identity.
+            // This makes the driver create the stream, as giving its id would have.
             let _ = query(self.context, known.core.raw);
         }
         Ok(told.map_or(otherwise, |()| StreamId(id & !OURS)))
@@ -156,7 +155,7 @@ unsafe impl Streams for CudaDevice {
         for core in &streams {
             match self.wait_for(core) {
                 Ok(()) => {}
-                // Another library destroyed it and did not say so.
+                // Another library destroyed it without telling us.
                 Err(refusal) if refusal.understood() == Code::ERROR_INVALID_HANDLE => {
                     return self.synchronize_process();
                 }
@@ -170,9 +169,9 @@ unsafe impl Streams for CudaDevice {
         Ok(())
     }
 
-    /// Waits for all work of the context, that of other libraries too.
+    /// Waits for all work of the context, including other libraries'.
     fn synchronize_process(&self) -> Result<()> {
-        // A driver without the function says so: an answer before the work is done is worse.
+        // Fails if the driver lacks the function, which is better than returning before the work is done.
         self.context.synchronize().map_err(|refusal| {
             let asked = CallInfo::of("device", &self.descriptor, "a device that is up");
             self.refused(Call::SynchronizeDevice, refusal, &asked)
@@ -295,7 +294,7 @@ unsafe impl Streams for CudaDevice {
 unsafe impl ForeignStreams for CudaDevice {
     unsafe fn adopt_stream(&self, raw: u64) -> Result<StreamHandle> {
         let call = Call::AdoptStream;
-        // Two names of one stream: one name here. This stream is tied to others without being told:
+        // Both names of the legacy default stream become one. This stream synchronizes with others implicitly:
         // its work waits for what was enqueued before on every stream of the context that was not
         // made with NON_BLOCKING, the threads' default streams among them, and those wait for its.
         // Nothing here relies on that. Whatever must be in order across streams is ordered by an
@@ -356,8 +355,8 @@ unsafe impl ForeignStreams for CudaDevice {
     }
 }
 
-/// Where a stream is in the table: the calling thread's default stream by either of its names in one
-/// place. Another thread's is nowhere.
+/// The key of a stream in the table. Both names of the calling thread's default stream have the same key; another
+/// thread's default stream is not in the table.
 fn key(stream: StreamHandle) -> u64 {
     if stream.is_per_thread() && !stream.is_of_another_thread() {
         return StreamHandle::PER_THREAD.0;

@@ -97,7 +97,7 @@ impl Vendor {
     }
 }
 
-/// Each is one value of the program.
+/// Vendors are statics, so they are compared by address.
 impl PartialEq for Vendor {
     fn eq(&self, other: &Self) -> bool {
         core::ptr::eq(self, other)
@@ -128,7 +128,7 @@ pub static NVIDIA: Vendor = Vendor {
     load: load_cuda,
 };
 
-/// What helps where `cuInit` answered so.
+/// The remedy when `cuInit` fails with a code.
 fn cure(code: Code) -> &'static str {
     match code {
         Code::ERROR_NO_DEVICE => {

@@ -3,7 +3,7 @@
 //! ```text
 //!   ways ────────► a round of one way: pinned memory, ordinary memory through the engine, by the device's own copy, and on
 //!      │           a GPU both by the driver's own calls, in the same run
-//!   workloads ───► many small ones, zeros, a file, beside work of the device, and what others have published
+//!   workloads ───► many small ones, zeros, a file, during work of the device, and published benchmarks of others
 //!      │
 //!      └─► rows: the best of some rounds, with the processor time of all threads
 //! ```
@@ -49,7 +49,7 @@ pub struct BandwidthOptions {
     pub json: bool,
 }
 
-/// Measures every way at every size, and writes the rows on `out`.
+/// Measures every way at every size, and writes the rows to `out`.
 pub(crate) fn run(
     options: &BandwidthOptions,
     width: Width,
@@ -94,7 +94,7 @@ pub(crate) fn run(
     write(&rows, measured, options.json, width, out)
 }
 
-/// Measures the named workloads, and writes the rows on `out`.
+/// Measures the named workloads, and writes the rows to `out`.
 pub(crate) fn bench(
     device: DeviceName,
     is_quick: bool,

@@ -1,4 +1,4 @@
-//! One measurement: the best of some rounds of one way.
+//! A measurement: the best of several rounds of one way of copying.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -22,24 +22,25 @@ pub(super) struct Row {
     pub(super) workload: &'static str,
     /// "up" to the device, "down" from it, or "both" at once.
     pub(super) direction: &'static str,
-    /// "pinned", "pinned_driver", "pinned_engine", "engine", "contract" or "driver"; of a workload also a way of its own.
+    /// "pinned", "pinned_driver", "pinned_engine", "engine", "contract" or "driver"; workloads have further ones.
     pub(super) way: &'static str,
+    /// The way, in the words of the table.
     #[serde(skip)]
     pub(super) words: &'static str,
-    /// How many transfers were made at a time.
+    /// The number of transfers in a round.
     pub(super) transfers: u64,
-    /// The bytes of each, of both directions together.
+    /// The bytes of each transfer, both directions together.
     pub(super) bytes: u64,
-    /// The rounds, of which the best counts.
+    /// The number of rounds; the best one counts.
     pub(super) rounds: u32,
-    /// The time of a round.
+    /// The time of the best round.
     pub(super) seconds: f64,
     pub(super) gb_per_s: f64,
     /// Processor time of all threads in that round.
     pub(super) cpu_seconds: f64,
 }
 
-/// What a row is about.
+/// What a row measures.
 #[derive(Clone, Copy)]
 pub(super) struct About {
     pub(super) workload: &'static str,
@@ -56,7 +57,7 @@ impl About {
     }
 }
 
-/// The best of some rounds, after one that makes slots and threads.
+/// Measures the best of `rounds` rounds, after one that warms up: it creates slots and threads.
 pub(super) fn measure(
     place: DeviceName,
     about: About,

@@ -13,7 +13,7 @@ use forebay_sim::{MemoryModel, SimMachine};
 use super::foreign::Foreign;
 use crate::replay::{DeviceName, open_device};
 
-/// How much a nearly full device has: as much as a usual card.
+/// The capacity for workloads that nearly fill a device: that of a common card.
 const FULL_DEVICE: Bytes = Bytes::new(16 * GIB);
 
 const FULL_DEVICE_STEP: u64 = 256 * MIB;
@@ -21,14 +21,14 @@ const FULL_DEVICE_STEP: u64 = 256 * MIB;
 /// How long to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// Long enough for figures that come again.
+    /// Long enough for reproducible figures.
     Full,
     /// Long enough to see that everything works.
     Quick,
 }
 
 impl Effort {
-    /// How often a sequence is played on each allocator.
+    /// How often each allocator plays a sequence.
     pub(crate) const fn rounds(self) -> u32 {
         match self {
             Self::Full => 5,
@@ -36,7 +36,7 @@ impl Effort {
         }
     }
 
-    /// Turns of each contestant, and pairs of a turn: short turns, so that some are undisturbed.
+    /// The turns of each contestant, and the pairs of a turn. Turns are short, so that some are undisturbed.
     pub(crate) const fn hot(self) -> (u32, u32) {
         match self {
             Self::Full => (200, 5_000),
@@ -44,7 +44,7 @@ impl Effort {
         }
     }
 
-    /// The same with threads, which must run long enough to run at the same time.
+    /// The same with threads, whose turns must be long enough to overlap.
     pub(crate) const fn threaded(self) -> (u32, u32) {
         match self {
             Self::Full => (20, 50_000),
@@ -53,19 +53,19 @@ impl Effort {
     }
 }
 
-/// Where, how long, and with what to measure.
+/// What to measure on, how long, and with which settings.
 #[derive(Clone, Copy)]
 pub(crate) struct BenchSetup<'a> {
     pub(crate) place: DeviceName,
     pub(crate) effort: Effort,
-    /// What the pool goes by.
+    /// The pool's settings.
     pub(crate) settings: &'a Settings,
-    /// Allocators of others.
+    /// Other vendors' allocators.
     pub(crate) foreign: &'a [Foreign],
 }
 
 impl BenchSetup<'_> {
-    /// A pool on `device`. One that was set no limit gets `limit`, where a workload has one.
+    /// A pool on `device`, with the workload's `limit` unless the settings have one.
     pub(crate) fn pool(
         &self,
         device: &Arc<dyn Device>,
@@ -86,10 +86,10 @@ pub(crate) struct FreshDevice {
     machine: Option<SimMachine>,
 }
 
-/// A clock to time by.
+/// A clock.
 #[derive(Clone, Copy)]
 pub(crate) enum Clock<'a> {
-    /// The machine's own.
+    /// This machine's clock.
     Host(Instant),
     /// The price of the driver's calls, by the cost table of the simulated device.
     Model(&'a SimMachine),
@@ -104,7 +104,7 @@ impl Clock<'_> {
         }
     }
 
-    /// The time since some moment in the past.
+    /// The time since a fixed moment.
     #[inline]
     pub(crate) fn now(self) -> Duration {
         match self {
@@ -115,7 +115,7 @@ impl Clock<'_> {
 }
 
 impl FreshDevice {
-    /// A fresh device with `limit` of memory; without a limit, as much as it can have.
+    /// A fresh device with `limit` of memory, or with as much as it can have.
     pub(crate) fn open(place: DeviceName, limit: Option<Bytes>) -> Result<Self, String> {
         match place {
             DeviceName::SIM => {
@@ -134,39 +134,38 @@ impl FreshDevice {
                 let device = options.open().map_err(|error| error.to_string())?;
                 Ok(Self { device, machine: None })
             }
-            // A workload's limit is the pool's; the driver itself has what the card has.
+            // The workload's limit applies to the pool; the device has the memory of the card.
             _ => Ok(Self { device: open_device(place, None, true)?, machine: None }),
         }
     }
 
-    /// How much a device that is to be nearly full has: half of what there is where that is less
-    /// than usual.
+    /// The capacity for workloads that nearly fill a device: half of its free memory if that is less than usual.
     pub(crate) fn full_device(place: DeviceName) -> Result<Bytes, String> {
         let info = Self::open(place, None)?.device.memory_info();
         let free = info.map_err(|error| error.to_string())?.free;
-        // In steps that leave its halves and fifths easy to read.
+        // In steps whose halves and fifths are easy to read.
         let half = Bytes::new(free.get() / 2 / FULL_DEVICE_STEP * FULL_DEVICE_STEP);
         Ok(FULL_DEVICE.min(half))
     }
 
-    /// Streams of the device, one a thread.
+    /// Streams of the device, one for each thread.
     pub(crate) fn streams(&self, count: usize) -> Result<Vec<Stream>, String> {
         let stream = |_| Stream::new(&self.device, Priority::Normal);
         (0..count).map(stream).collect::<Result<_, _>>().map_err(|error| error.to_string())
     }
 
-    /// What our own code is timed by.
+    /// The clock for our own code.
     pub(crate) fn host_clock(&self) -> Clock<'_> {
         Clock::Host(Instant::now())
     }
 
-    /// What the driver itself is timed by: the clock would tell how fast it is simulated.
+    /// The clock for the driver itself: the cost table if the device is simulated, as this machine's clock would measure
+    /// the simulation.
     pub(crate) fn driver_clock(&self) -> Clock<'_> {
         self.machine.as_ref().map_or_else(|| self.host_clock(), Clock::Model)
     }
 
-    /// What calls of the driver have cost so far, by the cost table of the simulated device; `None`
-    /// where the clock tells it with everything else.
+    /// The cost of driver calls so far, by the cost table of the simulated device. `None` if the clock includes it.
     pub(crate) fn driver_price(&self) -> Option<Duration> {
         self.machine.as_ref().map(SimMachine::driver_time)
     }

@@ -1,4 +1,4 @@
-//! `forebay bench`: runs named workloads on the pool and on its yardsticks.
+//! `forebay bench`: runs named workloads on the pool and on the allocators that it is compared with.
 //!
 //! ```text
 //!   Workload ──► Sequence ──► for each round, for each allocator: a fresh device, a fresh allocator
@@ -108,11 +108,11 @@ fn steps(case: Case, effort: Effort) -> u64 {
 enum Allocator {
     /// The pool.
     Forebay,
-    /// The device, asked for every block.
+    /// The driver, called for every block.
     Driver,
-    /// The yardstick, for pairs of 512 B alone.
+    /// The yardstick, only for pairs of 512 B.
     Mimalloc,
-    /// One of others.
+    /// Another vendor's.
     Foreign(Foreign),
 }
 
@@ -127,8 +127,8 @@ impl Allocator {
     }
 }
 
-/// Measures everything and writes what came of it to `out`, for people in lines of `width`. Escape
-/// sequences are `out`'s to strip.
+/// Measures the workloads and writes the results to `out`, text in lines of `width`. `out` strips escape sequences if
+/// needed.
 pub fn run(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     match options.what {
         Subjects::Alloc => allocation(options, width, out),
@@ -180,7 +180,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
     let all = Case::chosen(&options.workloads).map(|case| steps(case, effort)).sum();
     let progress = Progress::of("bench alloc", all);
     let mut ending = Ending::Well;
-    // The columns that found no room, in any of the tables.
+    // Columns that did not fit, in any of the tables.
     let mut left_out = Vec::new();
     for case in Case::chosen(&options.workloads) {
         progress.doing(case.name());
@@ -200,7 +200,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
                 progress.advance(steps(case, effort));
                 rows
             }
-            // The workloads stand for themselves.
+            // Its workloads are measured one by one.
             Case::WholeRim => Ok(Vec::new()),
         };
         let rows = rows.unwrap_or_else(|error| {
@@ -214,7 +214,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             let (part, allocator) = (&row.case, row.allocator);
             progress.aside(|| complain(format_args!("{case}, {part}: {allocator}: {why}")));
         }
-        // One write for a workload: lines of others do not cut it in two.
+        // One write for each workload, so that other programs' lines do not interrupt it.
         let mut text = Vec::new();
         let mut no_room = Vec::new();
         if options.json {
@@ -243,7 +243,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
     Ok(ending)
 }
 
-/// Plays one workload on every allocator it concerns.
+/// Plays one workload on its allocators.
 fn measure(workload: Workload, setup: BenchSetup<'_>, limit: Bytes) -> Result<Vec<Row>, String> {
     let sequences = workload.sequences(limit).map_err(|error| error.to_string())?;
     let clock_ns = clock_overhead();
@@ -261,7 +261,7 @@ fn measure(workload: Workload, setup: BenchSetup<'_>, limit: Bytes) -> Result<Ve
                 }
             }
         }
-        // The cases of a sequence one after the other, the allocators of a case together.
+        // Group the rows by case, with the allocators of a case together.
         for phase in 0..sequence.phases().len() {
             rows.extend(
                 tables.iter().filter_map(|table| table.row(workload, setup, phase, clock_ns)),
@@ -271,7 +271,7 @@ fn measure(workload: Workload, setup: BenchSetup<'_>, limit: Bytes) -> Result<Ve
     Ok(rows)
 }
 
-/// Whom a sequence is played on: mimalloc where all of it is pairs of 512 B on one thread.
+/// The allocators for a sequence. mimalloc is one of them if the sequence is pairs of 512 B on one thread.
 fn allocators(
     workload: Workload,
     sequence: &Sequence,
@@ -284,7 +284,7 @@ fn allocators(
     all.chain(yardstick).chain(setup.foreign.iter().copied().map(Allocator::Foreign))
 }
 
-/// The allocators of others that were named, which are for GPUs.
+/// Loads the allocators that `--against` names, which are for GPUs.
 fn load_foreign(options: &BenchOptions) -> Result<Vec<Foreign>, String> {
     let place = options.device;
     let load = |against| match place.kind() {
@@ -321,7 +321,7 @@ fn play_fresh(
     measured.map(|measured| (measured, clock.name()))
 }
 
-/// What the rounds of one allocator came to, phase by phase.
+/// The results of one allocator's rounds, for each phase.
 struct Table<'a> {
     allocator: Allocator,
     sequence: &'a Sequence,
@@ -337,7 +337,7 @@ impl<'a> Table<'a> {
         Self { allocator, sequence, best, rounds: 0, clock: "host", error: None }
     }
 
-    /// One more round: the best time of each phase stays, and all pairs that were timed.
+    /// Adds a round: keeps the best time of each phase, and the times of all pairs.
     fn enter(&mut self, measured: Vec<Measured>, clock: &'static str) {
         self.rounds += 1;
         self.clock = clock;
@@ -352,7 +352,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The row of a phase; `None` where it is not timed.
+    /// The row of a phase; `None` if it is not timed.
     fn row(
         &self,
         workload: Workload,
@@ -372,7 +372,7 @@ impl<'a> Table<'a> {
         row.error.clone_from(&self.error);
         if let (None, Some(Some(best))) = (&self.error, self.best.get(phase)) {
             let over_ops = |nanos: f64| nanos / row.ops.max(1) as f64;
-            // Where each was timed, their mean: without what is between them.
+            // If operations were timed one by one, take their mean, which leaves out the time between them.
             let sum = best.each.iter().map(|&nanos| nanos as f64).sum::<f64>();
             row.ns_per_op = Some(match best.each.len() {
                 0 => over_ops(best.elapsed.as_nanos() as f64),

@@ -32,13 +32,13 @@ pub struct Row {
     /// The clock of the figure: "host", this machine's clock, or "model", the cost table of the simulated device.
     pub clock: &'static str,
     /// The time of an operation: of all threads from the first to the last, over their operations.
-    /// Null where it failed.
+    /// Null if it failed.
     pub ns_per_op: Option<f64>,
-    /// What an operation's calls of the driver would cost besides, by the cost table of the
-    /// simulated device. Absent where the clock has it already.
+    /// The further cost of an operation's driver calls, by the cost table of the simulated device. Absent if the clock
+    /// includes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver_ns_per_op: Option<f64>,
-    /// The figures of operations timed one by one, where the workload asks for them.
+    /// The figures of operations timed one by one, if the workload does that.
     #[serde(flatten)]
     pub each: Option<Each>,
     /// The ratio to the workload's yardstick in the same run: a pair of 512 B by mimalloc, or the pair without
@@ -59,7 +59,7 @@ pub struct Row {
     pub error: Option<String>,
 }
 
-/// Operations timed one by one, of all rounds. Reading the clock is in each of them.
+/// Operations timed one by one, of all rounds. Each time includes reading the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Each {
@@ -77,23 +77,23 @@ pub struct Each {
     pub clock_ns: u64,
 }
 
-/// The figures of a workload at the rim beside its times, each where the workload has it.
+/// Further figures of a RIM workload, each of which only some workloads have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Figures {
     /// Calls with which the host waited for the device, in the whole case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_waits: Option<u64>,
-    /// Questions whether an event has happened, an operation.
+    /// Event queries for each operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query_events_per_op: Option<f64>,
-    /// Calls of the driver, an operation.
+    /// Driver calls for each operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver_calls_per_op: Option<f64>,
-    /// Bytes the pool held before.
+    /// Bytes that the pool held before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_before_bytes: Option<u64>,
-    /// Bytes the pool held after.
+    /// Bytes that the pool held after.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_after_bytes: Option<u64>,
     /// Bytes free on the device before.
@@ -102,25 +102,25 @@ pub struct Figures {
     /// Bytes free on the device after.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_free_after_bytes: Option<u64>,
-    /// Bytes of the process in main memory that came with the case.
+    /// Bytes of main memory that the process gained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident_bytes: Option<u64>,
-    /// How many pools there were at once.
+    /// The number of pools at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pools: Option<u64>,
-    /// Addresses of the device that a pool reserved.
+    /// Bytes of device addresses that a pool reserved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved_bytes_per_pool: Option<u64>,
-    /// Addresses of the process that came with a pool.
+    /// Bytes of process addresses that the process gained with a pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub virtual_bytes_per_pool: Option<u64>,
-    /// Why the case was left out, or not measured whole.
+    /// Why the case was left out or cut short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_off: Option<String>,
-    /// What is aimed at.
+    /// The targets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
-    /// Whether every target is met; null where there is none, or one could not be measured.
+    /// Whether every target is met; null if there is none, or one could not be measured.
     pub ok: Option<bool>,
 }
 
@@ -128,16 +128,16 @@ pub struct Figures {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Target {
-    /// What is set against what, or what is counted.
+    /// What is compared or counted.
     pub what: String,
-    /// What it came to; null where it could not be measured.
+    /// Its value; null if it could not be measured.
     pub value: Option<f64>,
-    /// What it is to be at most.
+    /// The bound.
     pub at_most: f64,
 }
 
 impl Each {
-    /// The figures of `times`, in any order; `None` of none.
+    /// The figures of `times`, in any order; `None` if there are none.
     pub(super) fn of(mut times: Vec<u64>, clock_ns: u64) -> Option<Self> {
         times.sort_unstable();
         let (min_ns, max_ns) = (times.first().copied()?, times.last().copied()?);
@@ -151,7 +151,7 @@ impl Each {
 }
 
 impl Row {
-    /// A row that says what was measured and not yet what came of it.
+    /// A row without results.
     pub(super) fn of(
         bench: &'static str,
         case: impl Into<String>,
@@ -182,9 +182,9 @@ impl Row {
         }
     }
 
-    /// What an operation takes with the driver's part of it.
+    /// The time of an operation, including the driver's part.
     pub(crate) fn whole_ns(&self) -> Option<f64> {
-        // By the model's clock the figure is the driver's.
+        // The model's clock already includes the driver.
         match self.clock {
             "model" => self.ns_per_op,
             _ => Some(self.ns_per_op? + self.driver_ns_per_op.unwrap_or(0.0)),

@@ -35,7 +35,7 @@ pub struct DemoOptions {
     pub json: bool,
 }
 
-/// Plays the run, times a pair, and tells the story on `out`. Escape sequences are `out`'s to strip.
+/// Replays the run, times a pair, and writes the results to `out`, which strips escape sequences if needed.
 pub fn run(options: &DemoOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     let progress = Progress::of("demo", story::STEPS);
     let story = match Story::live(&progress) {

@@ -1,4 +1,4 @@
-//! `forebay doctor`: what this machine offers, which settings are in force, what to fix.
+//! `forebay doctor`: reports what this machine offers, which settings are in force, and what to fix.
 //!
 //! ```text
 //!   probe ──► report ──► advice          text     for people
@@ -6,8 +6,8 @@
 //!   TRACE ──► what would help the run   └────► JSON, one line, "forebay.doctor.v1"
 //! ```
 //!
-//! Every statement comes from an inspection: of files, the environment, or a device that was opened and tried. What
-//! could not be determined is reported as unknown, with the reason.
+//! Every statement comes from an inspection: of files, the environment, or a device that was opened and tried. Anything
+//! that could not be determined is reported as unknown, with the reason.
 
 mod advice;
 pub mod probe;
@@ -60,11 +60,10 @@ pub struct DoctorOptions {
     pub root: Option<PathBuf>,
 }
 
-/// Looks at the machine and writes what it found to `out`, for people in lines of `width`. Escape
-/// sequences are `out`'s to strip.
+/// Inspects the machine and writes a report to `out`, text in lines of `width`. `out` strips escape sequences if needed.
 ///
-/// A machine on which not even the host device works is a fault, and so are a refused setting and a recording that
-/// cannot be read.
+/// It is a fault if the host device or the simulated device does not work, a setting is invalid, or the recording cannot
+/// be read.
 pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     let probe = match &options.root {
         Some(root) => Probe::at(root),
@@ -72,7 +71,7 @@ pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Re
     };
     let mut report = probe.report();
     let mut ending = if report.well { Ending::Well } else { Ending::Fault };
-    // Those of another machine cannot be asked.
+    // With --root the files are of another machine, whose processes cannot be asked.
     if options.root.is_none() {
         report.running = monitor::warnings();
     }
@@ -82,7 +81,7 @@ pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Re
             ending = Ending::Fault;
         }
     }
-    // One write for all: a report cut in two by another program's line helps nobody.
+    // One write, so that other programs' lines do not interrupt the report.
     let mut text = Vec::new();
     if options.json {
         json(&report, &mut text)?;
@@ -94,7 +93,7 @@ pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Re
     Ok(ending)
 }
 
-/// What would help a recorded run, as a report of it says. What fails is told on standard error.
+/// What would help a recorded run, as `forebay report` advises. Reports failures on standard error.
 fn run_section(path: &Path, options: &DoctorOptions) -> Option<RunSection> {
     let reading = options.reading.options();
     let trace = read_trace(path, &reading)?;

@@ -65,21 +65,21 @@ pub struct MonitorOptions {
     pub json: bool,
 }
 
-/// Reads seconds, from a tenth to an hour.
+/// Parses seconds, from a tenth to an hour.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     let wanted = "write seconds from 0.1 to 3600";
     seconds.map(Duration::from_secs_f64).ok_or_else(|| wanted.to_owned())
 }
 
-/// Watches until the user or the reader of the output has seen enough.
+/// Watches until the user quits or the reader of the output goes away.
 pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     let mut watch = Watch::new(options.pid);
     if let Some(address) = &options.serve {
         return serve::run(address, (options.allow_remote, &options.allow_host), watch, out);
     }
     let first = watch.sample();
-    // A process that was named and is not there is a mistake; others may start later, and GPUs are shown without any.
+    // A named process that does not exist is a mistake. Otherwise processes may start later, and GPUs are shown without any.
     let shows_nothing = options.once && first.devices.is_empty();
     if first.processes.is_empty() && (options.pid.is_some() || shows_nothing) {
         if options.json {
@@ -104,7 +104,7 @@ pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::R
         if options.once || ended(&sample, options.pid) {
             return Ok(Ending::Well);
         }
-        // Looks that were missed, while the program was stopped or its reader was slow, are not made up for.
+        // Do not make up for looks that were missed while the program was stopped or its reader was slow.
         let now = Instant::now();
         next = (next + options.interval).max(now);
         std::thread::sleep(next.saturating_duration_since(now));
@@ -112,12 +112,12 @@ pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::R
     }
 }
 
-/// What processes of this user and GPUs are short of now.
+/// Shortages of this user's processes and of the GPUs.
 pub(crate) fn warnings() -> Vec<String> {
     Watch::new(None).sample().warnings
 }
 
-/// Whether the process that was asked for has ended.
+/// Whether the named process has ended.
 fn ended(sample: &Sample, pid: Option<u32>) -> bool {
     pid.is_some() && sample.processes.is_empty() && sample.unreadable.iter().any(|one| one.is_gone)
 }

@@ -18,12 +18,11 @@ pub(crate) fn device_or(
     move |name| if name.is_empty() { Ok(default) } else { name.parse() }
 }
 
-/// How large a simulated device is unless said: larger than any real one, so that only a run that
-/// is told of a limit meets one.
+/// The default capacity of a simulated device: more than any real one has, so that a run is limited only if a capacity
+/// was given.
 const CAPACITY: Bytes = Bytes::new(TIB);
 
-/// Opens a device to play on, or says why there is none. A simulated one keeps what is written to it where it
-/// is to be `backed`; the others always do.
+/// Opens a device to replay on. A simulated one has memory behind its addresses only if `backed`; the others always do.
 pub fn open_device(
     name: DeviceName,
     capacity: Option<Bytes>,
@@ -47,7 +46,7 @@ pub fn open_device(
         }
         (_, None) => name.open().map_err(|error| {
             let reason = match error {
-                // What is missing says what helps.
+                // It already says how to fix it.
                 Error::Unsupported { missing, .. } => missing.into(),
                 error => error.to_string(),
             };

@@ -47,7 +47,7 @@ use crate::output::{Width, complain};
 use crate::progress::Progress;
 use crate::source::Source;
 
-/// Runs with fewer operations are over before a bar could be read, unless they are verified.
+/// Shorter replays get no progress bar, unless they are verified: they end before one could be read.
 const WORTH_SHOWING: u64 = 1 << 20;
 
 /// The options of `forebay replay`.
@@ -120,8 +120,8 @@ pub struct ReplayOptions {
     pub json: bool,
 }
 
-/// Plays every run on every policy and writes what came of it to `out`, for people in lines of
-/// `width`. Escape sequences are `out`'s to strip.
+/// Replays every run under every policy and writes the results to `out`, text in lines of `width`. `out` strips escape
+/// sequences if needed.
 pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     if options.verify && options.device == DeviceName::SIM && !options.backed {
         complain(
@@ -138,7 +138,7 @@ pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Re
         complain(refusal);
         return Ok(Ending::BadUsage);
     }
-    // A device that is not there is told of once, not for every run and policy.
+    // Report a missing device once, not for every run and policy.
     if options.device.is_hardware()
         && let Err(error) = open_device(options.device, options.capacity, true)
     {
@@ -152,7 +152,7 @@ pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Re
     let reading = options.reading.options();
     let mut ending = Ending::Well;
     let mut tables = 0_usize;
-    // The columns that found no room, in any of the tables.
+    // Columns that did not fit, in any of the tables.
     let mut left_out = Vec::new();
     for path in &options.traces {
         let Some(trace) = read_trace(path, &reading) else {
@@ -190,7 +190,7 @@ pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Re
             }
             tables += 1;
         }
-        // One write for a run: lines of others do not cut it in two.
+        // One write for each run, so that other programs' lines do not interrupt it.
         out.write_all(&text)?;
         out.flush()?;
     }
@@ -201,7 +201,7 @@ pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Re
     Ok(ending)
 }
 
-/// Why what is to be recorded cannot be, before anything is played.
+/// Why `--record` cannot work with these options. Checked before anything is replayed.
 fn cannot_record(options: &ReplayOptions) -> Option<String> {
     let path = options.record.as_ref()?;
     if let Err(error) = check_ending(path) {
@@ -217,7 +217,7 @@ fn cannot_record(options: &ReplayOptions) -> Option<String> {
     None
 }
 
-/// Reads a recording; one that cannot be read is told on standard error.
+/// Reads a recording. Reports a failure on standard error.
 pub(crate) fn read_trace(path: &Path, reading: &ReadOptions) -> Option<Trace> {
     let source = Source::of(path);
     match source.read(reading) {
@@ -229,7 +229,7 @@ pub(crate) fn read_trace(path: &Path, reading: &ReadOptions) -> Option<Trace> {
     }
 }
 
-/// Plays one run on every policy.
+/// Replays one run under every policy.
 fn play(trace: &Trace, options: &ReplayOptions, settings: &Settings) -> (Vec<Row>, Ending) {
     let mut ending = Ending::Well;
     let mut rows = Vec::new();
@@ -273,7 +273,7 @@ fn play(trace: &Trace, options: &ReplayOptions, settings: &Settings) -> (Vec<Row
             Err(error) => {
                 ending = Ending::Fault;
                 progress.aside(|| complain(format_args!("{}: {policy}: {error}", trace.name())));
-                // What stops one stops all of them.
+                // The time is up for all of them.
                 if budget.check().is_err() {
                     break;
                 }
@@ -286,17 +286,17 @@ fn play(trace: &Trace, options: &ReplayOptions, settings: &Settings) -> (Vec<Row
     (rows, ending)
 }
 
-/// What came of playing a run.
+/// The result of replaying a run under one policy.
 #[derive(Default)]
 struct Played {
     reports: Vec<PassReport>,
-    /// What the device lacks, without which the policy cannot be played on it.
+    /// The feature that the policy needs and the device lacks.
     missing: Option<String>,
-    /// Why what was recorded could not be written.
+    /// Why the recording could not be written.
     unwritten: Option<String>,
 }
 
-/// Plays one run on one policy, on a device of its own: none finds what another left.
+/// Replays one run under one policy, on a fresh device, so that no policy finds what another left.
 fn play_on(
     (policy, settings): (Policy, &Settings),
     trace: &Trace,
@@ -324,8 +324,7 @@ fn play_on(
     let recorder = Recorder::at_most(trace.name(), trace.len());
     let watched = policy::watched(device, settings, &recorder);
     let mut player = watched.map_err(|error| error.to_string())?;
-    // The first pass ends when all of the run was played; what is freed after that, and in later
-    // passes, is the replay's and not the run's.
+    // Record until the whole run was replayed once. Later frees and passes belong to the replay, not to the run.
     let mut done = 0_u64;
     let mut tell = |more| {
         done = done.saturating_add(more);
@@ -353,7 +352,7 @@ fn play_with<'a>(
     replay(trace, player, playing).map_err(|error| error.to_string())
 }
 
-/// What went wrong in a pass that was played to its end.
+/// The faults of a completed pass.
 fn faults(report: &PassReport) -> impl Iterator<Item = String> {
     let count = report.out_of_memory;
     let memory = report.first_out_of_memory.as_ref().map(|first| {

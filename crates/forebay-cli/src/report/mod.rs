@@ -165,7 +165,7 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
     Ok(if faults.is_empty() { ending } else { Ending::Fault })
 }
 
-/// Prints the data or writes the page, as asked, and says what the page is of.
+/// Prints the data or writes the page, and reports what was written.
 fn deliver(
     options: &ReportOptions,
     out: &mut dyn Write,
@@ -179,7 +179,7 @@ fn deliver(
         text.push(b'\n');
         out.write_all(&text)?;
     }
-    // With --json the page is written where it was asked for.
+    // With --json the page is written only if --output names it.
     if !options.json || options.output.is_some() {
         let path = options.output.clone().unwrap_or_else(|| default_path(name));
         let written = page().and_then(|(page, what)| {
@@ -221,7 +221,7 @@ pub fn page_of(
     page::page(&report).map_err(|error| error.to_string())
 }
 
-/// What a report of the run advises, without devices of other sizes and larger batches. What fails is told on standard
+/// The advice of a report of the run, without devices of other sizes and larger batches. Reports failures on standard
 /// error; `None` if there is no report.
 pub(crate) fn advice_on(
     trace: &Trace,
@@ -247,13 +247,13 @@ pub(crate) fn write_for_demo(trace: &Trace, capacity: Bytes) -> Result<PathBuf, 
     let page =
         page_of(trace, &Settings::default(), Some(capacity), false, &WorkBudget::unlimited())?;
     let path = std::env::temp_dir().join(format!("forebay-demo-{}.html", std::process::id()));
-    // Others may write to that folder too: what is there already, such as a link, is replaced and not followed.
+    // Other users may write to that folder too, so replace an existing file or link rather than follow it.
     let written = write_whole(&path, |out| out.write_all(page.as_bytes()));
     written.map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(path)
 }
 
-/// The run's name in the current directory, without what could lead elsewhere.
+/// The run's name as a file in the current directory, without characters that could lead elsewhere.
 pub fn default_path(name: &str) -> PathBuf {
     let safe = |letter: char| {
         if letter.is_alphanumeric() || "-_.".contains(letter) { letter } else { '_' }

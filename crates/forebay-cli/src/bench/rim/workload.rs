@@ -7,7 +7,7 @@ use crate::bench::row::{Figures, Row};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rim {
-    /// A thread that starts when many others live, and very many threads.
+    /// A thread that starts while many others live, and very many threads.
     ThreadSlots,
     /// One thread that uses many streams in turn.
     Streams,
@@ -25,7 +25,7 @@ pub enum Rim {
     Snapshot,
     /// Many pools in one process.
     Pools,
-    /// One call beside ten and a hundred times as much.
+    /// One call, at a load and at ten and a hundred times that load.
     Cliffs,
 }
 
@@ -60,7 +60,7 @@ impl Rim {
         }
     }
 
-    /// What it does, in a line.
+    /// What it does, in one line.
     pub const fn about(self) -> &'static str {
         match self {
             Self::ThreadSlots => {
@@ -80,12 +80,12 @@ impl Rim {
         }
     }
 
-    /// A row of this workload about the pool.
+    /// A row of this workload for the pool.
     pub(super) fn row(self, setup: BenchSetup<'_>, case: impl Into<String>) -> Row {
         self.row_of(setup, case, "forebay")
     }
 
-    /// A row of this workload about `allocator`.
+    /// A row of this workload for `allocator`.
     pub(super) fn row_of(
         self,
         setup: BenchSetup<'_>,

@@ -1,5 +1,5 @@
-//! Derives what to fix from the findings. Only what hinders forebay here and now: a machine without an accelerator is
-//! not a problem, and neither is a default that merely could be faster.
+//! Derives what to fix from the findings. Covers only what hinders forebay now: a machine without an accelerator is not a
+//! problem, and neither is a default that could be faster.
 //!
 //! A problem has one cause, and its cure is the smallest one that works for this user. Commands are kept apart from the
 //! words about them, so that they can be copied.
@@ -16,10 +16,10 @@ use forebay_core::{Bytes, PageSize, counted};
 use self::settings::shell_word;
 use super::report::{Fix, Problem, Report, Status, Unread};
 
-/// Free memory below this part of the total is soon none: 1/20.
+/// Free memory is scarce below this part of the total: 1/20.
 const SCARCE_PART: u64 = 20;
 
-/// Everything worth mending, the gravest first. `refused` is what of the settings is.
+/// All problems, the gravest first. `refused` are the invalid settings.
 pub(super) fn problems(report: &Report, refused: &[ConfigError]) -> Vec<Problem> {
     let mut causes = unread_memory(&report.memory.unknown);
     causes.extend(limits::problems(report));
@@ -48,8 +48,8 @@ fn broken(report: &Report, causes: &[Problem]) -> Vec<Problem> {
         .collect()
 }
 
-/// What of memory could not be read: one problem for all files that are forbidden, as they have
-/// one cure, and one for each of the others.
+/// Memory figures that could not be read: one problem for all files without permission, which share one cure, and one for
+/// each of the others.
 fn unread_memory(unread: &[Unread]) -> Vec<Problem> {
     let (forbidden, others): (Vec<Unread>, Vec<Unread>) =
         unread.iter().cloned().partition(|unread| unread.cause == Unread::FORBIDDEN);
@@ -68,7 +68,7 @@ fn unread_memory(unread: &[Unread]) -> Vec<Problem> {
         .collect()
 }
 
-/// What to do about files that could not be read, all for one cause.
+/// The cure for files that could not be read, all for one cause.
 fn unreadable(unread: &[Unread]) -> Fix {
     let files: Vec<String> = unread.iter().map(|unread| shell_word(&unread.file)).collect();
     let files = files.join(" ");

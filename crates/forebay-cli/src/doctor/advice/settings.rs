@@ -5,7 +5,7 @@ use forebay::config::Source;
 
 use crate::doctor::report::{Fix, Problem};
 
-/// What a setting that is refused leads to, and what to do about it.
+/// The problem that a refused setting causes, and its fix.
 pub(super) fn problem(refused: &ConfigError) -> Problem {
     Problem {
         what: refused.to_string(),
@@ -45,12 +45,12 @@ fn cure(refused: &ConfigError) -> Fix {
     }
 }
 
-/// Whether a shell takes it for the name of a variable.
+/// Whether a shell accepts it as the name of a variable.
 fn is_shell_name(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// The text as one word of a shell.
+/// Quotes text as one shell word.
 pub(super) fn shell_word(text: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-:,=+@".contains(letter);
     if !text.is_empty() && text.chars().all(plain) {
