@@ -1,4 +1,5 @@
-//! The rooms inside the crate `forebay`: which module may import which, and the check that they do.
+//! The rooms inside the crate `forebay`: which module may import which, and the check that they do. In other crates,
+//! only that no files import each other in a circle.
 //!
 //! ```text
 //!   sources ── syn ──> imports of each file ── doors resolved ──> edges between files
@@ -38,11 +39,13 @@ const ROOMS: &[(&str, &str)] = &[
     ("pool_id", "the numbers of pools"),
     ("stack", "call stacks, each kept once; a lock"),
     ("retry", "calls that are made once more"),
+    ("devices", "devices by name"),
     ("whole_file", "files that appear when they are whole"),
     ("report", "what a refusal, a leak and a late write look like"),
     ("named::name", "which names shared buffers can have"),
     ("named::error", "errors of shared buffers"),
     ("error", "errors of the whole crate"),
+    ("range", "ranges of elements, checked"),
     ("host_vec", "vectors whose memory the host may refuse"),
     ("block", "blocks, requests, and the trait of everything that allocates"),
     ("callback", "calls of the program's hooks, whose panics end there"),
@@ -68,9 +71,11 @@ const ROOMS: &[(&str, &str)] = &[
     ("named", "buffers that processes share by name; a lock for each process"),
     ("leak", "what is live in the process, and what of it is suspicious; no lock"),
     ("objects", "pools of objects and arrays; a lock for each"),
-    ("devices", "devices by name"),
     ("bindings", "what the C and Python crates share"),
 ];
+
+/// Other crates in which no files import each other in a circle.
+const WITHOUT_CIRCLES: &[&str] = &["forebay-cuda", "forebay-cli", "forebay-capi", "forebay-py"];
 
 /// Rooms whose files may import each other. Settings, their builder, presets and sources are one idea in several files.
 const WHOLE: &[&str] = &["config"];
@@ -122,7 +127,7 @@ impl fmt::Display for Disorder {
                  need to an earlier room, or the importer to a later one"
             ),
             Self::Circle(modules) => {
-                write!(f, "modules of forebay import each other: {}", modules.join(", "))
+                write!(f, "modules import each other: {}", modules.join(", "))
             }
             Self::Unclear { user, path } => write!(
                 f,
@@ -142,13 +147,32 @@ pub(crate) struct Rooms {
 }
 
 impl Rooms {
-    /// Reads all sources under the root of the repository.
+    /// Reads the sources of the crate `forebay`.
     pub(crate) fn read(root: &Path) -> Result<Self, Disorder> {
-        let folder = root.join(SOURCES);
+        Self::read_sources(&root.join(SOURCES))
+    }
+
+    /// The circles of imports in the other crates that must have none.
+    pub(crate) fn circles_elsewhere(root: &Path) -> Vec<Disorder> {
+        let found = WITHOUT_CIRCLES.iter().flat_map(|krate| {
+            match Self::read_sources(&root.join("crates").join(krate).join("src")) {
+                Ok(rooms) => {
+                    let named = |circle: Vec<String>| {
+                        circle.iter().map(|module| format!("{krate}::{module}")).collect()
+                    };
+                    rooms.circles().into_iter().map(named).map(Disorder::Circle).collect()
+                }
+                Err(disorder) => vec![disorder],
+            }
+        });
+        found.collect()
+    }
+
+    fn read_sources(folder: &Path) -> Result<Self, Disorder> {
         let unreadable = |path: &Path, reason: &dyn fmt::Display| {
             Disorder::Unreadable(format!("{}: {reason}", path.display()))
         };
-        let files = files_in(&folder).map_err(|error| unreadable(&folder, &error))?;
+        let files = files_in(folder).map_err(|error| unreadable(folder, &error))?;
         let mut found = BTreeMap::new();
         for path in files {
             let text = fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
@@ -156,7 +180,7 @@ impl Rooms {
             let has_doors = path.ends_with("mod.rs") || path.ends_with("lib.rs");
             let mut imports = Imports { has_doors, ..Imports::default() };
             imports.visit_file(&file);
-            found.insert(module_of(path.strip_prefix(&folder).unwrap_or(&path)), imports);
+            found.insert(module_of(path.strip_prefix(folder).unwrap_or(&path)), imports);
         }
         Ok(Self::of(found))
     }
@@ -183,6 +207,10 @@ impl Rooms {
         for (user, imports) in &found {
             for Import { scope, path, name } in &imports.paths {
                 let path = absolute(&inside(user, scope), path);
+                // In code a module is no value: this is a variable that has the name of one.
+                if name.is_empty() && files.contains_key(&path) {
+                    continue;
+                }
                 let Some(used) = resolve(&path, &files, &doors) else { continue };
                 let hides = if user.is_empty() { name == "*" } else { used.is_empty() };
                 if hides && user != used {

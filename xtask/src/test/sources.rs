@@ -153,7 +153,8 @@ fn findings(place: &Workplace, metadata: &Metadata) -> (usize, Vec<String>) {
     let faults = faults(place.root(), manifests).into_iter().map(|fault| fault.to_string());
     let disorders =
         Rooms::read(place.root()).map_or_else(|error| vec![error], |rooms| rooms.disorders());
-    let disorders = disorders.into_iter().map(|disorder| disorder.to_string());
+    let circles = Rooms::circles_elsewhere(place.root());
+    let disorders = disorders.into_iter().chain(circles).map(|disorder| disorder.to_string());
     (members.len(), breaches.chain(faults).chain(disorders).collect())
 }
 

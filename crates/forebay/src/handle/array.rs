@@ -271,6 +271,25 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
     }
 }
 
+impl<'a, T: Pod, A: Allocate> From<&'a DeviceArray<T, A>> for DeviceSlice<'a, T, A> {
+    fn from(array: &'a DeviceArray<T, A>) -> Self {
+        array.as_slice()
+    }
+}
+
+impl<T: Pod, A: Allocate> DeviceSlice<'_, T, A> {
+    /// Copies the elements to a new array of the same allocator and stream, on the device. The host does not wait.
+    pub fn to_array(&self) -> Result<DeviceArray<T, A>>
+    where
+        A: Clone,
+    {
+        let block = self.block();
+        let mut array = DeviceArray::new(block.allocator(), self.len(), block.stream())?;
+        array.copy_from(*self)?;
+        Ok(array)
+    }
+}
+
 impl<T: Pod, A: Allocate> fmt::Debug for DeviceArray<T, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceArray")

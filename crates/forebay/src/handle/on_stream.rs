@@ -4,7 +4,7 @@ use core::fmt;
 use core::marker::PhantomData;
 
 use forebay_core::Bytes;
-use forebay_hal::StreamHandle;
+use forebay_hal::{Priority, Stream, StreamHandle};
 
 use super::{DeviceArray, OwnedBlock, Pod};
 use crate::{Block, Pool, Request, Result, host_vec};
@@ -38,6 +38,11 @@ pub struct OnStream<'a> {
 }
 
 impl Pool {
+    /// Creates a stream on the pool's device.
+    pub fn stream(&self) -> Result<Stream> {
+        Ok(Stream::new(self.device(), Priority::Normal)?)
+    }
+
     /// The pool bound to a stream.
     pub fn on<'a>(&'a self, stream: impl Into<StreamHandle> + 'a) -> OnStream<'a> {
         OnStream { pool: self, stream: stream.into(), of_stream: PhantomData }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use forebay_core::{Address, Bytes};
 use forebay_hal::{self as hal, Call, Place, invalid};
 
-use super::{DeviceArray, OwnedBlock, Pod, order};
+use super::{OwnedBlock, Pod, order};
 use crate::range::resolve;
 use crate::{Allocate, Error, Pool, Result, bulk, host_vec};
 
@@ -17,7 +17,7 @@ use crate::{Allocate, Error, Pool, Result, bulk, host_vec};
 /// leak when a device fails midway.
 const STAGE: usize = 4 << 20;
 
-/// Elements of a [`DeviceArray`], to read. Made by [`DeviceArray::slice`].
+/// Elements of a [`DeviceArray`](super::DeviceArray), to read. Made by [`slice`](super::DeviceArray::slice).
 ///
 /// ```
 /// use forebay::Pool;
@@ -33,7 +33,7 @@ pub struct DeviceSlice<'a, T: Pod, A: Allocate = Pool> {
     elements: PhantomData<&'a [T]>,
 }
 
-/// Elements of a [`DeviceArray`], to write. Made by [`DeviceArray::slice_mut`].
+/// Elements of a [`DeviceArray`](super::DeviceArray), to write. Made by [`slice_mut`](super::DeviceArray::slice_mut).
 pub struct DeviceSliceMut<'a, T: Pod, A: Allocate = Pool> {
     part: Part<'a, A>,
     elements: PhantomData<&'a mut [T]>,
@@ -102,16 +102,14 @@ impl<T: Pod, A: Allocate> Clone for DeviceSlice<'_, T, A> {
 
 impl<T: Pod, A: Allocate> Copy for DeviceSlice<'_, T, A> {}
 
-impl<'a, T: Pod, A: Allocate> From<&'a DeviceArray<T, A>> for DeviceSlice<'a, T, A> {
-    fn from(array: &'a DeviceArray<T, A>) -> Self {
-        array.as_slice()
-    }
-}
-
 impl<'a, T: Pod, A: Allocate> DeviceSlice<'a, T, A> {
     /// The first `length` elements of a block, which is large enough for them.
     pub(super) fn of(block: &'a OwnedBlock<A>, length: usize) -> Self {
         Self { part: Part { block, first: 0, length }, elements: PhantomData }
+    }
+
+    pub(super) fn block(&self) -> &'a OwnedBlock<A> {
+        self.part.block
     }
 
     /// The number of elements.
@@ -169,17 +167,6 @@ impl<'a, T: Pod, A: Allocate> DeviceSlice<'a, T, A> {
         let mut elements = host_vec::zeroed(self.part.length, Call::Copy)?;
         self.copy_to_slice(&mut elements)?;
         Ok(elements)
-    }
-
-    /// Copies the elements to a new array of the same allocator and stream, on the device. The host does not wait.
-    pub fn to_array(&self) -> Result<DeviceArray<T, A>>
-    where
-        A: Clone,
-    {
-        let block = self.part.block;
-        let mut array = DeviceArray::new(block.allocator(), self.len(), block.stream())?;
-        array.copy_from(*self)?;
-        Ok(array)
     }
 }
 

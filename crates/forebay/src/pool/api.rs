@@ -6,10 +6,9 @@ use std::time::Instant;
 
 use forebay_core::pressure::Level;
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::{Device, Priority, Stream, StreamHandle, ToDevice};
+use forebay_hal::{Device, StreamHandle};
 
 use crate::config::SettingsBuilder;
-use crate::devices;
 use crate::pool::Pool;
 use crate::pool::calls::block_pages::PagePart;
 use crate::pool::calls::checked::quarantine;
@@ -19,7 +18,6 @@ use crate::pool::calls::{
 };
 use crate::pool::common::capture::Capture;
 use crate::pool::common::group::GroupFigures;
-use crate::pool::common::options::PoolOptions;
 use crate::pool::front::claimed::ClaimedAs;
 use crate::pool::views::memory_map::{self, MemoryMap};
 use crate::pool::views::scope::Scope;
@@ -29,44 +27,8 @@ use crate::report::PoolEvent;
 use crate::sync::tracked::lock;
 use crate::{Block, Error, MemoryClass, PoolId, Request, Result, Settings, Tag};
 
-/// # Creating a pool
+/// # The pool itself
 impl Pool {
-    /// Creates a pool on `device`, with settings from the environment ([`Settings::from_environment`]). To choose the
-    /// settings in code, use [`PoolOptions`].
-    ///
-    /// ```
-    /// use forebay::{HostDevice, Pool};
-    ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
-    /// # Ok::<(), forebay::Error>(())
-    /// ```
-    pub fn new(device: &impl ToDevice) -> Result<Self> {
-        PoolOptions::from_environment()?.build(device)
-    }
-
-    /// Opens a device by [name](crate::devices::open) and creates a pool on it.
-    ///
-    /// ```
-    /// use forebay::Pool;
-    ///
-    /// let pool = Pool::open("host")?; // "cuda:0", "hip:0", "opencl:0", "metal:0", "sim"
-    /// # Ok::<(), forebay::Error>(())
-    /// ```
-    pub fn open(device: &str) -> Result<Self> {
-        Self::new(&devices::open(device)?)
-    }
-
-    /// Creates a pool on the [best device](crate::devices::best): the one that `FOREBAY_DEVICE` names, else the first
-    /// GPU, else the host.
-    pub fn best() -> Result<Self> {
-        Self::new(&devices::open_best()?.1)
-    }
-
-    /// Creates a stream on the pool's device.
-    pub fn stream(&self) -> Result<Stream> {
-        Ok(Stream::new(self.device(), Priority::Normal)?)
-    }
-
     /// The pool's device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.shared.device

@@ -1,4 +1,4 @@
-//! Builds a pool from its options and its memory source.
+//! Builds a pool: on a device, from its options and its memory source.
 
 use std::sync::Arc;
 
@@ -10,7 +10,41 @@ use crate::pool::common::device_memory::DeviceMemory;
 use crate::pool::common::options::PoolOptions;
 use crate::pool::inner::PoolInner;
 use crate::pool::turn::with_turn;
-use crate::{MemoryClass, Result, monitor};
+use crate::{MemoryClass, Result, devices, monitor};
+
+/// # Creating a pool
+impl Pool {
+    /// Creates a pool on `device`, with settings from the environment ([`Settings::from_environment`]). To choose the
+    /// settings in code, use [`PoolOptions`].
+    ///
+    /// ```
+    /// use forebay::{HostDevice, Pool};
+    ///
+    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn new(device: &impl ToDevice) -> Result<Self> {
+        PoolOptions::from_environment()?.build(device)
+    }
+
+    /// Opens a device by [name](crate::devices::open) and creates a pool on it.
+    ///
+    /// ```
+    /// use forebay::Pool;
+    ///
+    /// let pool = Pool::open("host")?; // "cuda:0", "hip:0", "opencl:0", "metal:0", "sim"
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn open(device: &str) -> Result<Self> {
+        Self::new(&devices::open(device)?)
+    }
+
+    /// Creates a pool on the [best device](crate::devices::best): the one that `FOREBAY_DEVICE` names, else the first
+    /// GPU, else the host.
+    pub fn best() -> Result<Self> {
+        Self::new(&devices::open_best()?.1)
+    }
+}
 
 impl PoolOptions {
     /// Creates the pool on `device`.

@@ -5,7 +5,7 @@ use core::time::Duration;
 use forebay_core::pressure::Level;
 
 use super::*;
-use crate::config::{Key, Source};
+use crate::config::{Key, SettingsBuilder, Source};
 
 fn pool() -> Pool {
     let device = open(SimMachine::builder().memory(MemoryModel::Phantom)).2;
@@ -160,14 +160,14 @@ fn what_cannot_change_is_refused() {
 
 #[test]
 fn settings_change_by_typed_calls() {
-    let (_machine, pool) = sim_pool();
+    let pool = pool();
     let larger =
         |settings: SettingsBuilder| settings.min_bytes(Bytes::mib(4)).max_bytes(Bytes::mib(64));
     pool.change(larger).unwrap();
     let after = pool.settings();
     assert_eq!((after.min_bytes(), after.max_bytes()), (Bytes::mib(4), Some(Bytes::mib(64))));
     assert_eq!(after.get("max_bytes").unwrap().source, Source::RunTime);
-    let error = pool.change(|settings| settings.history(10).poison(true)).unwrap_err();
+    let error = pool.change(|settings| settings.history(10_u64).poison(true)).unwrap_err();
     assert!(error.to_string().contains("poison"), "{error}");
     assert!(
         pool.change(|settings| settings.max_bytes(Bytes::mib(2))).is_err(),
