@@ -4,7 +4,6 @@ use core::ffi::c_char;
 use core::fmt;
 use std::borrow::Cow;
 
-use forebay::arena::ArenaError;
 use forebay::config::ConfigError;
 use forebay::named::SharedError;
 use forebay::quantity::QuantityError;
@@ -225,6 +224,9 @@ pub(crate) fn of_error(error: &Error) -> Status {
         Error::Config(_) => Status::Config,
         Error::Forked => Status::Forked,
         Error::Device(error) => of_device(error),
+        Error::ArenaFull(_) => Status::Full,
+        Error::ArenaLapsed(_) | Error::WrongArena { .. } => Status::Lapsed,
+        Error::ChunksNotFreed { error, .. } => of_error(error),
         Error::Shared(error) => of_shared(error),
         Error::Cancelled { .. } => Status::Cancelled,
         Error::File { .. } => Status::Io,
@@ -255,20 +257,6 @@ impl From<ConfigError> for Failure {
 impl From<QuantityError> for Failure {
     fn from(error: QuantityError) -> Self {
         Self::new(Status::InvalidArgument, error.to_string())
-    }
-}
-
-impl From<ArenaError> for Failure {
-    fn from(error: ArenaError) -> Self {
-        let status = match &error {
-            ArenaError::Full(_) => Status::Full,
-            ArenaError::Chunk { error, .. } | ArenaError::NotGivenBack { error, .. } => {
-                of_error(error)
-            }
-            ArenaError::Lapsed(_) | ArenaError::WrongArena { .. } => Status::Lapsed,
-            _ => Status::InvalidArgument,
-        };
-        Self::new(status, error.to_string())
     }
 }
 

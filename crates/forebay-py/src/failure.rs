@@ -3,7 +3,6 @@
 //! Calls run with the GIL released, where no exception can be made. So they return a [`Failure`], which becomes
 //! an exception of `forebay.errors` once the GIL is held again.
 
-use forebay::arena::ArenaError;
 use forebay::config::ConfigError;
 use forebay::hal;
 use forebay::named::SharedError;
@@ -19,7 +18,6 @@ pub(crate) enum Failure {
     /// An error of the library.
     Library(forebay::Error),
     /// An error of an arena.
-    Arena(ArenaError),
     /// An invalid argument.
     Invalid(String),
     /// A value that was freed or closed.
@@ -54,7 +52,6 @@ impl Failure {
     fn text(&self) -> String {
         match self {
             Self::Library(error) => error.to_string(),
-            Self::Arena(error) => error.to_string(),
             Self::Invalid(said)
             | Self::Closed(said)
             | Self::InUse(said)
@@ -76,12 +73,7 @@ impl Failure {
     fn class(&self) -> &'static str {
         match self {
             Self::Library(error) => class_of(error),
-            Self::Arena(ArenaError::Full(_)) => "OutOfMemoryError",
-            Self::Arena(
-                ArenaError::Chunk { error, .. } | ArenaError::NotGivenBack { error, .. },
-            ) => class_of(error),
-            Self::Arena(ArenaError::Lapsed(_)) => "LapsedError",
-            Self::Arena(_) | Self::Invalid(_) => "InvalidError",
+            Self::Invalid(_) => "InvalidError",
             Self::Closed(_) => "ClosedError",
             Self::InUse(_) => "InUseError",
             Self::Export(_) => "ExportError",
@@ -96,10 +88,8 @@ impl Failure {
     /// The underlying error of the library, where there is one.
     fn library(&self) -> Option<&forebay::Error> {
         match self {
-            Self::Library(error)
-            | Self::Arena(
-                ArenaError::Chunk { error, .. } | ArenaError::NotGivenBack { error, .. },
-            ) => Some(error),
+            Self::Library(forebay::Error::ChunksNotFreed { error, .. }) => Some(error),
+            Self::Library(error) => Some(error),
             _ => None,
         }
     }
@@ -135,8 +125,13 @@ fn class_of(error: &forebay::Error) -> &'static str {
         | Error::WrongPool { .. }
         | Error::WrongSize { .. }
         | Error::AddressRange { .. }
+        | Error::Quantity(_)
+        | Error::WrongArena { .. }
         | Error::Config(_)
         | Error::Device(hal::Error::Invalid { .. }) => "InvalidError",
+        Error::ArenaFull(_) => "OutOfMemoryError",
+        Error::ArenaLapsed(_) => "LapsedError",
+        Error::ChunksNotFreed { error, .. } => class_of(error),
         Error::Forked => "ForkedError",
         Error::Shared(error) => class_of_shared(error),
         Error::Cancelled { .. } => "CancelledError",
@@ -245,12 +240,6 @@ impl From<hal::Error> for Failure {
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Self::Library(error.into())
-    }
-}
-
-impl From<ArenaError> for Failure {
-    fn from(error: ArenaError) -> Self {
-        Self::Arena(error)
     }
 }
 

@@ -30,10 +30,10 @@ const MOST_EVENTS: usize = 1 << 24;
 /// Records the allocations and frees of one running pool. Clones are the same recorder.
 ///
 /// ```
-/// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+/// use forebay::{Bytes, Pool};
 /// use forebay_trace::Recorder;
 ///
-/// let pool = Pool::new(&HostDevice::open()?)?;
+/// let pool = Pool::open("host")?;
 /// let weights = pool.default_stream().owned(Bytes::mib(2))?;
 ///
 /// let recorder = Recorder::new("my program");

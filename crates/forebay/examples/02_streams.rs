@@ -15,21 +15,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (one, two) = (Stream::new(&sim, Priority::Normal)?, Stream::new(&sim, Priority::Normal)?);
 
     // Enqueue work on the first stream, and free the block before the work has run.
-    let block = pool.allocate(Bytes::mib(40), one.handle())?;
+    let block = pool.allocate(Bytes::mib(40), &one)?;
     let span = Span::new(block.address(), block.size())?;
     let work = Kernel::new("first").writes(span);
     // SAFETY: the pool keeps the memory until what is enqueued before the free has run.
     unsafe { sim.launch(work, one.handle())? };
-    pool.free(block.address(), one.handle())?;
+    pool.free(block.address(), &one)?;
 
     // There is no room for another 40 MiB. The second stream takes this memory and waits for the first one, on the
     // device.
-    let other = pool.allocate(Bytes::mib(40), two.handle())?;
+    let other = pool.allocate(Bytes::mib(40), &two)?;
     let span = Span::new(other.address(), other.size())?;
     let work = Kernel::new("second").writes(span);
     // SAFETY: likewise.
     unsafe { sim.launch(work, two.handle())? };
-    pool.free(other.address(), two.handle())?;
+    pool.free(other.address(), &two)?;
     pool.device().synchronize_device()?;
 
     let figures = pool.statistics();

@@ -5,11 +5,12 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use forebay_core::transfer::CompressedError;
-use forebay_core::{Address, Bytes, Span};
+use forebay_core::{Address, BumpFull, BumpStale, Bytes, QuantityError, Span};
 use forebay_hal::StreamHandle;
 
 use crate::config::ConfigError;
 use crate::named::error::SharedError;
+use crate::pool_id::ArenaId;
 use crate::report::{RecentFree, Shortage};
 use crate::{MemoryClass, PoolId};
 
@@ -188,6 +189,29 @@ pub enum Error {
     Config(Box<ConfigError>),
     /// A named shared buffer could not be created, opened or locked.
     Shared(Box<SharedError>),
+    /// The arena is full and may not grow far enough.
+    ArenaFull(BumpFull),
+    /// The arena's token or checkpoint is not, or no longer, valid.
+    ArenaLapsed(BumpStale),
+    /// The token or checkpoint is from another arena.
+    WrongArena {
+        /// The arena that was called.
+        arena: ArenaId,
+        /// The arena that it is from.
+        owner: ArenaId,
+    },
+    /// The allocator could not free chunks of an arena. The arena is closed all the same; the chunks stay allocated
+    /// until the allocator is dropped.
+    ChunksNotFreed {
+        /// The number of chunks.
+        chunks: usize,
+        /// Their total size.
+        size: Bytes,
+        /// The allocator's error for the first of them.
+        error: Box<Self>,
+    },
+    /// A size, an alignment or an address is not allowed.
+    Quantity(QuantityError),
     /// A call of the device failed.
     Device(forebay_hal::Error),
 }
@@ -218,6 +242,11 @@ forebay_hal::debug_as_message!(Error {
     Forked,
     Config(value),
     Shared(value),
+    ArenaFull(value),
+    ArenaLapsed(value),
+    WrongArena { arena, owner },
+    ChunksNotFreed { chunks, size, error },
+    Quantity(value),
     Device(value),
 });
 
@@ -347,6 +376,20 @@ impl fmt::Display for Error {
             Self::Compressed(error) => error.fmt(f),
             Self::Config(error) => error.fmt(f),
             Self::Shared(error) => error.fmt(f),
+            Self::ArenaFull(full) => write!(f, "the arena is {full}"),
+            Self::ArenaLapsed(lapse) => {
+                write!(f, "stale arena block: {lapse}; use what was allocated since")
+            }
+            Self::WrongArena { arena, owner } => {
+                write!(f, "it is of {owner}, not of {arena}: use it there")
+            }
+            Self::ChunksNotFreed { chunks, size, error } => write!(
+                f,
+                "{chunks} chunks of the arena, {size} ({} B) together, could not be freed and stay allocated until the \
+                 allocator is dropped: {error}",
+                size.get()
+            ),
+            Self::Quantity(error) => error.fmt(f),
             Self::Device(error) => error.fmt(f),
         }
     }
@@ -376,6 +419,10 @@ impl core::error::Error for Error {
             Self::Compressed(error) => Some(error),
             Self::Config(error) => Some(error),
             Self::Shared(error) => Some(error),
+            Self::ArenaFull(error) => Some(error),
+            Self::ArenaLapsed(error) => Some(error),
+            Self::ChunksNotFreed { error, .. } => Some(error),
+            Self::Quantity(error) => Some(error),
             Self::Device(error) => Some(error),
             _ => None,
         }
@@ -385,6 +432,24 @@ impl core::error::Error for Error {
 impl From<Shortage> for Error {
     fn from(shortage: Shortage) -> Self {
         Self::OutOfMemory(Box::new(shortage))
+    }
+}
+
+impl From<BumpFull> for Error {
+    fn from(full: BumpFull) -> Self {
+        Self::ArenaFull(full)
+    }
+}
+
+impl From<BumpStale> for Error {
+    fn from(lapse: BumpStale) -> Self {
+        Self::ArenaLapsed(lapse)
+    }
+}
+
+impl From<QuantityError> for Error {
+    fn from(error: QuantityError) -> Self {
+        Self::Quantity(error)
     }
 }
 

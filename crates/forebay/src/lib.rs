@@ -5,22 +5,22 @@
 //! any request, wherever they lie.
 //!
 //! ```
-//! use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+//! use forebay::{Bytes, Pool};
 //!
 //! fn main() -> Result<(), forebay::Error> {
-//!     let device = HostDevice::open()?; // CudaDevice::open(0)? for the first GPU
-//!     let pool = Pool::new(&device)?;
-//!     let stream = StreamHandle::DEFAULT;
-//!
-//!     // A block is plain data. You free it yourself.
-//!     let block = pool.allocate(Bytes::mib(1), stream)?;
-//!     pool.free(block.address(), stream)?;
+//!     let pool = Pool::open("host")?; // "cuda:0" for the first GPU, or Pool::best()?
+//!     let stream = pool.stream()?;
+//!     let gpu = pool.on(&stream); // or pool.default_stream()
 //!
 //!     // An array owns its block and frees it when it is dropped.
-//!     let mut array = pool.on(stream).uninit::<f32>(1024)?;
-//!     array.copy_from_slice(&[2.5; 1024])?;
+//!     let mut x = gpu.from_slice(&[2.5_f32; 1024])?;
+//!     x.slice_mut(10..20)?.fill(0.0)?;
+//!     assert_eq!(x.slice(9..11)?.to_vec()?, [2.5, 0.0]);
 //!     assert_eq!(pool.statistics().live, Bytes::kib(4));
-//!     Ok(())
+//!
+//!     // A block is plain data. You free it yourself.
+//!     let block = gpu.allocate(Bytes::mib(1))?;
+//!     gpu.free(block)
 //! }
 //! ```
 //!
@@ -28,7 +28,9 @@
 //!
 //! | for | see |
 //! |---|---|
-//! | allocating, freeing, streams, trimming, statistics | the methods of [`Pool`], in the order of use |
+//! | allocating on a stream, arrays from data | [`OnStream`](handle::OnStream), which [`Pool::on`] and [`Pool::default_stream`] return |
+//! | copies, slices, growing an array | [`DeviceArray`] |
+//! | freeing by address, limits, trimming, statistics | the methods of [`Pool`], in the order of use |
 //! | limits, memory classes, callbacks | [`PoolOptions`] |
 //! | blocks that free themselves, typed arrays, batches, rental, futures | [`handle`] |
 //! | many short-lived blocks that are freed together | [`arena`] |

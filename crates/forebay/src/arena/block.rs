@@ -2,28 +2,10 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::{Address, BumpBlock, Bytes};
 
-/// The number of an arena. No two arenas of a process ever have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ArenaId(pub u64);
-
-impl ArenaId {
-    /// A number that no arena has had.
-    pub(super) fn fresh() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        // Only the number matters; no other memory is ordered by it.
-        Self(LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
-    }
-}
-
-impl fmt::Display for ArenaId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "arena {}", self.0)
-    }
-}
+use crate::pool_id::ArenaId;
 
 /// A block as plain data, for languages without lifetimes. It can be kept and copied anywhere;
 /// [`Arena::resolve`](super::Arena::resolve) checks whether it is still valid.

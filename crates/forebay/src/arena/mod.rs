@@ -16,7 +16,6 @@
 //! valid.
 
 mod block;
-mod error;
 mod scope;
 #[cfg(test)]
 mod tests;
@@ -29,12 +28,13 @@ use forebay_hal::{NamedStream, StreamHandle};
 
 pub use forebay_core::{BumpFull, BumpGrowth, BumpStale, BumpUsage};
 
-pub use block::{ArenaBlock, ArenaId, ArenaSlice, ArenaToken};
-pub use error::ArenaError;
+pub use block::{ArenaBlock, ArenaSlice, ArenaToken};
 pub use scope::Scope;
 
+pub use crate::pool_id::ArenaId;
+
 use crate::block::free_named;
-use crate::{Allocate, Error, Request};
+use crate::{Allocate, Error, Request, Result};
 
 /// Options of a new arena.
 ///
@@ -83,7 +83,7 @@ impl ArenaOptions {
         self,
         allocator: A,
         stream: impl Into<StreamHandle>,
-    ) -> Result<Arena<A>, ArenaError> {
+    ) -> Result<Arena<A>> {
         let arena = Arena {
             allocator,
             stream: NamedStream::now(stream.into()),
@@ -108,10 +108,9 @@ pub struct Checkpoint {
 ///
 /// ```
 /// use forebay::arena::Arena;
-/// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+/// use forebay::{Bytes, Pool, StreamHandle};
 ///
-/// let device = HostDevice::open()?;
-/// let pool = Pool::new(&device)?;
+/// let pool = Pool::open("host")?;
 /// let mut arena = Arena::new(pool.clone(), Bytes::mib(64), StreamHandle::DEFAULT)?;
 /// for _batch in 0..100 {
 ///     let weights = arena.allocate_of::<f32>(1 << 20)?;
@@ -182,42 +181,31 @@ pub struct Arena<A: Allocate> {
 impl<A: Allocate> Arena<A> {
     /// Makes an arena of `capacity` bytes in one piece, to be used in the order of `stream`. It does not grow;
     /// [`ArenaOptions`] makes one that does.
-    pub fn new(
-        allocator: A,
-        capacity: Bytes,
-        stream: impl Into<StreamHandle>,
-    ) -> Result<Self, ArenaError> {
+    pub fn new(allocator: A, capacity: Bytes, stream: impl Into<StreamHandle>) -> Result<Self> {
         ArenaOptions::new(capacity).build(allocator, stream)
     }
 
     /// Allocates `size` bytes with the arena's alignment. The contents are undefined. A request for no bytes returns
     /// the null address and takes no memory.
-    pub fn allocate(&self, size: Bytes) -> Result<ArenaBlock<'_>, ArenaError> {
+    pub fn allocate(&self, size: Bytes) -> Result<ArenaBlock<'_>> {
         self.allocate_aligned(size, self.alignment)
     }
 
     /// Allocates `size` bytes with this alignment in place of the arena's.
-    pub fn allocate_aligned(
-        &self,
-        size: Bytes,
-        alignment: Alignment,
-    ) -> Result<ArenaBlock<'_>, ArenaError> {
+    pub fn allocate_aligned(&self, size: Bytes, alignment: Alignment) -> Result<ArenaBlock<'_>> {
         let place = self.place(size, alignment)?;
         Ok(ArenaBlock::new(self.id, place, size))
     }
 
     /// Allocates memory for `count` values, with the larger of the arena's alignment and theirs. The contents are
     /// undefined.
-    pub fn allocate_of<T: Copy + 'static>(
-        &self,
-        count: u64,
-    ) -> Result<ArenaSlice<'_, T>, ArenaError> {
+    pub fn allocate_of<T: Copy + 'static>(&self, count: u64) -> Result<ArenaSlice<'_, T>> {
         let alignment = Alignment::new(align_of::<T>() as u64)?.max(self.alignment);
         let block = self.allocate_aligned(Bytes::of::<T>(count)?, alignment)?;
         Ok(ArenaSlice::new(block, count))
     }
 
-    fn place(&self, size: Bytes, alignment: Alignment) -> Result<BumpBlock, ArenaError> {
+    fn place(&self, size: Bytes, alignment: Alignment) -> Result<BumpBlock> {
         let taken = self.bump.borrow_mut().take(size, alignment);
         if let Ok(place) = taken {
             return Ok(place);
@@ -234,21 +222,18 @@ impl<A: Allocate> Arena<A> {
     }
 
     /// Allocates a chunk; does nothing for zero bytes.
-    fn add_chunk(&self, size: Bytes, alignment: Alignment) -> Result<(), ArenaError> {
+    fn add_chunk(&self, size: Bytes, alignment: Alignment) -> Result<()> {
         if size.is_zero() {
             return Ok(());
         }
         let request =
             Request::new(size, self.stream.handle()).aligned_to(alignment.max(Alignment::BLOCK));
-        let block = self
-            .allocator
-            .allocate_request(request)
-            .map_err(|error| ArenaError::Chunk { size, error })?;
+        let block = self.allocator.allocate_request(request)?;
         // Leave the allocator's rounding unused, so that the arena is full exactly at its stated capacity.
         let added = Span::new(block.address(), size)
             .and_then(|span| self.bump.borrow_mut().add_chunk(span));
         if let Err(error) = added {
-            self.free(block.address()).map_err(|error| ArenaError::Chunk { size, error })?;
+            self.free(block.address())?;
             return Err(error.into());
         }
         Ok(())
@@ -261,7 +246,7 @@ impl<A: Allocate> Arena<A> {
 
     /// Frees everything that was allocated since the checkpoint, which stays valid. Fails if the checkpoint itself was
     /// made in memory that was freed since.
-    pub fn rewind(&mut self, checkpoint: Checkpoint) -> Result<(), ArenaError> {
+    pub fn rewind(&mut self, checkpoint: Checkpoint) -> Result<()> {
         self.check(checkpoint.arena)?;
         Ok(self.bump.get_mut().rewind(checkpoint.mark)?)
     }
@@ -272,19 +257,15 @@ impl<A: Allocate> Arena<A> {
     }
 
     /// The block of a token. Fails once the block was freed by a reset, a rewind or the end of a scope.
-    pub fn resolve(&self, token: ArenaToken) -> Result<ArenaBlock<'_>, ArenaError> {
+    pub fn resolve(&self, token: ArenaToken) -> Result<ArenaBlock<'_>> {
         self.check(token.arena)?;
         let ArenaToken { generation, offset, size, .. } = token;
         let address = self.bump.borrow().resolve(offset, size, generation)?;
         Ok(ArenaBlock::new(self.id, BumpBlock { address, offset, generation }, size))
     }
 
-    fn check(&self, owner: ArenaId) -> Result<(), ArenaError> {
-        if owner == self.id {
-            Ok(())
-        } else {
-            Err(ArenaError::WrongArena { arena: self.id, owner })
-        }
+    fn check(&self, owner: ArenaId) -> Result<()> {
+        if owner == self.id { Ok(()) } else { Err(Error::WrongArena { arena: self.id, owner }) }
     }
 
     /// The figures of the arena.
@@ -320,11 +301,11 @@ impl<A: Allocate> Arena<A> {
 
     /// Frees all chunks in the order of the stream, and reports those that could not be freed. Dropping an arena does
     /// the same without a report.
-    pub fn close(mut self) -> Result<(), ArenaError> {
+    pub fn close(mut self) -> Result<()> {
         self.give_back()
     }
 
-    fn give_back(&mut self) -> Result<(), ArenaError> {
+    fn give_back(&mut self) -> Result<()> {
         let growth = self.bump.get_mut().growth();
         let bump = self.bump.replace(Bump::new(growth));
         let (mut chunks, mut size, mut first) = (0, Bytes::ZERO, None);
@@ -336,13 +317,13 @@ impl<A: Allocate> Arena<A> {
             }
         }
         match first {
-            Some(error) => Err(ArenaError::NotGivenBack { chunks, size, error }),
+            Some(error) => Err(Error::ChunksNotFreed { chunks, size, error: Box::new(error) }),
             None => Ok(()),
         }
     }
 
     /// Frees a chunk. Retries a transient error once, so that one fault does not leak.
-    fn free(&self, chunk: Address) -> Result<(), Error> {
+    fn free(&self, chunk: Address) -> Result<()> {
         match free_named(&self.allocator, chunk, self.stream) {
             Err(Error::Device(error)) if error.may_pass() => {
                 free_named(&self.allocator, chunk, self.stream)

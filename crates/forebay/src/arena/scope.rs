@@ -4,8 +4,8 @@ use core::fmt;
 
 use forebay_core::{Alignment, BumpMark, BumpUsage, Bytes};
 
-use super::{Arena, ArenaBlock, ArenaError, ArenaSlice};
-use crate::Allocate;
+use super::{Arena, ArenaBlock, ArenaSlice};
+use crate::{Allocate, Result};
 
 /// An arena while a scope runs, made by [`Arena::scope`] or, inside another scope, by [`Scope::scope`].
 ///
@@ -76,24 +76,17 @@ pub struct Scope<'s, A: Allocate> {
 
 impl<'s, A: Allocate> Scope<'s, A> {
     /// Allocates `size` bytes with the arena's alignment. The contents are undefined.
-    pub fn allocate(&self, size: Bytes) -> Result<ArenaBlock<'s>, ArenaError> {
+    pub fn allocate(&self, size: Bytes) -> Result<ArenaBlock<'s>> {
         self.arena.allocate(size)
     }
 
     /// Allocates `size` bytes with this alignment.
-    pub fn allocate_aligned(
-        &self,
-        size: Bytes,
-        alignment: Alignment,
-    ) -> Result<ArenaBlock<'s>, ArenaError> {
+    pub fn allocate_aligned(&self, size: Bytes, alignment: Alignment) -> Result<ArenaBlock<'s>> {
         self.arena.allocate_aligned(size, alignment)
     }
 
     /// Allocates memory for `count` values, with the larger of the arena's alignment and theirs.
-    pub fn allocate_of<T: Copy + 'static>(
-        &self,
-        count: u64,
-    ) -> Result<ArenaSlice<'s, T>, ArenaError> {
+    pub fn allocate_of<T: Copy + 'static>(&self, count: u64) -> Result<ArenaSlice<'s, T>> {
         self.arena.allocate_of(count)
     }
 

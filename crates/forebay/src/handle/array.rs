@@ -17,10 +17,9 @@ use crate::{Allocate, Pool, Request, Result};
 /// are excluded, because some bytes are not valid values of them.
 ///
 /// ```
-/// use forebay::{DeviceArray, HostDevice, Pool, StreamHandle};
+/// use forebay::{DeviceArray, Pool, StreamHandle};
 ///
-/// let device = HostDevice::open()?;
-/// let pool = Pool::new(&device)?;
+/// let pool = Pool::open("host")?;
 /// let mut array = DeviceArray::<f32>::new(&pool, 1000, StreamHandle::DEFAULT)?;
 /// array.copy_from_slice(&[1.5; 1000])?;
 /// let mut back = [0.0; 1000];

@@ -26,10 +26,9 @@ use crate::{Allocate, Pool, Request, Result, host_vec};
 ///
 /// ```
 /// use forebay::handle::allocate_batch;
-/// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+/// use forebay::{Bytes, Pool, StreamHandle};
 ///
-/// let device = HostDevice::open()?;
-/// let pool = Pool::new(&device)?;
+/// let pool = Pool::open("host")?;
 /// let sizes = [Bytes::new(1000), Bytes::mib(3), Bytes::mib(1)];
 /// let blocks = allocate_batch(&pool, &sizes, StreamHandle::DEFAULT)?;
 /// assert!(blocks.iter().map(|block| block.requested()).eq(sizes));
@@ -60,10 +59,9 @@ pub fn allocate_batch<A: Allocate + Clone>(
 ///
 /// ```
 /// use forebay::handle::Batch;
-/// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+/// use forebay::{Bytes, Pool, StreamHandle};
 ///
-/// let device = HostDevice::open()?;
-/// let pool = Pool::new(&device)?;
+/// let pool = Pool::open("host")?;
 /// let batch = Batch::new(&pool, &[Bytes::new(700), Bytes::new(100)], StreamHandle::DEFAULT)?;
 /// let [first, second] = batch.parts() else { return Err("two parts".into()) };
 /// assert_eq!(second.start().offset_from(first.start()), Some(Bytes::new(1024)));

@@ -25,9 +25,9 @@ use crate::{Allocate, Block, Error, Pool, RecordedUse, Request, Result};
 /// let [compute, copies] = [(); 2].map(|()| Stream::new(&device, Priority::Normal));
 /// let (compute, copies) = (compute?, copies?);
 ///
-/// let block = OwnedBlock::new(&pool, Request::new(Bytes::new(1000), compute.handle()))?;
+/// let block = OwnedBlock::new(&pool, Request::new(Bytes::new(1000), &compute))?;
 /// assert_eq!((block.requested(), block.size()), (Bytes::new(1000), Bytes::new(1024)));
-/// block.used_on(copies.handle()); // a kernel there reads it
+/// block.used_on(&copies); // a kernel there reads it
 /// drop(block); // the memory is used again after that kernel; nothing waits for it
 /// assert_eq!(pool.statistics().live, Bytes::ZERO);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

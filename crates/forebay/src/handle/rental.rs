@@ -99,10 +99,9 @@ pub struct RentalFigures {
 ///
 /// ```
 /// use forebay::handle::Rental;
-/// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+/// use forebay::{Bytes, Pool, StreamHandle};
 ///
-/// let device = HostDevice::open()?;
-/// let pool = Pool::new(&device)?;
+/// let pool = Pool::open("host")?;
 /// let rental = Rental::new(&pool, StreamHandle::DEFAULT);
 /// for batch in [100_000, 90_000, 80_000] {
 ///     let rented = rental.rent(Bytes::new(batch))?;

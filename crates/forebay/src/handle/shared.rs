@@ -15,7 +15,7 @@ use crate::{Allocate, Block, Error, Pool};
 /// dropped, the memory is reused after the work of all recorded streams; none of them waits.
 ///
 /// ```
-/// use forebay::{Bytes, HostDevice, Pool, Priority, SharedBlock, Stream, StreamHandle};
+/// use forebay::{Bytes, HostDevice, Pool, Priority, SharedBlock, Stream};
 ///
 /// let device = HostDevice::open()?;
 /// let pool = Pool::new(&device)?;

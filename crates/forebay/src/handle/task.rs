@@ -46,13 +46,12 @@ const IDLE: Duration = Duration::from_millis(100);
 ///
 /// ```
 /// use forebay::handle::allocate_async;
-/// use forebay::{Bytes, HostDevice, Pool, Request, StreamHandle};
+/// use forebay::{Bytes, Pool, Request, StreamHandle};
 ///
 /// use std::task::{Context, Poll, Waker};
 ///
 ///
-/// let device = HostDevice::open()?;
-/// let pool = Pool::new(&device)?;
+/// let pool = Pool::open("host")?;
 /// let request = Request::new(Bytes::mib(64), StreamHandle::DEFAULT);
 /// let mut growth = std::pin::pin!(allocate_async(&pool, request));
 /// // In a program, `growth.await`. Here, other threads run until it is ready.

@@ -34,7 +34,7 @@
 //! only when all work that used it is done; memory that no stream used is reused at once.
 //!
 //! ```
-//! use forebay::{HostDevice, PinnedPool, Pool, StreamHandle};
+//! use forebay::{HostDevice, PinnedPool, Pool};
 //!
 //! let device = HostDevice::open()?; // CudaDevice::open(0)? for the first GPU
 //! let (pool, pinned) = (Pool::new(&device)?, PinnedPool::new(&device)?);

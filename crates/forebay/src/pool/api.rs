@@ -53,9 +53,9 @@ impl Pool {
     /// bytes returns the null address and takes no memory.
     ///
     /// ```
-    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    /// use forebay::{Bytes, Pool, StreamHandle};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// let block = pool.allocate(Bytes::new(1000), StreamHandle::DEFAULT)?;
     /// assert_eq!(block.size(), Bytes::new(1024), "rounded up to 512 B");
     /// # pool.free_block(block, StreamHandle::DEFAULT)?;
@@ -70,9 +70,9 @@ impl Pool {
     /// that allocate on behalf of a program, whose own tag says more.
     ///
     /// ```
-    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle, Tag};
+    /// use forebay::{Bytes, Pool, StreamHandle, Tag};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// let library = Tag::named("library").unwrap_or(Tag::NONE);
     /// let block = pool.allocate_for(Bytes::mib(1), StreamHandle::DEFAULT, library)?;
     /// # pool.free_block(block, StreamHandle::DEFAULT)?;
@@ -91,9 +91,9 @@ impl Pool {
     /// Allocates a block with a specific alignment or memory class.
     ///
     /// ```
-    /// use forebay::{Alignment, Bytes, HostDevice, Pool, Request, StreamHandle};
+    /// use forebay::{Alignment, Bytes, Pool, Request, StreamHandle};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// let request = Request::new(Bytes::mib(1), StreamHandle::DEFAULT).aligned_to(Alignment::HOST_PAGE);
     /// let block = pool.allocate_request(request)?;
     /// assert!(block.address().is_aligned_to(Alignment::HOST_PAGE));
@@ -114,9 +114,9 @@ impl Pool {
     /// The live block that begins at `address`.
     ///
     /// ```
-    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    /// use forebay::{Bytes, Pool, StreamHandle};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
     /// assert_eq!(pool.block_at(block.address()), Some(block));
     /// pool.free_block(block, StreamHandle::DEFAULT)?;
@@ -141,9 +141,9 @@ impl Pool {
     /// Frees the block at `address`, in the order of `stream`. Ignores the null address.
     ///
     /// ```
-    /// use forebay::{Bytes, Error, HostDevice, Pool, StreamHandle};
+    /// use forebay::{Bytes, Error, Pool, StreamHandle};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
     /// pool.free(block.address(), StreamHandle::DEFAULT)?;
     /// let again = pool.free(block.address(), StreamHandle::DEFAULT);
@@ -158,9 +158,9 @@ impl Pool {
     /// Like [`free`](Self::free), but refuses a block of another size. `size` may be the requested or the rounded size.
     ///
     /// ```
-    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    /// use forebay::{Bytes, Pool, StreamHandle};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// let block = pool.allocate(Bytes::new(1000), StreamHandle::DEFAULT)?;
     /// assert!(pool.free_sized(block.address(), Bytes::new(4096), StreamHandle::DEFAULT).is_err());
     /// pool.free_sized(block.address(), Bytes::new(1000), StreamHandle::DEFAULT)?;
@@ -179,9 +179,9 @@ impl Pool {
     /// Like [`free`](Self::free), but refuses a block of another pool, or one whose address has been reallocated.
     ///
     /// ```
-    /// use forebay::{Bytes, Error, HostDevice, Pool, StreamHandle};
+    /// use forebay::{Bytes, Error, Pool, StreamHandle};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// let old = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
     /// pool.free_block(old, StreamHandle::DEFAULT)?;
     /// let new = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
@@ -213,10 +213,10 @@ impl Pool {
     /// let pool = Pool::new(&device)?;
     /// let (compute, copies) =
     ///     (Stream::new(&device, Priority::Normal)?, Stream::new(&device, Priority::Normal)?);
-    /// let block = pool.allocate(Bytes::mib(1), compute.handle())?;
+    /// let block = pool.allocate(Bytes::mib(1), &compute)?;
     /// // ... enqueue a copy of the block on `copies` ...
-    /// pool.record_use(block.address(), copies.handle())?;
-    /// pool.free_block(block, compute.handle())?;
+    /// pool.record_use(block.address(), &copies)?;
+    /// pool.free_block(block, &compute)?;
     /// # Ok::<(), forebay::Error>(())
     /// ```
     pub fn record_use(&self, address: Address, stream: impl Into<StreamHandle>) -> Result<()> {
@@ -239,11 +239,11 @@ impl Pool {
     /// its own before it grows.
     ///
     /// ```
-    /// # use forebay::{Bytes, HostDevice, Pool, Priority, Stream, StreamHandle};
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// # use forebay::{Bytes, Pool, Priority, Stream, StreamHandle};
+    /// let pool = Pool::open("host")?;
     /// let (copies, own) = (Stream::new(pool.device(), Priority::Normal)?, StreamHandle::DEFAULT);
     /// let block = pool.allocate(Bytes::mib(1), own)?;
-    /// pool.record_use(block.address(), copies.handle())?;
+    /// pool.record_use(block.address(), &copies)?;
     /// pool.free(block.address(), own)?; // reused only after the copies
     /// copies.synchronize()?;
     /// pool.process_deferred()?;
@@ -282,11 +282,10 @@ impl Pool {
     /// for the device if work may still use the memory.
     ///
     /// ```
-    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    /// use forebay::{Bytes, Pool};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
-    /// let block = pool.allocate(Bytes::mib(8), StreamHandle::DEFAULT)?;
-    /// pool.free_block(block, StreamHandle::DEFAULT)?;
+    /// let pool = Pool::open("host")?;
+    /// drop(pool.default_stream().owned(Bytes::mib(8))?);
     /// assert!(pool.held() >= Bytes::mib(8));
     /// pool.trim(Bytes::ZERO)?;
     /// assert_eq!(pool.held(), Bytes::ZERO);
@@ -304,8 +303,8 @@ impl Pool {
     /// and [`process_deferred`](Self::process_deferred) release it once the work is done.
     ///
     /// ```
-    /// # use forebay::{HostDevice, Pool};
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// # use forebay::Pool;
+    /// let pool = Pool::open("host")?;
     /// let returned = pool.collect(std::time::Duration::from_secs(60))?; // what lay idle for a minute
     /// # Ok::<(), forebay::Error>(())
     /// ```
@@ -331,9 +330,9 @@ impl Pool {
     /// of the parent's pool are 0.
     ///
     /// ```
-    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    /// use forebay::{Bytes, Pool, StreamHandle};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
     /// let statistics = pool.statistics();
     /// assert_eq!((statistics.allocations, statistics.live), (1, Bytes::mib(1)));
@@ -350,9 +349,9 @@ impl Pool {
     /// parent's pool are 0.
     ///
     /// ```
-    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    /// use forebay::{Bytes, Pool};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// drop(pool.default_stream().owned(Bytes::mib(1))?);
     /// assert_eq!(pool.group_figures().large_out.peak, Bytes::mib(1));
     /// # Ok::<(), forebay::Error>(())
@@ -388,9 +387,9 @@ impl Pool {
     /// parent's pool are 0.
     ///
     /// ```
-    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    /// use forebay::{Bytes, Pool};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// let scope = pool.scope();
     /// drop(pool.default_stream().owned(Bytes::mib(1))?);
     /// let figures = scope.end();
@@ -407,7 +406,7 @@ impl Pool {
     /// empty.
     ///
     /// ```
-    /// use forebay::{Bytes, HostDevice, PoolOptions, StreamHandle};
+    /// use forebay::{Bytes, HostDevice, PoolOptions};
     ///
     /// let options = PoolOptions::new().set(|settings| settings.history(100_u64));
     /// let pool = options.build(&HostDevice::open()?)?;
@@ -438,9 +437,9 @@ impl Pool {
     /// ```
     /// use std::sync::mpsc;
     ///
-    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    /// use forebay::{Bytes, Pool};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// let weights = pool.default_stream().owned(Bytes::mib(8))?;
     /// let (events, seen) = mpsc::channel();
     /// let observation = pool.observe(move |event| drop(events.send(*event)))?;
@@ -507,8 +506,7 @@ impl Pool {
     /// ```
     /// use forebay::{Bytes, HostDevice, PoolOptions, StreamHandle};
     ///
-    /// let device = HostDevice::open()?;
-    /// let pool = PoolOptions::new().set(|settings| settings.canaries(true)).build(&device)?;
+    /// let pool = PoolOptions::new().set(|settings| settings.canaries(true)).build(&HostDevice::open()?)?;
     /// let block = pool.allocate(Bytes::new(4096), StreamHandle::DEFAULT)?;
     /// pool.check()?;
     /// pool.free(block.address(), StreamHandle::DEFAULT)?;
@@ -577,9 +575,9 @@ impl Pool {
     /// capture either.
     ///
     /// ```
-    /// use forebay::{Bytes, HostDevice, Pool, StreamHandle};
+    /// use forebay::{Bytes, Pool, StreamHandle};
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?; // for this graph alone
+    /// let pool = Pool::open("host")?; // for this graph alone
     /// let capture = pool.capture()?;
     /// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
     /// // ... capture kernels that use the block ...

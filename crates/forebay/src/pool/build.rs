@@ -18,9 +18,9 @@ impl Pool {
     /// settings in code, use [`PoolOptions`].
     ///
     /// ```
-    /// use forebay::{HostDevice, Pool};
+    /// use forebay::Pool;
     ///
-    /// let pool = Pool::new(&HostDevice::open()?)?;
+    /// let pool = Pool::open("host")?;
     /// # Ok::<(), forebay::Error>(())
     /// ```
     pub fn new(device: &impl ToDevice) -> Result<Self> {

@@ -160,10 +160,9 @@ impl Pool {
 /// there is already free, [`Error::WrongPool`] if two pools have one, which only happens with simulated memory.
 ///
 /// ```
-/// use forebay::{Bytes, Error, HostDevice, Pool, StreamHandle};
+/// use forebay::{Bytes, Error, Pool, StreamHandle};
 ///
-/// let device = HostDevice::open()?;
-/// let pool = Pool::new(&device)?;
+/// let pool = Pool::open("host")?;
 /// let block = pool.allocate(Bytes::mib(1), StreamHandle::DEFAULT)?;
 /// forebay::process::free(block.address(), StreamHandle::DEFAULT)?;
 /// let again = forebay::process::free(block.address(), StreamHandle::DEFAULT);

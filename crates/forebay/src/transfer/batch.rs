@@ -51,7 +51,7 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// ```
     /// # use forebay::transfer::TransferEngine;
-    /// # use forebay::{HostDevice, Pool, StreamHandle};
+    /// # use forebay::{HostDevice, Pool};
     /// # let device = HostDevice::open()?;
     /// # let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
     /// let data = [1_u8; 100];

@@ -29,7 +29,7 @@ impl TransferEngine {
     /// midway leaves a part of `to` written.
     ///
     /// ```
-    /// use forebay::{HostDevice, Pool, StreamHandle, TransferEngine};
+    /// use forebay::{HostDevice, Pool, TransferEngine};
     ///
     /// let (near, far) = (HostDevice::open()?, HostDevice::open()?); // any two, as devices::open("opencl:0")?
     /// let mut from = Pool::new(&near)?.default_stream().uninit::<u32>(100_000)?;

@@ -24,7 +24,7 @@ pub struct Choices {
 ///
 /// ```
 /// # use forebay::transfer::{Region, TransferEngine};
-/// # use forebay::{HostDevice, Pool, StreamHandle};
+/// # use forebay::{HostDevice, Pool};
 /// # let device = HostDevice::open()?;
 /// # let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
 /// let picture: Vec<u8> = (0..16).collect(); // four rows of four

@@ -37,7 +37,7 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// ```
     /// # use forebay::transfer::TransferEngine;
-    /// # use forebay::{Error, HostDevice, Pool, StreamHandle};
+    /// # use forebay::{Error, HostDevice, Pool};
     /// # let device = HostDevice::open()?;
     /// # let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
     /// let data = vec![7_u8; 100_000];

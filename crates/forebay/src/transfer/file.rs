@@ -32,7 +32,7 @@ impl TransferEngine {
     ///
     /// ```
     /// # use forebay::transfer::TransferEngine;
-    /// # use forebay::{HostDevice, Pool, StreamHandle};
+    /// # use forebay::{HostDevice, Pool};
     /// # let device = HostDevice::open()?;
     /// # let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
     /// # let path = std::env::temp_dir().join(format!("forebay-{}.weights", std::process::id()));

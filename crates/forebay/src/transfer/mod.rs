@@ -12,7 +12,7 @@
 //!
 //! ```
 //! use forebay::transfer::TransferEngine;
-//! use forebay::{HostDevice, Pool, StreamHandle};
+//! use forebay::{HostDevice, Pool};
 //!
 //! let device = HostDevice::open()?; // CudaDevice::open(0)? for the first GPU
 //! let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);

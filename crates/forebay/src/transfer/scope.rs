@@ -60,7 +60,7 @@ impl TransferEngine {
     ///
     /// ```
     /// # use forebay::transfer::TransferEngine;
-    /// # use forebay::{HostDevice, Pool, StreamHandle};
+    /// # use forebay::{HostDevice, Pool};
     /// # let device = HostDevice::open()?;
     /// # let (pool, engine) = (Pool::new(&device)?, TransferEngine::new(&device)?);
     /// let (a, b) = (vec![1_u32; 1000], vec![2_u32; 1000]);

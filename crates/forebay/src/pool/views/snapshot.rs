@@ -207,10 +207,9 @@ impl Snapshot {
     /// Formats the snapshot as one line of JSON.
     ///
     /// ```
-    /// use forebay::{HostDevice, Pool};
+    /// use forebay::Pool;
     ///
-    /// let device = HostDevice::open()?;
-    /// let json = Pool::new(&device)?.snapshot().to_json();
+    /// let json = Pool::open("host")?.snapshot().to_json();
     /// assert!(json.starts_with("{\"schema\":\"forebay.pool.v1\","));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
