@@ -113,8 +113,8 @@ fn pinned(device: &AnyDevice) -> Done<String> {
     let mut array = pool.on(STREAM).uninit::<u32>(data.len())?;
     let (mut batch, mut back) = (pinned.array(data.len())?, pinned.array(data.len())?);
     batch.host_mut()?.copy_from_slice(&data);
-    batch.copy_to_device(&mut array)?; // does not wait
-    back.copy_from_device(&array)?; // nor does this; they are on one stream
+    batch.copy_to(&mut array)?; // does not wait
+    back.copy_from(&array)?; // nor does this; they are on one stream
     assert_eq!(back.host()?, data); // waits for the copy
     Ok(format!("pinned: {} there and back; {} held", Bytes::mib(1), pinned.held()))
 }
@@ -127,7 +127,7 @@ fn managed(device: &AnyDevice) -> Done<String> {
     table.advise(Advice::ReadMostly)?;
     table.prefetch(Replica::Device, STREAM)?;
     let mut copy = memory.buffer::<u32>(data.len())?;
-    copy.copy_from_buffer(&mut table, STREAM)?; // on the device
+    copy.copy_from(&mut table, STREAM)?; // on the device
     copy.prefetch(Replica::Host, STREAM)?;
     assert_eq!(copy.host()?, data);
     Ok(if memory.is_managed() {
@@ -180,7 +180,7 @@ fn other_kind(device: &AnyDevice) -> Done<String> {
     // So do buffers.
     let mut near = Memory::new(device)?.buffer_from(&numbers(1000))?;
     let mut far = Memory::new(&other)?.buffer::<u32>(1000)?;
-    far.copy_from_buffer(&mut near, STREAM)?;
+    far.copy_from(&mut near, STREAM)?;
     assert_eq!(far.host()?, numbers(1000));
     Ok(format!("other kind: {kind} to {} and back, through the host", other.descriptor().kind))
 }
@@ -198,7 +198,7 @@ fn bandwidth(device: &AnyDevice) -> Done<String> {
         engine.scope(|transfers| transfers.download(&array, &mut back).submit()?.wait())?
     })?;
     let direct = best(size_of_val(&data[..]), || {
-        batch.copy_from_device(&array)?;
+        batch.copy_from(&array)?;
         batch.wait()
     })?;
     assert!(back == data && batch.host()? == data);

@@ -44,10 +44,10 @@ fn allocate_write_execute_read_and_release() {
     let (device, memory) = accelerator();
     let mut buffer = memory.buffer::<f32>(1_000_000).unwrap();
     let data: Vec<f32> = (0_u16..1000).cycle().take(1_000_000).map(f32::from).collect();
-    buffer.copy_from(&data).unwrap();
+    buffer.copy_from_slice(&data).unwrap();
     launch_double(&device, &buffer.on_device_mut(STREAM).unwrap());
     let mut results = vec![0.0; 1_000_000];
-    buffer.copy_to(&mut results).unwrap();
+    buffer.copy_to_slice(&mut results).unwrap();
     assert!(results.iter().zip(&data).all(|(result, number)| *result == 2.0 * number));
     let held = memory.pool().held();
     drop(buffer);
@@ -60,7 +60,7 @@ fn allocate_write_execute_read_and_release() {
 fn on_the_host_alone() {
     let memory = Memory::host().unwrap();
     let mut buffer = memory.buffer::<f64>(10_000).unwrap();
-    buffer.copy_from(&vec![1.5; 10_000]).unwrap();
+    buffer.copy_from_slice(&vec![1.5; 10_000]).unwrap();
     let _ = buffer.on_device_mut(STREAM).unwrap();
     assert_eq!(buffer.host().unwrap()[9_999], 1.5);
     assert_eq!(buffer.figures().to_device.copies, 0);

@@ -258,7 +258,7 @@ impl CountedBuffer {
         let bytes = range(offset, from.len() as u64);
         self.call(|buffer| {
             self.check(Replica::Host, &bytes, Access::Overwrite)?;
-            Ok(slice(buffer, &bytes)?.copy_from(from)?)
+            Ok(slice(buffer, &bytes)?.copy_from_slice(from)?)
         })
     }
 
@@ -313,7 +313,7 @@ impl CountedBuffer {
             source.with(|source| {
                 self.check(Replica::Host, &(0..target.size().get()), Access::Overwrite)?;
                 from.check(Replica::Host, &(0..source.size().get()), Access::Read)?;
-                Ok(target.copy_from_buffer(source, stream)?)
+                Ok(target.copy_from(source, stream)?)
             })
         });
         copied.flatten().unwrap_or(Err(CountedError::Closed))

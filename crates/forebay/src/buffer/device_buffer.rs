@@ -160,11 +160,11 @@ impl<T: Pod> DeviceBuffer for Buffer<T> {
     }
 
     fn read(&mut self, first: usize, to: &mut [T]) -> Result<()> {
-        self.slice(first..end(first, to.len()))?.copy_to(to)
+        self.slice(first..end(first, to.len()))?.copy_to_slice(to)
     }
 
     fn write(&mut self, first: usize, from: &[T]) -> Result<()> {
-        self.slice(first..end(first, from.len()))?.copy_from(from)
+        self.slice(first..end(first, from.len()))?.copy_from_slice(from)
     }
 
     fn with_device<R>(

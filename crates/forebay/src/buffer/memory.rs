@@ -207,7 +207,7 @@ impl Memory {
     #[track_caller]
     pub fn buffer_from<T: Pod>(&self, from: &[T]) -> Result<Buffer<T>> {
         let mut buffer = self.buffer(from.len())?;
-        buffer.copy_from(from)?;
+        buffer.copy_from_slice(from)?;
         Ok(buffer)
     }
 

@@ -381,8 +381,8 @@ fn slices_alias_and_ranges_are_checked() {
     let mut slice = buffer.slice(100..=299).unwrap();
     assert_eq!(slice.len(), 200);
     let mut nested = slice.slice(50..60).unwrap();
-    nested.copy_from(&[9; 10]).unwrap();
-    assert!(nested.copy_from(&[9; 11]).is_err() && nested.slice(5..11).is_err());
+    nested.copy_from_slice(&[9; 10]).unwrap();
+    assert!(nested.copy_from_slice(&[9; 11]).is_err() && nested.slice(5..11).is_err());
     let whole = slice.on_device(DEFAULT).unwrap().address();
     let part = slice.slice(50..).unwrap().on_device(DEFAULT).unwrap().address();
     assert_eq!(part.get(), whole.get() + 100);
@@ -525,10 +525,10 @@ fn buffers_are_copied_on_the_device_or_through_the_host() {
     let mut source = memory.buffer::<u8>(5000).unwrap();
     launch_write(&device, &source.on_device_overwrite(DEFAULT).unwrap(), 9).unwrap();
     let mut near = memory.buffer::<u8>(5000).unwrap();
-    near.copy_from_buffer(&mut source, DEFAULT).unwrap();
+    near.copy_from(&mut source, DEFAULT).unwrap();
     assert_eq!((near.state(), source.state()), (BufferState::DeviceOnly, BufferState::DeviceOnly));
     let mut far = elsewhere.buffer::<u8>(5000).unwrap();
-    far.copy_from_buffer(&mut near, DEFAULT).unwrap();
+    far.copy_from(&mut near, DEFAULT).unwrap();
     assert_eq!(far.to_vec().unwrap(), [9; 5000]);
     let _ = far.on_device(DEFAULT).unwrap();
     assert_eq!(far.state(), BufferState::Synchronized);
@@ -537,9 +537,9 @@ fn buffers_are_copied_on_the_device_or_through_the_host() {
     let mut near_far = elsewhere.buffer_from(&[4_u8; 5000]).unwrap();
     let _ = near_far.on_device(DEFAULT).unwrap();
     machine.plan(Fault::new(When::Every(Call::Copy), FaultKind::Transient));
-    assert!(far.copy_from_buffer(&mut near_far, DEFAULT).is_err());
+    assert!(far.copy_from(&mut near_far, DEFAULT).is_err());
     machine.clear_faults();
     assert_eq!(far.to_vec().unwrap(), [3; 5000]);
-    assert!(near.copy_from_buffer(&mut memory.buffer(4999).unwrap(), DEFAULT).is_err());
+    assert!(near.copy_from(&mut memory.buffer(4999).unwrap(), DEFAULT).is_err());
     assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
 }

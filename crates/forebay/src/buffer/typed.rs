@@ -131,14 +131,14 @@ impl<T: Pod> Buffer<T> {
 
     /// Replaces all elements with those of `from`, which may be on another device. Copies on `stream` if both share a
     /// device where the data is current, else through the host. Fails if the lengths differ.
-    pub fn copy_from_buffer(
+    pub fn copy_from(
         &mut self,
         from: &mut Self,
         stream: impl Into<StreamHandle>,
     ) -> Result<()> {
         self.as_slice().check_length("from", from.len())?;
         if !self.raw.copy_on_device(&mut from.raw, stream.into())? {
-            self.copy_from(from.host()?)?;
+            self.copy_from_slice(from.host()?)?;
         }
         Ok(())
     }
@@ -169,13 +169,13 @@ impl<T: Pod> Buffer<T> {
     }
 
     /// Replaces all elements. Fails if the lengths differ.
-    pub fn copy_from(&mut self, from: &[T]) -> Result<()> {
-        self.as_slice().copy_from(from)
+    pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
+        self.as_slice().copy_from_slice(from)
     }
 
     /// Copies all elements to `to`. Fails if the lengths differ.
-    pub fn copy_to(&mut self, to: &mut [T]) -> Result<()> {
-        self.as_slice().copy_to(to)
+    pub fn copy_to_slice(&mut self, to: &mut [T]) -> Result<()> {
+        self.as_slice().copy_to_slice(to)
     }
 
     /// Copies all elements to a vector.
@@ -306,15 +306,15 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
         self.reborrow().into_device(Access::Overwrite, stream.into())
     }
 
-    /// As [`Buffer::copy_from`].
-    pub fn copy_from(&mut self, from: &[T]) -> Result<()> {
+    /// As [`Buffer::copy_from_slice`].
+    pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
         self.check_length("from", from.len())?;
         self.map(Access::Overwrite)?.copy_from_slice(from);
         Ok(())
     }
 
-    /// As [`Buffer::copy_to`].
-    pub fn copy_to(&mut self, to: &mut [T]) -> Result<()> {
+    /// As [`Buffer::copy_to_slice`].
+    pub fn copy_to_slice(&mut self, to: &mut [T]) -> Result<()> {
         self.check_length("to", to.len())?;
         to.copy_from_slice(self.host()?);
         Ok(())

@@ -48,7 +48,7 @@ struct Use {
 /// ```compile_fail,E0502
 /// # fn f(mut array: forebay::PinnedArray<u8>, from: forebay::DeviceArray<u8>) -> Result<(), forebay::Error> {
 /// let slice = array.host()?;
-/// array.copy_from_device(&from)?; // would write to the slice
+/// array.copy_from(&from)?; // would write to the slice
 /// println!("{slice:?}");
 /// # Ok(())
 /// # }
@@ -136,14 +136,14 @@ impl<T: Pod> PinnedArray<T> {
 
     /// Copies the elements to `to`, in the order of its stream, which waits on the device for earlier work that writes
     /// to them. Does not block the host. Fails if the lengths or devices differ.
-    pub fn copy_to_device<A: Allocate>(&self, to: &mut DeviceArray<T, A>) -> Result<()> {
+    pub fn copy_to<A: Allocate>(&self, to: &mut DeviceArray<T, A>) -> Result<()> {
         let (host, device) = (Place::Host(self.address()), Place::Device(to.address()));
         self.enqueue(Access::Reads, (device, host), to)
     }
 
     /// Copies `from` to the elements, in the order of its stream, which waits on the device for earlier work that uses
     /// them. Does not block the host. Fails if the lengths or devices differ.
-    pub fn copy_from_device<A: Allocate>(&mut self, from: &DeviceArray<T, A>) -> Result<()> {
+    pub fn copy_from<A: Allocate>(&mut self, from: &DeviceArray<T, A>) -> Result<()> {
         let (host, device) = (Place::Host(self.address()), Place::Device(from.address()));
         self.enqueue(Access::Writes, (host, device), from)
     }

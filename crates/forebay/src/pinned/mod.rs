@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   PinnedArray ── host(), host_mut()          wait for the work that uses the memory, then lend it to the host
-//!       │       ── copy_to_device(), ...       enqueue a copy, and note the event at which it is done
+//!       │       ── copy_to(), ...       enqueue a copy, and note the event at which it is done
 //!       │ drop                                 done: free now.  Not done: free when its events are reached
 //!       v
 //!   Pool of PinnedSource                       every block is free in the order of one idle stream, the host's
@@ -42,11 +42,11 @@
 //!
 //! let mut batch = pinned.array::<f32>(1000)?;
 //! batch.host_mut()?.fill(1.5);
-//! batch.copy_to_device(&mut array)?; // returns at once
+//! batch.copy_to(&mut array)?; // returns at once
 //! drop(batch); // its memory is reused when the copy is done
 //!
 //! let mut back = pinned.array::<f32>(1000)?;
-//! back.copy_from_device(&array)?;
+//! back.copy_from(&array)?;
 //! assert_eq!(back.host()?, [1.5; 1000]); // waits for the copy
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

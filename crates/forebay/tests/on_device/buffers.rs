@@ -91,13 +91,13 @@ pub(crate) fn pinned(stage: &Stage) -> Step {
         let mut device = pool.on(DEFAULT).uninit::<u8>(length)?;
         let mut batch = pinned.array::<u8>(length)?;
         batch.host_mut()?.fill(round);
-        batch.copy_to_device(&mut device)?;
+        batch.copy_to(&mut device)?;
         // Its memory must not be another's before the copy is done.
         drop(batch);
         let mut other = pinned.array::<u8>(length)?;
         other.host_mut()?.fill(255);
         let mut back = pinned.array::<u8>(length)?;
-        back.copy_from_device(&device)?;
+        back.copy_from(&device)?;
         ensure!(back.host()?.iter().all(|&byte| byte == round), "round {round} kept its data");
     }
     stage.no_findings()

@@ -158,7 +158,7 @@ fn check_read_only(buffer: &mut Buffer<u8>, other: &mut Buffer<u8>) {
         buffer.map(Access::Overwrite).map(drop),
         buffer.fill(0),
         buffer.fill(1),
-        buffer.copy_from(&due),
+        buffer.copy_from_slice(&due),
         buffer.on_device_mut(DEFAULT).map(|_| ()),
         buffer.on_device_overwrite(DEFAULT).map(|_| ()),
         buffer.slice(1..3).unwrap().on_device_mut(DEFAULT).map(|_| ()),
@@ -167,7 +167,7 @@ fn check_read_only(buffer: &mut Buffer<u8>, other: &mut Buffer<u8>) {
         crate::handle::tests::task::block_on(buffer.fetch()).unwrap().try_mut().map(drop),
     ];
     let _ = other.on_device_mut(DEFAULT).unwrap();
-    refused.push(buffer.copy_from_buffer(other, DEFAULT));
+    refused.push(buffer.copy_from(other, DEFAULT));
     for (index, result) in refused.into_iter().enumerate() {
         assert!(matches!(result, Err(Error::ReadOnly { .. })), "{index}");
     }

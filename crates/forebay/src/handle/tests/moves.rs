@@ -75,12 +75,12 @@ const WORK: &[Work] = &[
     }),
     ("a copy from pinned memory", |yard| {
         let mut array = yard.array();
-        yard.pinned.array::<u8>(LENGTH).unwrap().copy_to_device(&mut array).unwrap();
+        yard.pinned.array::<u8>(LENGTH).unwrap().copy_to(&mut array).unwrap();
         array
     }),
     ("a copy to pinned memory", |yard| {
         let array = yard.array();
-        yard.pinned.array::<u8>(LENGTH).unwrap().copy_from_device(&array).unwrap();
+        yard.pinned.array::<u8>(LENGTH).unwrap().copy_from(&array).unwrap();
         array
     }),
     ("an upload that is ordered", |yard| {
@@ -303,7 +303,7 @@ const LATER: &[Later] = &[
     ("copy_from_slice", |_, mut array| array.copy_from_slice(&[1; LENGTH]).unwrap()),
     ("copy_to_slice", |_, array| array.copy_to_slice(&mut vec![1; LENGTH]).unwrap()),
     ("a copy from pinned memory", |yard, mut array| {
-        yard.pinned.array::<u8>(LENGTH).unwrap().copy_to_device(&mut array).unwrap();
+        yard.pinned.array::<u8>(LENGTH).unwrap().copy_to(&mut array).unwrap();
     }),
     ("an upload", |yard, array| {
         let _ = yard.engine.upload(vec![1_u8; LENGTH], array).submit().unwrap().wait().unwrap();
@@ -356,11 +356,11 @@ fn copies_of_a_pinned_array_keep_their_order() {
         let array = |stream| yard.bench.pool.on(stream).zeros::<u8>(LENGTH).unwrap();
         let (mut one, other) = (array(yard.first()), array(yard.second()));
         let mut pinned = yard.pinned.array::<u8>(LENGTH).unwrap();
-        pinned.copy_from_device(&other).unwrap();
-        pinned.copy_to_device(&mut one).unwrap();
-        pinned.copy_from_device(&other).unwrap();
-        pinned.copy_from_device(&one).unwrap();
-        pinned.copy_to_device(&mut one).unwrap();
+        pinned.copy_from(&other).unwrap();
+        pinned.copy_to(&mut one).unwrap();
+        pinned.copy_from(&other).unwrap();
+        pinned.copy_from(&one).unwrap();
+        pinned.copy_to(&mut one).unwrap();
         yard.bench.device.synchronize_device().unwrap();
         assert_eq!(yard.bench.machine.findings(), [], "seed {seed}");
     }

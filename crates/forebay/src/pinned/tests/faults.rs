@@ -26,10 +26,10 @@ fn program(machine: SimOptions, faults: &[Fault]) -> u64 {
             if let Ok(slice) = batch.host_mut() {
                 slice.fill(value);
             }
-            let copied = batch.copy_to_device(&mut array).is_ok();
+            let copied = batch.copy_to(&mut array).is_ok();
             let Ok(mut back) = pinned.array::<u8>(LENGTH) else { continue };
             drop(batch);
-            let came = back.copy_from_device(&array).is_ok();
+            let came = back.copy_from(&array).is_ok();
             if let (true, true, Ok(back)) = (copied, came, back.host()) {
                 assert_eq!(back, [value; LENGTH]);
             }
@@ -72,7 +72,7 @@ fn an_event_that_cannot_be_recorded_is_replaced_by_a_wait() {
     let mut array = bench.array(LENGTH, DEFAULT);
     let pinned = bench.filled(LENGTH, 3);
     bench.machine.plan(Fault::new(When::Every(Call::RecordEvent), FaultKind::Transient));
-    pinned.copy_to_device(&mut array).unwrap();
+    pinned.copy_to(&mut array).unwrap();
     bench.machine.clear_faults();
     assert!(pinned.is_idle());
     assert_eq!(contents(&array), vec![3; LENGTH]);
@@ -84,7 +84,7 @@ fn memory_of_a_lost_device_stays_where_it_is() {
         let bench = Bench::with(machine, PinnedOptions::new());
         let array = bench.array(LENGTH, DEFAULT);
         let mut pinned = bench.filled(LENGTH, 3);
-        pinned.copy_from_device(&array).unwrap();
+        pinned.copy_from(&array).unwrap();
         bench.machine.lose(0);
         let error = pinned.host().unwrap_err();
         assert!(matches!(error, Error::Device(forebay_hal::Error::Lost { .. })), "{error}");

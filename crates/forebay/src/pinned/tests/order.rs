@@ -28,7 +28,7 @@ fn a_free_while_a_copy_reads_is_not_reused_before_it_is_done() {
     let gate = bench.close(DEFAULT);
     let first = bench.filled(LENGTH, 1);
     let address = first.address();
-    first.copy_to_device(&mut array).unwrap();
+    first.copy_to(&mut array).unwrap();
     drop(first);
     assert_eq!(bench.pinned.statistics().live, Bytes::ZERO, "it is free, and cannot be had yet");
     let second = bench.filled(LENGTH, 2);
@@ -47,7 +47,7 @@ fn a_free_while_a_copy_writes_is_not_reused_before_it_is_done() {
     array.copy_from_slice(&vec![7; LENGTH]).unwrap();
     let gate = bench.close(DEFAULT);
     let mut first = bench.filled(LENGTH, 1);
-    first.copy_from_device(&array).unwrap();
+    first.copy_from(&array).unwrap();
     drop(first);
     let second = bench.filled(LENGTH, 2);
     drop(gate);
@@ -62,7 +62,7 @@ fn memory_whose_copy_is_done_is_reused_at_once_whatever_the_stream_does_next() {
     let mut array = bench.array(LENGTH, DEFAULT);
     let first = bench.filled(LENGTH, 1);
     let address = first.address();
-    first.copy_to_device(&mut array).unwrap();
+    first.copy_to(&mut array).unwrap();
     first.wait().unwrap();
     let gate = bench.close(DEFAULT);
     drop(first);
@@ -76,7 +76,7 @@ fn the_host_waits_for_writes_before_it_reads_and_for_reads_before_it_writes() {
     let mut array = bench.array(LENGTH, DEFAULT);
     let mut pinned = bench.filled(LENGTH, 5);
     let gate = bench.close(DEFAULT);
-    pinned.copy_to_device(&mut array).unwrap();
+    pinned.copy_to(&mut array).unwrap();
     assert!(!pinned.is_idle());
     assert_eq!(pinned.host().unwrap()[0], 5, "reading beside a copy that reads needs no wait");
     let opened = AtomicBool::new(false);
@@ -90,7 +90,7 @@ fn the_host_waits_for_writes_before_it_reads_and_for_reads_before_it_writes() {
         assert!(opened.load(Ordering::SeqCst), "written while the copy was reading");
     });
     assert_eq!(contents(&array), vec![5; LENGTH]);
-    pinned.copy_from_device(&array).unwrap();
+    pinned.copy_from(&array).unwrap();
     assert_eq!(pinned.host().unwrap(), vec![5; LENGTH], "the copy was waited for");
     assert!(pinned.is_idle());
     bench.assert_no_race();
@@ -105,7 +105,7 @@ fn a_stream_that_is_destroyed_and_whose_handle_comes_back_keeps_the_memory_until
     let gate = bench.close(stream);
     let first = bench.filled(LENGTH, 1);
     let address = first.address();
-    first.copy_to_device(&mut array).unwrap();
+    first.copy_to(&mut array).unwrap();
     bench.pool.forget_stream(stream).unwrap();
     bench.device.destroy_stream(stream).unwrap();
     assert_eq!(bench.stream(), stream, "the handle stands for another stream now");
@@ -160,10 +160,10 @@ fn random_program(machine: SimOptions, seed: u64) {
         let length = usize::try_from(1 + random.below(1 << magnitude)).unwrap();
         let batch = bench.filled(length, value);
         let mut array = bench.array(length, *random.pick(&streams).unwrap());
-        batch.copy_to_device(&mut array).unwrap();
+        batch.copy_to(&mut array).unwrap();
         if random.chance(1, 3) {
             let mut back = bench.filled(length, 0);
-            back.copy_from_device(&array).unwrap();
+            back.copy_from(&array).unwrap();
             drop(batch);
             if random.chance(1, 2) {
                 assert_eq!(back.host().unwrap(), vec![value; length], "seed {seed}");
@@ -215,7 +215,7 @@ fn a_capture_sees_nothing_of_pinned_memory() {
     let bench = Bench::new();
     let mut array = bench.array(LENGTH, DEFAULT);
     let before = bench.filled(LENGTH, 1);
-    before.copy_to_device(&mut array).unwrap();
+    before.copy_to(&mut array).unwrap();
     let seen = || {
         let calls = bench.machine.calls();
         [Call::CreateEvent, Call::RecordEvent, Call::QueryEvent, Call::SynchronizeEvent]
@@ -223,7 +223,7 @@ fn a_capture_sees_nothing_of_pinned_memory() {
     };
     let (at_first, capture) = (seen(), bench.pinned.capture().unwrap());
     let during = bench.pinned.array::<u8>(LENGTH).unwrap();
-    during.copy_to_device(&mut array).unwrap();
+    during.copy_to(&mut array).unwrap();
     assert!(!during.is_idle() && !before.is_idle(), "it cannot be asked");
     drop(before);
     drop(during);

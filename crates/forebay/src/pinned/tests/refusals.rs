@@ -30,7 +30,7 @@ fn memory_that_a_copy_uses_is_waited_for_at_the_bound() {
     let bench = Bench::with(SimMachine::builder(), options);
     let mut array = bench.array(2 << 20, DEFAULT);
     for value in 0..10 {
-        bench.filled(2 << 20, value).copy_to_device(&mut array).unwrap();
+        bench.filled(2 << 20, value).copy_to(&mut array).unwrap();
     }
     assert_eq!(contents(&array), vec![9; 2 << 20]);
     assert_eq!(bench.pinned.held(), Bytes::mib(2));
@@ -81,10 +81,10 @@ fn devices_and_flags_that_cannot_be_had_are_refused() {
 fn lengths_and_devices_have_to_fit() {
     let bench = Bench::with(SimMachine::builder().devices(2), PinnedOptions::new());
     let pinned = bench.filled(100, 1);
-    let error = pinned.copy_to_device(&mut bench.array(99, DEFAULT)).unwrap_err();
+    let error = pinned.copy_to(&mut bench.array(99, DEFAULT)).unwrap_err();
     assert!(error.to_string().contains("99 elements"), "{error}");
     let other = PoolOptions::new().build(&bench.machine.device(1).unwrap()).unwrap();
-    let error = pinned.copy_to_device(&mut other.on(DEFAULT).uninit(100).unwrap()).unwrap_err();
+    let error = pinned.copy_to(&mut other.on(DEFAULT).uninit(100).unwrap()).unwrap_err();
     assert!(error.to_string().contains("sim:1"), "{error}");
     assert!(bench.pinned.array::<u64>(usize::MAX).is_err());
     assert!(bench.pinned.array::<u8>(usize::MAX).is_err());
@@ -95,7 +95,7 @@ fn arrays_without_bytes_take_none() {
     let bench = Bench::new();
     let mut none = bench.pinned.array::<u64>(0).unwrap();
     assert_eq!((none.host_mut().unwrap().len(), none.is_empty()), (0, true));
-    none.copy_from_device(&bench.pool.on(DEFAULT).uninit(0).unwrap()).unwrap();
+    none.copy_from(&bench.pool.on(DEFAULT).uninit(0).unwrap()).unwrap();
     let units = bench.pinned.array::<()>(3).unwrap();
     assert_eq!(units.host().unwrap(), [(); 3]);
     assert_eq!(bench.pinned.held(), Bytes::ZERO);
@@ -139,10 +139,10 @@ fn the_host_device_has_a_pinned_pool() {
     for value in 0..50 {
         let mut batch = pinned.array::<u32>(100_000).unwrap();
         batch.host_mut().unwrap().fill(value);
-        batch.copy_to_device(&mut array).unwrap();
+        batch.copy_to(&mut array).unwrap();
         drop(batch);
         let mut back = pinned.array::<u32>(100_000).unwrap();
-        back.copy_from_device(&array).unwrap();
+        back.copy_from(&array).unwrap();
         assert_eq!(back.host().unwrap(), [value; 100_000]);
     }
     assert!(pinned.held() <= Bytes::mib(8), "{}", pinned.held());
