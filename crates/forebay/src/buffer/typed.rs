@@ -131,11 +131,7 @@ impl<T: Pod> Buffer<T> {
 
     /// Replaces all elements with those of `from`, which may be on another device. Copies on `stream` if both share a
     /// device where the data is current, else through the host. Fails if the lengths differ.
-    pub fn copy_from(
-        &mut self,
-        from: &mut Self,
-        stream: impl Into<StreamHandle>,
-    ) -> Result<()> {
+    pub fn copy_from(&mut self, from: &mut Self, stream: impl Into<StreamHandle>) -> Result<()> {
         self.as_slice().check_length("from", from.len())?;
         if !self.raw.copy_on_device(&mut from.raw, stream.into())? {
             self.copy_from_slice(from.host()?)?;

@@ -35,7 +35,8 @@
 //! last piece is handed to the device, and makes later work on the array's stream wait for it on the device.
 //!
 //! A ticket owns the memory of its transfer, and a [scope](TransferEngine::scope) ends after all its transfers, so no
-//! copy touches freed memory. After a drop of the ticket the transfer goes on, and the engine keeps the memory.
+//! copy touches freed memory. Dropping a ticket cancels its transfer; the engine keeps the memory until no copy uses
+//! it.
 //!
 //! # Compressed data
 //!

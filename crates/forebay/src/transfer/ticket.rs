@@ -24,8 +24,9 @@ pub(super) type Returned<R> = core::result::Result<R, Refused<R>>;
 
 /// A transfer that owns its memory and returns it when done: by [`wait`](Self::wait), or by `.await`.
 ///
-/// If it is dropped, the transfer goes on, and the engine frees the memory afterwards.
-#[must_use = "the memory of a transfer comes back by its ticket"]
+/// If it is dropped, the transfer is [cancelled](Self::cancel), and the engine frees the memory once no copy uses it;
+/// [`detach`](Self::detach) lets the transfer go on. The same holds for its future.
+#[must_use = "a ticket that is dropped cancels its transfer"]
 pub struct Ticket<R: Send + 'static> {
     engine: Arc<Engine>,
     id: JobId,
@@ -77,6 +78,14 @@ impl<R: Send + 'static> Ticket<R> {
         worker::progress(&self.engine, self.id)
     }
 
+    /// Lets the transfer go on by itself. The engine frees the memory when it is done, and nobody learns of an error.
+    pub fn detach(self) {
+        let mut this = ManuallyDrop::new(self);
+        this.let_go();
+        // SAFETY: `this` is never used again nor dropped, so the engine is dropped once.
+        drop(unsafe { ptr::read(&raw const this.engine) });
+    }
+
     /// Cancels the transfer: no further piece starts. [`wait`](Self::wait) then returns the memory with
     /// [`Cancelled`](crate::Error::Cancelled). Returns `false` if everything was already handed over, or it has failed.
     pub fn cancel(&self) -> bool {
@@ -84,9 +93,10 @@ impl<R: Send + 'static> Ticket<R> {
     }
 }
 
-impl<R: Send + 'static> Drop for Ticket<R> {
-    fn drop(&mut self) {
-        // SAFETY: a ticket is dropped once, and `into_memory` drops none.
+impl<R: Send + 'static> Ticket<R> {
+    /// Leaves the memory to the engine. Called once: by the drop, or by `detach`, which drops none.
+    fn let_go(&mut self) {
+        // SAFETY: as above, and `into_memory` drops none.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         if self.engine.device.descriptor().is_inherited() {
             // In a forked child: the parent's threads use it.
@@ -99,6 +109,13 @@ impl<R: Send + 'static> Drop for Ticket<R> {
             let (id, memory) = (self.id, Box::new(memory));
             worker::keep(&self.engine, Kept { id, memory });
         }
+    }
+}
+
+impl<R: Send + 'static> Drop for Ticket<R> {
+    fn drop(&mut self) {
+        self.cancel();
+        self.let_go();
     }
 }
 

@@ -104,6 +104,39 @@ fn cancelling_ends_in_a_defined_state_at_any_point() {
     }
 }
 
+/// Held up after its first piece, a transfer whose ticket is dropped ends there; a detached one goes on.
+#[test]
+fn a_dropped_ticket_cancels_and_a_detached_one_goes_on() {
+    for is_detached in [false, true] {
+        let bench = Bench::with(own_memory(), small().threads(1).slots(1));
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let (begun, first) = std::sync::mpsc::channel();
+        let gone = std::sync::Mutex::new(gone);
+        let observer = move |_: Progress| {
+            let _ = begun.send(());
+            let _ = gone.lock().unwrap().recv();
+        };
+        let upload = bench.engine.upload(data(10 * 4096, 1), bench.array(10 * 4096));
+        let ticket = upload.on_progress(observer).submit().unwrap();
+        first.recv().unwrap();
+        if is_detached {
+            ticket.detach();
+        } else {
+            drop(ticket);
+        }
+        drop(go);
+        let mut rounds = 0;
+        while bench.pool.statistics().live > Bytes::ZERO {
+            assert!(rounds < 20_000, "the memory is freed");
+            rounds += 1;
+            std::thread::sleep(core::time::Duration::from_millis(1));
+        }
+        let moved = bench.engine.figures().uploads.bytes;
+        assert_eq!(moved == Bytes::new(10 * 4096), is_detached, "{moved}");
+        bench.nothing_was_found();
+    }
+}
+
 /// The first transfer is held up after its first piece; then the urgent one has all turns.
 #[test]
 fn an_urgent_transfer_is_held_up_by_one_piece_at_most() {
