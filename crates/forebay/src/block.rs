@@ -47,6 +47,8 @@ pub struct Request {
     pub(crate) stream: StreamHandle,
     pub(crate) alignment: Alignment,
     pub(crate) class: MemoryClass,
+    /// Whether the caller tries again if it is refused. Then the refusal is not reported.
+    pub(crate) is_retried: bool,
 }
 
 impl Request {
@@ -57,6 +59,7 @@ impl Request {
             stream: stream.into(),
             alignment: Alignment::BLOCK,
             class: MemoryClass::STITCHED,
+            is_retried: false,
         }
     }
 
@@ -90,6 +93,11 @@ impl Request {
     /// The class of memory.
     pub const fn class(&self) -> MemoryClass {
         self.class
+    }
+
+    /// Whether it was refused, and will be tried again.
+    pub(crate) fn is_refused_for_now<T>(&self, got: &Result<T>) -> bool {
+        self.is_retried && matches!(got, Err(Error::OutOfMemory(_)))
     }
 }
 

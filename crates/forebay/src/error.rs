@@ -164,8 +164,8 @@ pub enum Error {
         /// The system's error message.
         reason: String,
     },
-    /// The transfer was cancelled. Data copied by then is kept; the rest of the destination is unchanged or partly
-    /// written.
+    /// A transfer or an allocation was cancelled. Data that a transfer copied by then is kept; the rest of the destination
+    /// is unchanged or partly written.
     Cancelled {
         /// The bytes that were copied.
         moved: Bytes,
@@ -358,7 +358,7 @@ impl fmt::Display for Error {
                  write the buffer; copy it to a buffer of the manager's own, or wrap or map the memory for writing"
             ),
             Self::Cancelled { moved, total } => {
-                write!(f, "the transfer was cancelled after {moved} of {total}")
+                write!(f, "cancelled after {moved} of {total}")
             }
             Self::Differs { offset, host, device } => write!(
                 f,

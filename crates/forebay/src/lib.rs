@@ -126,7 +126,7 @@ pub use forebay_sim as sim;
 pub use forebay_core::{Address, Alignment, Bytes, Span};
 #[cfg(feature = "cuda")]
 pub use forebay_cuda::CudaDevice;
-pub use forebay_hal::{Device, Event, NamedStream, Priority, Stream, StreamHandle};
+pub use forebay_hal::{Device, Event, NamedStream, Priority, Stream, StreamHandle, ToDevice};
 #[cfg(feature = "host")]
 pub use forebay_host::HostDevice;
 

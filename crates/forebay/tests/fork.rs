@@ -90,7 +90,7 @@ impl Inherited {
             shared: pool.on(DEFAULT).owned(Bytes::mib(1)).unwrap().into(),
             array: pool.on(DEFAULT).uninit(1000).unwrap(),
             rented: rental.rent(Bytes::mib(1)).unwrap(),
-            future: allocate_async(&pool, request()),
+            future: allocate_async(&pool, request(), core::time::Duration::ZERO),
             stream: Stream::new(&device, Priority::Normal).unwrap(),
             event: Event::new(&device, EventKind::Order).unwrap(),
             object: objects.get_owned().unwrap(),
@@ -149,7 +149,7 @@ fn storm(kind: usize, inherited: &Inherited) {
             let mut array = pool.on(stream.handle()).uninit::<u32>(5000).unwrap();
             array.copy_from_slice(&[7; 5000]).unwrap();
             array.hand_over_to(DEFAULT).unwrap();
-            drop(allocate_async(pool, request()));
+            drop(allocate_async(pool, request(), core::time::Duration::ZERO));
         }
         5 => {
             let Inherited { objects, arrays, .. } = inherited;
@@ -273,7 +273,7 @@ fn use_own() -> Result<(), Error> {
     drop((array, stream));
     let _tag = Tag::named("child").map(Tag::enter);
     drop(pool.on(DEFAULT).owned(Bytes::mib(5))?);
-    let mut future = allocate_async(&pool, request());
+    let mut future = allocate_async(&pool, request(), core::time::Duration::ZERO);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     while Future::poll(std::pin::Pin::new(&mut future), &mut context).is_pending() {
         thread::yield_now();

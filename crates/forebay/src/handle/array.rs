@@ -35,7 +35,7 @@ pub struct DeviceArray<T: Pod, A: Allocate = Pool> {
 }
 
 impl<T: Pod, A: Allocate> DeviceArray<T, A> {
-    /// Allocates `length` elements for `stream`. The contents are undefined. [`Pool::array`] is a shorthand.
+    /// Allocates `length` elements for `stream`. The contents are undefined. [`OnStream::uninit`](super::OnStream::uninit) is a shorthand.
     pub fn new(allocator: &A, length: usize, stream: impl Into<StreamHandle>) -> Result<Self>
     where
         A: Clone,
@@ -130,12 +130,12 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         self.block.free()
     }
 
-    /// The elements in `range`, to read. Fails if there are not so many. Copies nothing.
+    /// The elements in `range`, to read. Fails if `range` is out of bounds. Copies nothing.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<DeviceSlice<'_, T, A>> {
         self.as_slice().slice(range)
     }
 
-    /// The elements in `range`, to write. Fails if there are not so many. Copies nothing.
+    /// The elements in `range`, to write. Fails if `range` is out of bounds. Copies nothing.
     ///
     /// ```
     /// use forebay::Pool;

@@ -2,11 +2,12 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::time::Duration;
 
 use forebay_core::Bytes;
 use forebay_hal::{Priority, Stream, StreamHandle};
 
-use super::{DeviceArray, OwnedBlock, Pod};
+use super::{Allocation, DeviceArray, OwnedBlock, Pod, allocate_async};
 use crate::{Block, Pool, Request, Result, host_vec};
 
 /// A pool bound to a stream: what it allocates is used, and freed, in the order of that stream. Made by [`Pool::on`]
@@ -80,6 +81,24 @@ impl OnStream<'_> {
     /// Allocates at least `size` bytes. Dropping the handle frees them.
     pub fn owned(&self, size: Bytes) -> Result<OwnedBlock> {
         OwnedBlock::new(self.pool, Request::new(size, self.stream))
+    }
+
+    /// A future for at least `size` bytes. If the memory is not free now, it waits for some, for up to `patience`. Dropping the future
+    /// cancels the request. See [`allocate_async`](super::allocate_async).
+    ///
+    /// ```no_run
+    /// use forebay::{Bytes, Pool};
+    /// use std::time::Duration;
+    ///
+    /// async fn serve(pool: Pool) -> Result<(), forebay::Error> {
+    ///     let block = pool.default_stream().owned_async(Bytes::mib(64), Duration::from_secs(5)).await?;
+    ///     // ... use it ...
+    ///     drop(block);
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn owned_async(&self, size: Bytes, patience: Duration) -> Allocation {
+        allocate_async(self.pool, Request::new(size, self.stream), patience)
     }
 
     /// Allocates an array of `length` elements, uninitialised memory of the device: write them before you read them.

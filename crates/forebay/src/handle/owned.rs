@@ -79,7 +79,7 @@ impl Uses {
 }
 
 impl<A: Allocate> OwnedBlock<A> {
-    /// Allocates a block from any allocator. [`Pool::owned`] is a shorthand.
+    /// Allocates a block from any allocator. [`OnStream::owned`](super::OnStream::owned) is a shorthand.
     pub fn new(allocator: &A, request: Request) -> Result<Self>
     where
         A: Clone,

@@ -127,7 +127,7 @@ impl<'a, T: Pod, A: Allocate> DeviceSlice<'a, T, A> {
         self.part.address::<T>()
     }
 
-    /// The elements in `range` of this slice. Fails if there are not so many.
+    /// The elements in `range` of this slice. Fails if `range` is out of bounds.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         Ok(Self { part: self.part.part(range)?, elements: PhantomData })
     }
@@ -191,7 +191,7 @@ impl<'a, T: Pod, A: Allocate> DeviceSliceMut<'a, T, A> {
         self.part.address::<T>()
     }
 
-    /// The elements in `range` of this slice. Fails if there are not so many.
+    /// The elements in `range` of this slice. Fails if `range` is out of bounds.
     pub fn slice_mut(
         &mut self,
         range: impl RangeBounds<usize>,
@@ -209,7 +209,7 @@ impl<'a, T: Pod, A: Allocate> DeviceSliceMut<'a, T, A> {
         DeviceSlice { part: self.part, elements: PhantomData }
     }
 
-    /// The elements before index `middle`, and the others. Fails if there are not so many.
+    /// The elements before index `middle`, and the others. Fails if `middle` is out of bounds.
     ///
     /// ```
     /// use forebay::Pool;

@@ -20,7 +20,9 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
+use forebay_core::Bytes;
 use forebay_hal::{self as hal, Call, HostTask, invalid, run_host_task};
 
 use super::OwnedBlock;
@@ -36,24 +38,33 @@ const MOST_THREADS: usize = 64;
 /// starting a thread takes tens of microseconds; short enough not to outlast a program's need for it.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// Allocates a block on another thread and returns a future for it.
+/// The pause before a second attempt to allocate. Each later pause is twice as long.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The longest pause, and so the longest time until a request notices that its future is gone.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// Allocates a block on another thread and returns a future for it. If there is no memory, the request waits for some to
+/// be freed, for up to `patience`, before it is refused; each attempt may take the pool's `max_wait` longer. A request
+/// larger than the limit is refused at once.
 ///
 /// The request starts at once, not on the first poll. Requests to one pool are served in order, each under the
-/// [tag](crate::Tag) that the caller had at the time of the call. Requests to different pools do not wait for each
-/// other; allocators without a pool share one queue per device.
+/// [tag](crate::Tag) that the caller had at the time of the call, so one that waits for memory delays those that were made
+/// later. Requests to different pools do not wait for each other; allocators without a pool share one queue per device.
 ///
-/// Dropping the future leaks nothing: a request not yet started is cancelled, and a late block is freed.
+/// Dropping the future cancels the request, as [`cancel`](Allocation::cancel) does: a block that comes late is freed.
+/// [`OnStream::owned_async`](super::OnStream::owned_async) is the short form; the example `08_async` runs it under tokio.
 ///
 /// ```
 /// use forebay::handle::allocate_async;
 /// use forebay::{Bytes, Pool, Request, StreamHandle};
 ///
 /// use std::task::{Context, Poll, Waker};
-///
+/// use std::time::Duration;
 ///
 /// let pool = Pool::open("host")?;
 /// let request = Request::new(Bytes::mib(64), StreamHandle::DEFAULT);
-/// let mut growth = std::pin::pin!(allocate_async(&pool, request));
+/// let mut growth = std::pin::pin!(allocate_async(&pool, request, Duration::from_secs(1)));
 /// // In a program, `growth.await`. Here, other threads run until it is ready.
 /// let block = loop {
 ///     match growth.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -64,7 +75,7 @@ const IDLE: Duration = Duration::from_millis(100);
 /// assert_eq!(block.size(), Bytes::mib(64));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn allocate_async<A>(allocator: &A, request: Request) -> Allocation<A>
+pub fn allocate_async<A>(allocator: &A, request: Request, patience: Duration) -> Allocation<A>
 where
     A: Allocate + Clone + 'static,
 {
@@ -76,12 +87,13 @@ where
     let allocator = allocator.clone();
     // A thread's default stream means the caller's, not that of the thread that serves the request.
     let request = Request { stream: request.stream.resolved(), ..request };
+    let deadline = Instant::now().checked_add(patience);
     // Count the request under the caller's tag, whichever thread serves it.
     let tag = Tag::current();
     let job = move || {
         let _under = tag.enter();
-        if !promise.slot.is_over() {
-            promise.slot.fulfil(OwnedBlock::new(&allocator, request));
+        if let Some(outcome) = allocate_within(&promise.slot, &allocator, request, deadline) {
+            let _ = promise.slot.fulfil(outcome);
         }
     };
     let job = Box::new(job);
@@ -90,13 +102,50 @@ where
         // The dropped job's promise left a less exact error; replace it with the real one.
         *slot.lock() = Stage::Ready(Err(error));
     }
-    Allocation { slot }
+    Allocation { slot, size: request.size() }
+}
+
+/// Tries to allocate until it succeeds or the deadline has passed (`None` never does). Returns `None` if the future is
+/// gone or cancelled. Retries with growing pauses: a free that notified waiters would slow the fast path.
+fn allocate_within<A: Allocate + Clone>(
+    slot: &Slot<A>,
+    allocator: &A,
+    request: Request,
+    deadline: Option<Instant>,
+) -> Option<Result<OwnedBlock<A>>> {
+    let mut pause = SHORTEST_PAUSE;
+    while slot.is_pending() {
+        let left = deadline
+            .map_or(LONGEST_PAUSE, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let attempt = Request { is_retried: !left.is_zero(), ..request };
+        match OwnedBlock::new(allocator, attempt) {
+            Err(Error::OutOfMemory(shortage))
+                if attempt.is_retried && shortage.requested <= shortage.limit => {}
+            // Refused for good: the attempt that is reported.
+            Err(Error::OutOfMemory(_)) if attempt.is_retried => {
+                return Some(OwnedBlock::new(allocator, request));
+            }
+            outcome => return Some(outcome),
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+    None
 }
 
 /// A future for a block, made by [`allocate_async`].
-#[must_use = "dropping the future frees its block"]
+#[must_use = "dropping the future cancels the request"]
 pub struct Allocation<A: Allocate = Pool> {
     slot: Arc<Slot<A>>,
+    size: Bytes,
+}
+
+impl<A: Allocate> Allocation<A> {
+    /// Cancels the request: the future ends with [`Error::Cancelled`]. Returns `false` if it was ready.
+    pub fn cancel(&self) -> bool {
+        !self.slot.birth.is_elsewhere()
+            && self.slot.fulfil(Err(Error::Cancelled { moved: Bytes::ZERO, total: self.size }))
+    }
 }
 
 impl<A: Allocate> Future for Allocation<A> {
@@ -177,21 +226,26 @@ impl<A: Allocate> Slot<A> {
         lock(&self.stage)
     }
 
-    fn is_over(&self) -> bool {
-        matches!(*self.lock(), Stage::Over)
+    /// Whether the outcome is still to come, and wanted.
+    fn is_pending(&self) -> bool {
+        matches!(*self.lock(), Stage::Pending(_))
     }
 
     /// Stores the outcome and wakes the waiting task. If the future is gone, or the request was already served, drops
-    /// the outcome, which frees a block in it.
-    fn fulfil(&self, outcome: Result<OwnedBlock<A>>) {
+    /// the outcome, which frees a block in it, and returns `false`.
+    fn fulfil(&self, outcome: Result<OwnedBlock<A>>) -> bool {
         let mut stage = self.lock();
-        let Stage::Pending(waiting) = &mut *stage else { return drop(stage) };
+        let Stage::Pending(waiting) = &mut *stage else {
+            drop(stage);
+            return false;
+        };
         let waker = waiting.take();
         *stage = Stage::Ready(outcome);
         drop(stage);
         if let Some(waker) = waker {
             waker.wake();
         }
+        true
     }
 }
 
@@ -203,7 +257,7 @@ struct Promise<A: Allocate> {
 
 impl<A: Allocate> Drop for Promise<A> {
     fn drop(&mut self) {
-        self.slot.fulfil(Err(transient("the allocator panicked")));
+        let _ = self.slot.fulfil(Err(transient("the allocator panicked")));
     }
 }
 

@@ -105,7 +105,7 @@ impl Pool {
         if !offered.contains(wanted) {
             return Err(Error::WrongClass { wanted, offered });
         }
-        if request.alignment <= Alignment::BLOCK {
+        if request.alignment <= Alignment::BLOCK && !request.is_retried {
             return self.allocate(request.size, request.stream);
         }
         allocate::allocate_request(&self.shared, request, self.shared.sizes.round(request.size))

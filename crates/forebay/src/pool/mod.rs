@@ -31,7 +31,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
-use forebay_hal::{Device, NamedStream, StreamHandle};
+use forebay_hal::{Device, NamedStream, StreamHandle, ToDevice};
 
 use self::front::claimed::ClaimedAs;
 use self::inner::PoolInner;
@@ -62,8 +62,8 @@ pub(crate) use work_event::WorkEvent;
 
 /// A pool of device memory. Clones share it, and any thread may use it.
 ///
-/// [`allocate`](Self::allocate) and [`free`](Self::free) work with plain [`Block`]s; [`owned`](Self::owned) and
-/// [`array`](Self::array) return handles that free themselves. Dropping the last clone and the last handle returns the
+/// [`allocate`](Self::allocate) and [`free`](Self::free) work with plain [`Block`]s; [`on`](Self::on) binds the pool to a
+/// stream, for arrays and blocks that free themselves. Dropping the last clone and the last handle returns the
 /// memory to the device before that drop returns. (If one of the program's callbacks then keeps the upkeep thread for
 /// longer than 50 ms, the memory is back once the callback has returned.)
 #[derive(Clone)]
@@ -284,6 +284,13 @@ unsafe impl Allocate for Pool {
     fn record_use(&self, address: Address, stream: NamedStream) -> Result<RecordedUse> {
         uses::record_named_use(&self.shared, address, stream)?;
         Ok(RecordedUse::Recorded)
+    }
+}
+
+/// A pool stands for its device: `Stream::new(&pool, Priority::High)`, `TransferOptions::new().build(&pool)`.
+impl ToDevice for Pool {
+    fn to_device(&self) -> Arc<dyn Device> {
+        Arc::clone(self.device())
     }
 }
 

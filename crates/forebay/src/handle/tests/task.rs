@@ -91,13 +91,14 @@ unsafe impl Allocate for Gated {
 
 /// Waits until everything queued before was served: the queue keeps its order.
 fn drain(pool: &Pool) {
-    drop(block_on(allocate_async(pool, request(Bytes::ZERO))).unwrap());
+    drop(block_on(allocate_async(pool, request(Bytes::ZERO), Duration::ZERO)).unwrap());
 }
 
 #[test]
 fn the_future_gives_a_block() {
     let bench = Bench::new();
-    let block = block_on(allocate_async(&bench.pool, request(Bytes::mib(3)))).unwrap();
+    let block =
+        block_on(allocate_async(&bench.pool, request(Bytes::mib(3)), Duration::ZERO)).unwrap();
     assert_eq!((block.requested(), block.stream()), (Bytes::mib(3), DEFAULT));
     assert_eq!(bench.live(), block.size());
     drop(block);
@@ -107,7 +108,8 @@ fn the_future_gives_a_block() {
 #[test]
 fn the_future_gives_the_error() {
     let bench = Bench::limited(Bytes::mib(16));
-    let error = block_on(allocate_async(&bench.pool, request(Bytes::gib(1)))).unwrap_err();
+    let error =
+        block_on(allocate_async(&bench.pool, request(Bytes::gib(1)), Duration::ZERO)).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
 }
 
@@ -122,7 +124,7 @@ fn the_caller_is_not_stalled() {
     }
     let bench = Bench::new();
     let gated = Gated::new(&bench.pool);
-    let mut growth = allocate_async(&gated, request(Bytes::mib(1)));
+    let mut growth = allocate_async(&gated, request(Bytes::mib(1)), Duration::ZERO);
     let woken = Arc::new(Flag(AtomicBool::new(false)));
     let waker = Waker::from(Arc::clone(&woken));
     gated.wait_for_arrivals(1);
@@ -151,7 +153,7 @@ fn the_caller_is_not_stalled() {
 fn dropped_while_it_is_served_nothing_is_lost() {
     let bench = Bench::new();
     let gated = Gated::new(&bench.pool);
-    let growth = allocate_async(&gated, request(Bytes::mib(1)));
+    let growth = allocate_async(&gated, request(Bytes::mib(1)), Duration::ZERO);
     gated.wait_for_arrivals(1);
     drop(growth);
     gated.open();
@@ -165,9 +167,9 @@ fn dropped_while_it_is_served_nothing_is_lost() {
 fn dropped_before_and_after_nothing_is_lost() {
     let bench = Bench::new();
     let gated = Gated::new(&bench.pool);
-    let first = allocate_async(&gated, request(Bytes::mib(1)));
+    let first = allocate_async(&gated, request(Bytes::mib(1)), Duration::ZERO);
     gated.wait_for_arrivals(1);
-    drop(allocate_async(&gated, request(Bytes::mib(2))));
+    drop(allocate_async(&gated, request(Bytes::mib(2)), Duration::ZERO));
     gated.open();
     drain(&bench.pool);
     assert_eq!(gated.arrived.load(Ordering::Acquire), 1);
@@ -184,7 +186,8 @@ fn a_panic_is_an_error() {
     let gated = Gated::new(&bench.pool);
     gated.panics.store(true, Ordering::Relaxed);
     gated.open();
-    let error = block_on(allocate_async(&gated, request(Bytes::mib(1)))).unwrap_err();
+    let error =
+        block_on(allocate_async(&gated, request(Bytes::mib(1)), Duration::ZERO)).unwrap_err();
     assert!(error.to_string().contains("panicked"), "{error}");
     drain(&bench.pool);
 }
@@ -196,10 +199,10 @@ fn a_request_that_waits_holds_up_no_other_pool() {
     let shared: Arc<dyn Device> = bench.device.clone();
     let beside = PoolOptions::new().build(&shared).unwrap();
     let gated = Gated::new(&bench.pool);
-    let waiting = allocate_async(&gated, request(Bytes::mib(1)));
+    let waiting = allocate_async(&gated, request(Bytes::mib(1)), Duration::ZERO);
     gated.wait_for_arrivals(1);
     for pool in [&beside, &elsewhere.pool] {
-        let mut growth = allocate_async(pool, request(Bytes::mib(1)));
+        let mut growth = allocate_async(pool, request(Bytes::mib(1)), Duration::ZERO);
         let mut polled = || Pin::new(&mut growth).poll(&mut Context::from_waker(Waker::noop()));
         let begun = std::time::Instant::now();
         let block = loop {
@@ -224,7 +227,7 @@ fn requests_of_one_pool_keep_their_order() {
     let futures: Vec<_> = (1..=90_u64)
         .map(|number| {
             let recorder = &recorders[usize::try_from(number % 3).unwrap()];
-            allocate_async(recorder, request(Bytes::new(number)))
+            allocate_async(recorder, request(Bytes::new(number)), Duration::ZERO)
         })
         .collect();
     futures.into_iter().for_each(|future| drop(block_on(future).unwrap()));
@@ -245,7 +248,7 @@ fn a_forked_child_is_told() {
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        let mut growth = allocate_async(&bench.pool, request(Bytes::mib(1)));
+        let mut growth = allocate_async(&bench.pool, request(Bytes::mib(1)), Duration::ZERO);
         let polled = Pin::new(&mut growth).poll(&mut Context::from_waker(Waker::noop()));
         let told = matches!(polled, Poll::Ready(Err(Error::Forked)));
         // SAFETY: as above.
@@ -264,7 +267,9 @@ fn requests_after_a_pause_are_served() {
     let bench = Bench::new();
     for pause in [0, 90, 100, 110, 250] {
         std::thread::sleep(Duration::from_millis(pause));
-        drop(block_on(allocate_async(&bench.pool, request(Bytes::mib(1)))).unwrap());
+        drop(
+            block_on(allocate_async(&bench.pool, request(Bytes::mib(1)), Duration::ZERO)).unwrap(),
+        );
     }
     assert_eq!(bench.pool.statistics().frees, 5);
 }
@@ -277,8 +282,11 @@ fn many_threads_many_futures() {
             let pool = &bench.pool;
             scope.spawn(move || {
                 for round in 0..200_u64 {
-                    let growth =
-                        allocate_async(pool, request(Bytes::new(1 + round * 4096 + thread)));
+                    let growth = allocate_async(
+                        pool,
+                        request(Bytes::new(1 + round * 4096 + thread)),
+                        Duration::ZERO,
+                    );
                     if round % 3 == 0 {
                         drop(growth);
                     } else {
@@ -300,10 +308,82 @@ fn a_block_to_come_has_the_tag_of_who_asked() {
     let tag = crate::Tag::named("of a future").unwrap();
     let future = {
         let _scope = tag.enter();
-        allocate_async(&bench.pool, request(Bytes::mib(1)))
+        allocate_async(&bench.pool, request(Bytes::mib(1)), Duration::ZERO)
     };
     let block = block_on(future).unwrap();
     let tags = bench.pool.statistics().tags;
     assert_eq!(tags.iter().map(|tag| tag.tag).collect::<Vec<_>>(), [tag]);
     drop(block);
+}
+
+fn owned_async(pool: &Pool, size: Bytes, patience: Duration) -> Allocation {
+    pool.on(DEFAULT).owned_async(size, patience)
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+#[test]
+fn it_waits_until_another_frees_in_order_of_arrival() {
+    let bench = Bench::limited(Bytes::mib(16));
+    let taken = bench.pool.on(DEFAULT).owned(Bytes::mib(16)).unwrap();
+    let first = owned_async(&bench.pool, Bytes::mib(16), LONG);
+    let second = owned_async(&bench.pool, Bytes::mib(1), LONG);
+    std::thread::sleep(Duration::from_millis(60));
+    assert_eq!(format!("{first:?}{second:?}").matches("pending").count(), 2);
+    taken.free().unwrap();
+    let block = block_on(first).unwrap();
+    assert!(format!("{second:?}").contains("pending"), "served although there is no memory");
+    drop(block);
+    drop(block_on(second).unwrap());
+    assert!(bench.live().is_zero());
+}
+
+#[test]
+fn the_deadline_refuses_with_one_report() {
+    let bench = Bench::limited(Bytes::mib(16));
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report.txt");
+    bench.pool.set("oom_report", report.to_str().unwrap()).unwrap();
+    let _taken = bench.pool.on(DEFAULT).owned(Bytes::mib(16)).unwrap();
+    let begun = std::time::Instant::now();
+    let patience = Duration::from_millis(70);
+    let waiting = owned_async(&bench.pool, Bytes::mib(4), patience);
+    // Attempts that are made again are not reported.
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(begun.elapsed() >= patience || !report.exists());
+    let error = block_on(waiting).unwrap_err();
+    assert!(begun.elapsed() >= patience && report.exists());
+    let Error::OutOfMemory(shortage) = error else { panic!("{error}") };
+    assert!(shortage.report.is_some());
+}
+
+#[test]
+fn more_than_the_limit_is_refused_at_once() {
+    let bench = Bench::limited(Bytes::mib(16));
+    let error = block_on(owned_async(&bench.pool, Bytes::mib(17), LONG)).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    let error =
+        block_on(owned_async(&bench.pool, Bytes::new(u64::MAX), Duration::MAX)).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+}
+
+#[test]
+fn cancelled_or_dropped_it_lets_the_next_one_through() {
+    let bench = Bench::limited(Bytes::mib(16));
+    let taken = bench.pool.on(DEFAULT).owned(Bytes::mib(12)).unwrap();
+    let cancelled = owned_async(&bench.pool, Bytes::mib(16), LONG);
+    let dropped = owned_async(&bench.pool, Bytes::mib(16), LONG);
+    let served = owned_async(&bench.pool, Bytes::mib(2), LONG);
+    assert!(cancelled.cancel() && !cancelled.cancel());
+    let error = block_on(cancelled).unwrap_err();
+    assert_eq!(error.to_string(), "cancelled after 0 B of 16.00 MiB");
+    drop(dropped);
+    let block = block_on(served).unwrap();
+    assert_eq!(block.requested(), Bytes::mib(2));
+    drop((block, taken));
+    let ready = owned_async(&bench.pool, Bytes::mib(1), LONG);
+    drain(&bench.pool);
+    assert!(!ready.cancel(), "a block that is there stays");
+    drop(block_on(ready).unwrap());
+    assert!(bench.live().is_zero());
 }

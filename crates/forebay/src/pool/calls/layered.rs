@@ -28,6 +28,9 @@ use crate::{Block, Request, Result, Tag};
 pub(super) fn allocate_layered(pool: &PoolInner, request: Request, size: Bytes) -> Result<Block> {
     told(pool, request, || {
         let got = allocate_checked(pool, request, size);
+        if request.is_refused_for_now(&got) {
+            return got;
+        }
         let (action, address, generation) = match &got {
             Ok(block) => {
                 pool.debug.add_live(block.size);

@@ -37,6 +37,9 @@ pub(in crate::pool) fn told<R>(
 ) -> Result<R> {
     let begun = begin_told(pool);
     let mut got = work();
+    if request.is_refused_for_now(&got) {
+        return got;
+    }
     if let Err(Error::OutOfMemory(shortage)) = &mut got {
         shortage.report = post_mortem::report_refusal(pool, request, shortage);
     }

@@ -180,7 +180,7 @@ fn in_a_child(inherited: &Pool, device: &Arc<dyn Device>) -> i32 {
     }
     // Threads of the library are started here as anywhere.
     let request = crate::Request::new(Bytes::mib(1), DEFAULT);
-    let mut later = pin!(crate::handle::allocate_async(&pool, request));
+    let mut later = pin!(crate::handle::allocate_async(&pool, request, core::time::Duration::ZERO));
     let mut served = false;
     for _ in 0..5000 {
         match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -212,7 +212,11 @@ fn a_child_process_has_pools_of_its_own() {
     let (_, _, device) = open(SimMachine::builder());
     let with_upkeep = PoolOptions::new().set(|set| set.upkeep(true));
     let pool = with_upkeep.build(&device).unwrap();
-    drop(crate::handle::allocate_async(&pool, crate::Request::new(Bytes::mib(1), DEFAULT)));
+    drop(crate::handle::allocate_async(
+        &pool,
+        crate::Request::new(Bytes::mib(1), DEFAULT),
+        core::time::Duration::ZERO,
+    ));
     // SAFETY: the child ends by `_exit`, or by an alarm if it waits for a lock that nobody will release.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
