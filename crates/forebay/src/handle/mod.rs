@@ -13,8 +13,8 @@
 //!   warm_up                 allocates and frees, so that the pool has the memory when it is needed
 //! ```
 //!
-//! All of them work with any [`Allocate`](crate::Allocate) that can be cloned: a [`Pool`], an adaptor over one, an
-//! `Arc<dyn Allocate>`. A handle holds a clone, which keeps its pool alive.
+//! All of them work with any [`Allocate`](crate::Allocate) that can be cloned: a [`Pool`](crate::Pool), an adaptor over
+//! one, an `Arc<dyn Allocate>`. A handle holds a clone, which keeps its pool alive.
 //!
 //! # Order
 //!

@@ -344,8 +344,8 @@ impl Pool {
         statistics::of(&self.shared)
     }
 
-    /// What all pools that [share the limit](PoolOptions::sharing_limit_with) hold together, and the peaks of these
-    /// sums. A pool that shares its limit with no other is a group of one. In a forked child, all figures of the
+    /// What all pools that [share the limit](crate::PoolOptions::sharing_limit_with) hold together, and the peaks of
+    /// these sums. A pool that shares its limit with no other is a group of one. In a forked child, all figures of the
     /// parent's pool are 0.
     ///
     /// ```
@@ -424,7 +424,8 @@ impl Pool {
     }
 
     /// Calls `observer` with every allocation, free and refusal until the guard is dropped. Meanwhile every call of the
-    /// pool takes the slow path. [`PoolOptions::on_event`] does the same for the whole life of a pool.
+    /// pool takes the slow path. [`PoolOptions::on_event`](crate::PoolOptions::on_event) does the same for the whole
+    /// life of a pool.
     ///
     /// The observer first sees the blocks that are live now, as allocations on the default stream: the pool does not
     /// know their streams. It may miss a call that another thread makes while it is being attached, or see that

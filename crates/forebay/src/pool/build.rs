@@ -14,8 +14,9 @@ use crate::{MemoryClass, Result, devices, monitor};
 
 /// # Creating a pool
 impl Pool {
-    /// Creates a pool on `device`, with settings from the environment ([`Settings::from_environment`]). To choose the
-    /// settings in code, use [`PoolOptions`].
+    /// Creates a pool on `device`, with settings from the environment
+    /// ([`Settings::from_environment`](crate::config::Settings::from_environment)). To choose the settings in code, use
+    /// [`PoolOptions`].
     ///
     /// ```
     /// use forebay::Pool;

@@ -52,7 +52,10 @@ pub struct CompressedTicket<T: Pod + Send, A: Allocate + Clone + Send + 'static>
 
 /// The data in flight.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "one for each transfer: a box would be one more allocation")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one for each transfer: a box would be one more allocation"
+)]
 enum Stage<T: Pod + Send, A: Allocate + Clone + Send + 'static> {
     /// The compressed bytes, with the destination array and the block statuses.
     Packed(Ticket<(Packed, DeviceArray<u8, A>)>, DeviceArray<T, A>, DeviceArray<u32, A>),
