@@ -280,7 +280,7 @@ fn ranges_are_copied_and_checked() {
 fn arrays_are_copied_on_the_device() {
     let bench = Bench::new();
     let (one, two) = (bench.stream(), bench.stream());
-    let from = bench.pool.on(one).from_fn(1000, |index| index as u32).unwrap();
+    let from = bench.pool.on(one).from_fn(1000, |index| u32::try_from(index).unwrap()).unwrap();
     let mut to = bench.pool.on(two).filled(1000, 7_u32).unwrap();
     let waits = bench.machine.calls().of(Call::SynchronizeStream);
     to.slice_mut(10..20).unwrap().copy_from(from.slice(500..510).unwrap()).unwrap();
