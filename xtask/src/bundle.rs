@@ -19,66 +19,30 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
 
-use crate::run::{Ran, last_line};
-use crate::screen::{BAD, QUIET, Screen, styled};
-use crate::workplace::Workplace;
+use crate::desk::Desk;
+use crate::files::{self, copy, write};
+use crate::screen::{QUIET, styled};
 
 /// The most a bundle may take: what can be sent to a machine without ado.
 const MOST: u64 = 60 << 20;
-
-/// How long building may be silent, optimised and linked as a whole, on two cores.
-const BUILD: Duration = Duration::from_secs(2400);
-
-/// How long git may take to say where it is.
-const ASK: Duration = Duration::from_secs(20);
 
 /// The file that says what a bundle was built from, and that a folder is a bundle.
 const COMMIT: &str = "COMMIT";
 
 /// What is built, and by which words.
-const BUILDS: [&[&str]; 3] = [
-    &[
-        "build",
-        "--profile=bundle",
-        "--package=forebay-cli",
-        "--package=forebay-capi",
-        "--package=forebay-py",
-    ],
-    &[
-        "test",
-        "--profile=bundle-tests",
-        "--no-run",
-        "--package=forebay",
-        "--package=forebay-cuda",
-        "--package=forebay-hip",
-        "--package=forebay-cudarc",
-        "--package=forebay-opencl",
-        "--features=forebay/hip,forebay/opencl",
-        "--test=conformance",
-        "--test=opencl_conformance",
-        "--test=hip_conformance",
-        "--test=kernels",
-        "--test=on_device",
-        "--test=named",
-        "--test=slices",
-    ],
+const BUILDS: [&str; 3] = [
+    "build --profile=bundle --package=forebay-cli --package=forebay-capi --package=forebay-py",
+    "test --profile=bundle-tests --no-run --package=forebay --package=forebay-cuda --package=forebay-hip \
+     --package=forebay-cudarc --package=forebay-opencl --features=forebay/hip,forebay/opencl --test=conformance \
+     --test=opencl_conformance --test=hip_conformance --test=kernels --test=on_device --test=named --test=slices",
     // Not beside the tests: there an example is built as a test, of which it has none.
-    &[
-        "build",
-        "--profile=bundle-tests",
-        "--package=forebay",
-        "--package=forebay-cudarc",
-        "--features=forebay/hip,forebay/opencl,forebay/sim",
-        "--example=08_cudarc",
-        "--example=09_every_device",
-    ],
+    "build --profile=bundle-tests --package=forebay --package=forebay-cudarc \
+     --features=forebay/hip,forebay/opencl,forebay/sim --example=08_cudarc --example=09_every_device",
 ];
 
 /// What must come of it, by the names of cargo's targets, and what it is called in the bundle.
@@ -101,25 +65,8 @@ const PROGRAMS: [(&str, &str); 13] = [
 /// forebay's Python modules, here and there.
 const PACKAGE: &str = "python/forebay";
 
-/// Files beside the programs, from `xtask/gpu`.
-const SCRIPTS: [&str; 16] = [
-    "run.sh",
-    "table.py",
-    "torch_check.py",
-    "bare.py",
-    "train_check.py",
-    "limit_check.py",
-    "beside_check.py",
-    "oom_check.py",
-    "graph_check.py",
-    "parity_check.py",
-    "transfer_check.py",
-    "together_check.py",
-    "pair_check.py",
-    "pinned.cpp",
-    "pinned_check.py",
-    "python_check.py",
-];
+/// What runs the programs there.
+const SCRIPTS: &str = "xtask/gpu";
 
 /// Where the comparison with other allocators lives.
 const PEERS: &str = "benches/peers";
@@ -142,23 +89,14 @@ pub(crate) struct Bundle {
 }
 
 impl Bundle {
-    /// Builds it. Whether there is one.
-    pub(crate) fn make(&self, place: &Workplace, screen: &Screen) -> bool {
-        match self.try_make(place, screen) {
-            Ok(()) => true,
-            Err(reason) => {
-                screen.line(styled(BAD, format_args!("no bundle: {reason}")));
-                false
-            }
-        }
-    }
-
-    fn try_make(&self, place: &Workplace, screen: &Screen) -> Result<(), String> {
+    /// Builds it.
+    pub(crate) fn make(&self, desk: &mut Desk<'_>) -> Result<String, String> {
+        let place = desk.place;
         let folder = place.root().join(&self.to);
         let mut built = BTreeMap::new();
         for words in BUILDS {
-            let words = words.iter().chain(&["--message-format=json"]);
-            built.extend(artifacts(&build(place, screen, words.copied())?.output));
+            let task = place.cargo(words).with(["--message-format=json"]);
+            built.extend(artifacts(&desk.succeed(&task)?));
         }
         clear(&folder)?;
         for (target, name) in PROGRAMS {
@@ -166,24 +104,24 @@ impl Bundle {
             copy(from, &folder.join(name))?;
         }
         self.gather(place.root(), &folder)?;
-        let commit = commit(place)?;
-        write(&folder.join(COMMIT), &commit)?;
+        let commit = commit(desk)?;
+        write(&folder.join(COMMIT), format!("{commit}\n"))?;
         let files = sizes(&folder)?;
         let sum = fits(&files)?;
         for (path, size) in &files {
             let path = path.strip_prefix(&folder).unwrap_or(path).display();
-            screen.line(styled(QUIET, format_args!("  {:>8.2} MiB  {path}", mib(*size))));
+            desk.screen.line(styled(QUIET, format_args!("  {:>8.2} MiB  {path}", mib(*size))));
         }
-        let (folder, commit) = (folder.display(), commit.trim());
-        screen.line(format_args!("{folder}: {:.1} MiB, from {commit}", mib(sum)));
-        screen.line(format_args!("there: bash {}/run.sh", self.to.display()));
-        Ok(())
+        let (shown, sum) = (folder.display(), mib(sum));
+        Ok(format!(
+            "{shown}: {sum:.1} MiB, from {commit}\nthere: bash {}/run.sh",
+            self.to.display()
+        ))
     }
+
     /// Copies what is not built: scripts, the header, the Python package, and what they work on.
     fn gather(&self, root: &Path, folder: &Path) -> Result<(), String> {
-        for name in SCRIPTS {
-            copy(&root.join("xtask/gpu").join(name), &folder.join(name))?;
-        }
+        copy_all(&root.join(SCRIPTS), &["sh", "py", "cpp"], folder)?;
         copy(&root.join("crates/forebay-capi/include/forebay.h"), &folder.join("forebay.h"))?;
         copy_all(&root.join(PACKAGE), &["py"], &folder.join(PACKAGE))?;
         for part in ["torch_adapter", "torch_adapter/include/crt"] {
@@ -203,27 +141,6 @@ impl Bundle {
     }
 }
 
-/// Runs cargo under the eyes of whoever looks at the screen.
-fn build<'a>(
-    place: &Workplace,
-    screen: &Screen,
-    words: impl IntoIterator<Item = &'a str>,
-) -> Result<Ran, String> {
-    let task = place.cargo(words, BUILD);
-    screen.begin("bundle", &task);
-    let ran = task.run(&mut |elapsed, tail| {
-        // Messages for programs say nothing to people.
-        let line = Some(last_line(tail)).filter(|line| !line.starts_with('{')).unwrap_or_default();
-        screen.live("bundle", elapsed, line);
-        screen.beat("bundle", elapsed, line);
-    });
-    if ran.succeeded() {
-        return Ok(ran);
-    }
-    let said: Vec<&str> = ran.output.lines().filter(|line| !line.starts_with('{')).collect();
-    Err(format!("\"{task}\" {}\n{}", ran.ending, said.join("\n")))
-}
-
 /// What cargo has built, by the names of its targets: programs, and libraries that others load.
 fn artifacts(output: &str) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
@@ -241,15 +158,14 @@ fn artifacts(output: &str) -> BTreeMap<String, PathBuf> {
 }
 
 /// The commit, and whether anything was changed since.
-fn commit(place: &Workplace) -> Result<String, String> {
-    let ask = |words: [&str; 2]| {
-        let ran = place.program("git", words, ASK).run(&mut |_, _| {});
-        if ran.succeeded() { Ok(ran.output.trim().to_owned()) } else { Err(ran.reason()) }
+fn commit(desk: &mut Desk<'_>) -> Result<String, String> {
+    let mut ask = |words| {
+        let ran = desk.run_aside(&desk.place.program("git", words));
+        let said = ran.output.trim().to_owned();
+        if ran.succeeded() { Ok(said) } else { Err(format!("git {}", ran.reason())) }
     };
-    let head = ask(["rev-parse", "HEAD"]).map_err(|reason| format!("git {reason}"))?;
-    let changed = ask(["status", "--porcelain"]).map_err(|reason| format!("git {reason}"))?;
-    let mark = if changed.is_empty() { "" } else { "+changes" };
-    Ok(format!("{head}{mark}\n"))
+    let mark = if ask("status --porcelain")?.is_empty() { "" } else { "+changes" };
+    Ok(ask("rev-parse HEAD")? + mark)
 }
 
 /// An empty folder where the bundle goes. One that is something else is left alone.
@@ -263,17 +179,15 @@ fn clear(folder: &Path) -> Result<(), String> {
                 folder.display()
             ));
         }
-        fs::remove_dir_all(folder).map_err(|error| told(folder, &error))?;
+        fs::remove_dir_all(folder).map_err(files::told(folder))?;
     }
-    fs::create_dir_all(folder).map_err(|error| told(folder, &error))
+    fs::create_dir_all(folder).map_err(files::told(folder))
 }
 
 /// Copies the files of a folder that end in one of `endings`.
 fn copy_all(from: &Path, endings: &[&str], to: &Path) -> Result<(), String> {
-    let entries = fs::read_dir(from).map_err(|error| told(from, &error))?;
     let mut copied = false;
-    for entry in entries {
-        let path = entry.map_err(|error| told(from, &error))?.path();
+    for path in files::entries(from)? {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
         let fits = endings.iter().any(|ending| {
             name.strip_suffix(ending).is_some_and(|stem| stem.len() > 1 && stem.ends_with('.'))
@@ -289,33 +203,15 @@ fn copy_all(from: &Path, endings: &[&str], to: &Path) -> Result<(), String> {
     Err(format!("{} has no file that ends in .{}", from.display(), endings.join(", .")))
 }
 
-/// Copies a file. What is read-only where it comes from can be replaced where it goes.
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    if let Some(folder) = to.parent() {
-        fs::create_dir_all(folder).map_err(|error| told(folder, &error))?;
-    }
-    fs::copy(from, to).map(drop).map_err(|error| told(from, &error))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| told(path, &error))
-}
-
 /// Every file of a folder and those below it, with its size, the largest first.
 fn sizes(folder: &Path) -> Result<Vec<(PathBuf, u64)>, String> {
-    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).map_err(|error| told(&folder, &error))? {
-            let entry = entry.map_err(|error| told(&folder, &error))?;
-            let data = entry.metadata().map_err(|error| told(&entry.path(), &error))?;
-            if data.is_dir() {
-                folders.push(entry.path());
-            } else {
-                files.push((entry.path(), data.len()));
-            }
-        }
-    }
-    files.sort_by_key(|(path, size)| (std::cmp::Reverse(*size), path.clone()));
+    let sized = |path: PathBuf| match path.metadata() {
+        Ok(data) => Ok((path, data.len())),
+        Err(error) => Err(files::told(&path)(error)),
+    };
+    let mut files =
+        files::below(folder, &|_| true)?.into_iter().map(sized).collect::<Result<Vec<_>, _>>()?;
+    files.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
     Ok(files)
 }
 
@@ -337,13 +233,10 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-fn told(path: &Path, error: &io::Error) -> String {
-    format!("{}: {error}", path.display())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workplace::Workplace;
 
     #[test]
     fn programs_and_libraries_are_found_in_what_cargo_says() {

@@ -15,15 +15,14 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 
-use crate::screen::{BAD, QUIET, Screen, styled};
+use crate::desk::Desk;
+use crate::files::{self, copy, write};
+use crate::run::Task;
+use crate::screen::{QUIET, styled};
 use crate::workplace::Workplace;
-
-/// How long building may be silent, optimised as one, on two cores.
-const BUILD: Duration = Duration::from_secs(2400);
 
 /// What static linking needs besides: the system's own, on Linux.
 const SYSTEM: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl";
@@ -57,72 +56,60 @@ pub(crate) struct Dist {
 }
 
 impl Dist {
-    /// Builds and lays it out. Whether it is there.
-    pub(crate) fn make(&self, place: &Workplace, screen: &Screen) -> bool {
-        match self.try_make(place, screen) {
-            Ok(()) => true,
-            Err(reason) => {
-                screen.line(styled(BAD, format_args!("nothing was laid out: {reason}")));
-                false
-            }
-        }
-    }
-
-    fn try_make(&self, place: &Workplace, screen: &Screen) -> Result<(), String> {
-        let prefix = std::path::absolute(place.root().join(&self.prefix))
-            .map_err(|error| format!("{}: {error}", self.prefix.display()))?;
-        let header = read(&place.root().join("crates/forebay-capi/include/forebay.h"))?;
+    /// Builds and lays it out.
+    pub(crate) fn make(&self, desk: &mut Desk<'_>) -> Result<String, String> {
+        let place = desk.place;
+        let prefix = place.root().join(&self.prefix);
+        let prefix = std::path::absolute(&prefix).map_err(files::told(&prefix))?;
+        let header = files::read(&place.root().join("crates/forebay-capi/include/forebay.h"))?;
         let abi = abi(&header).ok_or("forebay.h does not say its FOREBAY_ABI_VERSION")?;
         let version = env!("CARGO_PKG_VERSION");
-        let soname = format!("-Clink-arg=-Wl,-soname,libforebay.so.{abi}");
+        let (built, lib) = (place.target().join("dist"), prefix.join("lib"));
         let stat = "rustc --package=forebay-capi --lib --profile=dist --crate-type=staticlib";
-        let command = "build --package=forebay-cli --profile=dist";
-        let folder = target(place).join("dist");
-        let lib = prefix.join("lib");
-        // The shared library last: then what is in the folder is the one with a name.
-        build(place, screen, command.split_whitespace())?;
-        copy(&folder.join("forebay"), &prefix.join("bin/forebay"))?;
-        build(place, screen, stat.split_whitespace())?;
-        copy(&folder.join("libforebay_capi.a"), &lib.join("libforebay.a"))?;
-        build(place, screen, shared_library(None).chain([&*soname]))?;
+        let soname = format!("-Clink-arg=-Wl,-soname,libforebay.so.{abi}");
         let whole = format!("libforebay.so.{version}");
-        copy(&folder.join("libforebay_capi.so"), &lib.join(&whole))?;
+        // The shared library last: then what is in the folder is the one with a name.
+        for (task, file, to) in [
+            (
+                place.cargo("build --package=forebay-cli --profile=dist"),
+                "forebay",
+                prefix.join("bin/forebay"),
+            ),
+            (place.cargo(stat), "libforebay_capi.a", lib.join("libforebay.a")),
+            (shared_library(place, "").with([soname]), "libforebay_capi.so", lib.join(&whole)),
+        ] {
+            desk.succeed(&task)?;
+            copy(&built.join(file), &to)?;
+        }
         link(&whole, &lib.join(format!("libforebay.so.{abi}")))?;
         link(&format!("libforebay.so.{abi}"), &lib.join("libforebay.so"))?;
         for (from, to) in FILES {
             copy(&place.root().join(from), &prefix.join(to))?;
         }
-        let (package, cmake) = (lib.join("pkgconfig/forebay.pc"), lib.join("cmake/forebay"));
-        write(&package, &pkg_config(version))?;
-        write(&cmake.join("forebay-config.cmake"), &cmake_config(version, &abi))?;
-        write(&cmake.join("forebay-config-version.cmake"), &cmake_version(version))?;
+        let cmake = lib.join("cmake/forebay");
+        write(&lib.join("pkgconfig/forebay.pc"), pkg_config(version))?;
+        write(&cmake.join("forebay-config.cmake"), cmake_config(version, &abi))?;
+        write(&cmake.join("forebay-config-version.cmake"), cmake_version(version))?;
         let shown = prefix.display();
-        screen.line(format_args!("{shown}: forebay {version}, libforebay.so.{abi}"));
-        screen.line(styled(QUIET, format_args!("PKG_CONFIG_PATH={shown}/lib/pkgconfig")));
-        Ok(())
+        let path = styled(QUIET, format_args!("PKG_CONFIG_PATH={shown}/lib/pkgconfig"));
+        Ok(format!("{shown}: forebay {version}, libforebay.so.{abi}\n{path}"))
     }
 }
 
-/// The words for cargo that build the shared library as it is installed, with `features` beside those that it
-/// always has; rustc's come last, so more may follow. On x86-64 Linux it finds thread-local data through TLS
+/// Builds the shared library as it is installed, with `features` beside those that it
+/// always has; rustc's words come last, so more may follow. On x86-64 Linux it finds thread-local data through TLS
 /// descriptors, which cost less than calls of `__tls_get_addr`; the loader has had them since glibc 2.10.
-pub(crate) fn shared_library(features: Option<&str>) -> impl Iterator<Item = &str> {
-    let words = "rustc --package=forebay-capi --lib --profile=dist --crate-type=cdylib";
+pub(crate) fn shared_library(place: &Workplace, features: &str) -> Task {
     let descriptors = cfg!(all(target_arch = "x86_64", target_os = "linux"));
     let descriptors = descriptors.then_some("-Cllvm-args=-enable-tlsdesc");
-    words.split(' ').chain(features).chain(["--"]).chain(descriptors)
+    let words = "rustc --package=forebay-capi --lib --profile=dist --crate-type=cdylib";
+    place.cargo(&format!("{words} {features} --")).with(descriptors)
 }
 
 /// The version of the interface that a header describes.
 fn abi(header: &str) -> Option<String> {
     let line = header.lines().find_map(|line| line.strip_prefix("#define FOREBAY_ABI_VERSION "))?;
     line.trim().parse::<u32>().ok().map(|number| number.to_string())
-}
-
-/// Where cargo builds.
-pub(crate) fn target(place: &Workplace) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| place.root().join("target"), |folder| place.root().join(folder))
 }
 
 /// Found by where it lies, so that the folder can be moved.
@@ -176,49 +163,9 @@ fn cmake_version(version: &str) -> String {
     )
 }
 
-/// Runs cargo under the eyes of whoever looks at the screen.
-fn build<'a>(
-    place: &Workplace,
-    screen: &Screen,
-    words: impl IntoIterator<Item = &'a str>,
-) -> Result<(), String> {
-    let task = place.cargo(words, BUILD);
-    screen.begin("dist", &task);
-    let ran = task.run(&mut |elapsed, tail| {
-        let line = crate::run::last_line(tail);
-        screen.live("dist", elapsed, line);
-        screen.beat("dist", elapsed, line);
-    });
-    if ran.succeeded() {
-        return Ok(());
-    }
-    Err(format!("\"{task}\" {}\n{}", ran.ending, ran.output))
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    folder_of(path)?;
-    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// Copies a file. One that a running program has loaded is replaced, not written over.
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    folder_of(to)?;
-    let _ = fs::remove_file(to);
-    fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
-}
-
 fn link(to: &str, at: &Path) -> Result<(), String> {
     let _ = fs::remove_file(at);
-    symlink(to, at).map_err(|error| format!("{}: {error}", at.display()))
-}
-
-fn folder_of(path: &Path) -> Result<(), String> {
-    let Some(folder) = path.parent() else { return Ok(()) };
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
+    symlink(to, at).map_err(files::told(at))
 }
 
 #[cfg(test)]
@@ -227,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_version_of_the_interface_is_read_from_the_header() {
-        let header = read(&Workplace::here().root().join(FILES[0].0)).unwrap();
+        let header = files::read(&Workplace::here().root().join(FILES[0].0)).unwrap();
         assert!(abi(&header).is_some());
         assert_eq!(abi("#define FOREBAY_ABI_VERSION 3\n").as_deref(), Some("3"));
         assert_eq!(abi("#define FOREBAY_ABI_VERSION x\n"), None);

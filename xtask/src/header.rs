@@ -1,11 +1,8 @@
 //! The C header: written from the sources of `forebay-capi`, committed, and held against them.
 
-use std::fs;
-use std::path::PathBuf;
-
 use clap::Args;
 
-use crate::screen::{BAD, Screen, styled};
+use crate::files;
 use crate::workplace::Workplace;
 
 /// The crate that C calls, and its header, from the root of the repository.
@@ -21,48 +18,28 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Writes it, or looks at it. Whether it is then what the sources say.
-    pub(crate) fn run(&self, place: &Workplace, screen: &Screen) -> bool {
-        let done = if self.check { check(place) } else { write(place) };
-        match done {
-            Ok(note) => {
-                screen.line(note);
-                true
-            }
-            Err(reason) => {
-                screen.line(styled(BAD, reason));
-                false
-            }
+    /// Writes it, or looks at it. What there is to say of it when it is what the sources say.
+    pub(crate) fn run(&self, place: &Workplace) -> Result<String, String> {
+        if self.check {
+            return check(place);
         }
+        let text = generated(place)?;
+        files::write(&place.root().join(HEADER), &text)?;
+        Ok(format!("{HEADER}: {} functions", functions(&text)))
     }
-}
-
-fn path(place: &Workplace) -> PathBuf {
-    place.root().join(HEADER)
-}
-
-fn write(place: &Workplace) -> Result<String, String> {
-    let text = generated(place)?;
-    let path = path(place);
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
-    fs::write(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(format!("{HEADER}: {} functions", functions(&text)))
 }
 
 /// Holds the header against the sources; gives what there is to say of it.
 pub(crate) fn check(place: &Workplace) -> Result<String, String> {
     let wanted = generated(place)?;
-    let found = fs::read_to_string(path(place)).map_err(|error| format!("{HEADER}: {error}"))?;
-    if found == wanted {
-        return Ok(format!("{} functions", functions(&wanted)));
+    let found = files::read(&place.root().join(HEADER))?;
+    match difference(&wanted, &found) {
+        None => Ok(format!("{} functions", functions(&wanted))),
+        Some((line, want, have)) => Err(format!(
+            "{HEADER} is not what the sources say: line {line} is\n  {have}\nand would be\n  {want}\n\
+             \"cargo xtask header\" writes it anew"
+        )),
     }
-    let (line, want, have) = difference(&wanted, &found);
-    Err(format!(
-        "{HEADER} is not what the sources say: line {line} is\n  {have}\nand would be\n  {want}\n\
-         \"cargo xtask header\" writes it anew"
-    ))
 }
 
 /// The header as the sources say.
@@ -91,18 +68,12 @@ fn functions(header: &str) -> usize {
 }
 
 /// The first line in which two texts differ: its number, the one's and the other's.
-fn difference<'a>(wanted: &'a str, found: &'a str) -> (usize, &'a str, &'a str) {
-    let (mut want, mut have) = (wanted.lines(), found.lines());
-    let mut number = 0;
-    loop {
-        number += 1;
-        match (want.next(), have.next()) {
-            (Some(one), Some(other)) if one == other => {}
-            (one, other) => {
-                return (number, one.unwrap_or("(its end)"), other.unwrap_or("(its end)"));
-            }
-        }
-    }
+fn difference<'a>(wanted: &'a str, found: &'a str) -> Option<(usize, &'a str, &'a str)> {
+    let ended = || std::iter::repeat("(its end)");
+    let lines = wanted.lines().chain(ended()).zip(found.lines().chain(ended())).zip(1..);
+    let count = wanted.lines().count().max(found.lines().count());
+    let mut lines = lines.take(count).map(|((want, have), number)| (number, want, have));
+    lines.find(|(_, want, have)| want != have)
 }
 
 #[cfg(test)]
@@ -111,8 +82,9 @@ mod tests {
 
     #[test]
     fn the_first_line_that_differs_is_named() {
-        assert_eq!(difference("a\nb\nc\n", "a\nx\nc\n"), (2, "b", "x"));
-        assert_eq!(difference("a\nb\n", "a\n"), (2, "b", "(its end)"));
+        assert_eq!(difference("a\nb\nc\n", "a\nx\nc\n"), Some((2, "b", "x")));
+        assert_eq!(difference("a\nb\n", "a\n"), Some((2, "b", "(its end)")));
+        assert_eq!(difference("a\nb\n", "a\nb\n"), None);
     }
 
     #[test]

@@ -3,10 +3,9 @@
 //! The library needs neither clang nor CUDA's toolkit: the driver compiles the text for its device. Architecture and
 //! version of the text are old ones, so that every driver that `forebay-cuda` works with takes it.
 
-use std::fs;
 use std::process::Command;
 
-use crate::screen::{BAD, Screen, styled};
+use crate::files;
 use crate::workplace::Workplace;
 
 /// Where the sources and their texts are, from the root of the repository.
@@ -19,18 +18,10 @@ const NAMES: [&str; 2] = ["copy", "lz4"];
 const WORDS: &str = "-x cuda --cuda-device-only --cuda-gpu-arch=sm_70 -nocudainc -nocudalib \
                      -Xclang -target-feature -Xclang +ptx63 -O3 -S -o -";
 
-/// Writes the texts anew with the clang that `CLANG` names, or "clang". Whether it could.
-pub(crate) fn write(place: &Workplace, screen: &Screen) -> bool {
-    NAMES.iter().all(|name| match built(place, name) {
-        Ok(note) => {
-            screen.line(note);
-            true
-        }
-        Err(reason) => {
-            screen.line(styled(BAD, reason));
-            false
-        }
-    })
+/// Writes the texts anew with the clang that `CLANG` names, or "clang".
+pub(crate) fn write(place: &Workplace) -> Result<String, String> {
+    let built: Result<Vec<_>, _> = NAMES.iter().map(|name| build(place, name)).collect();
+    built.map(|notes| notes.join("\n"))
 }
 
 /// The paths of a kernel's source and text.
@@ -38,9 +29,9 @@ fn paths(name: &str) -> (String, String) {
     (format!("{FOLDER}/{name}.c"), format!("{FOLDER}/{name}.ptx"))
 }
 
-fn built(place: &Workplace, name: &str) -> Result<String, String> {
+fn build(place: &Workplace, name: &str) -> Result<String, String> {
     let (path, to) = paths(name);
-    let source = read(place, &path)?;
+    let source = files::read(&place.root().join(&path))?;
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let mut command = Command::new(&clang);
     command.current_dir(place.root()).args(WORDS.split_whitespace()).arg(&path);
@@ -51,12 +42,8 @@ fn built(place: &Workplace, name: &str) -> Result<String, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let text: String = text.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
     let text = format!("// By \"cargo xtask kernels\" from {name}.c.\n{}\n{text}", stamp(&source));
-    fs::write(place.root().join(&to), &text).map_err(|error| format!("{to}: {error}"))?;
+    files::write(&place.root().join(&to), &text)?;
     Ok(format!("{to}: {} lines", text.lines().count()))
-}
-
-fn read(place: &Workplace, path: &str) -> Result<String, String> {
-    fs::read_to_string(place.root().join(path)).map_err(|error| format!("{path}: {error}"))
 }
 
 /// The line that tells which source a text is of, by its FNV-1a hash.
@@ -73,7 +60,8 @@ mod tests {
     fn the_texts_are_of_the_sources() {
         let place = Workplace::here();
         for (path, to) in NAMES.map(paths) {
-            let (source, text) = (read(&place, &path).unwrap(), read(&place, &to).unwrap());
+            let [source, text] =
+                [&path, &to].map(|path| files::read(&place.root().join(path)).unwrap());
             assert_eq!(
                 text.lines().nth(1),
                 Some(&*stamp(&source)),

@@ -1,8 +1,6 @@
 //! Which crate may use which: the one table, and the check that the workspace keeps it.
 
-use std::fmt;
-
-use cargo_metadata::{DependencyKind, Metadata};
+use cargo_metadata::{DependencyKind, Metadata, Package};
 
 /// The levels from the top. A crate may use those on levels above its own: not those below, nor
 /// those beside it. A new crate of the workspace is entered here.
@@ -24,135 +22,61 @@ const LEVELS: &[&[&str]] = &[
 ];
 
 /// What stands apart: each may use any crate of the levels, and none may use it.
-const APART: &[&str] = &["forebay-fuzz", "forebay-probe", "xtask"];
+const APART: &[&str] = &["forebay-bench", "forebay-fuzz", "xtask"];
 
 /// The crate that decides and does nothing else: it needs no other crate, of anybody.
 const PURE: &str = "forebay-core";
 
-/// How a crate uses another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// In itself.
-    Normal,
-    /// In its build script.
-    Build,
-    /// In its tests, examples and benchmarks.
-    Development,
-}
-
-impl fmt::Display for Purpose {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Normal => "dependency",
-            Self::Build => "build-dependency",
-            Self::Development => "dev-dependency",
-        })
-    }
-}
-
 /// A crate of the workspace and what it names in its manifest.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
+struct Member {
     name: String,
-    uses: Vec<(String, Purpose)>,
+    uses: Vec<(String, DependencyKind)>,
 }
 
 /// The crates of the workspace, as cargo sees them.
-pub(crate) fn members(metadata: &Metadata) -> Vec<Member> {
-    let uses = |kind| match kind {
-        DependencyKind::Build => Purpose::Build,
-        DependencyKind::Development => Purpose::Development,
-        // What cargo may add one day is held to the strictest rule.
-        _ => Purpose::Normal,
+fn members(metadata: &Metadata) -> Vec<Member> {
+    let member = |package: &Package| Member {
+        name: package.name.to_string(),
+        uses: package.dependencies.iter().map(|used| (used.name.clone(), used.kind)).collect(),
     };
-    metadata
-        .workspace_packages()
-        .into_iter()
-        .map(|package| Member {
-            name: package.name.to_string(),
-            uses: package
-                .dependencies
-                .iter()
-                .map(|dependency| (dependency.name.clone(), uses(dependency.kind)))
-                .collect(),
-        })
-        .collect()
+    metadata.workspace_packages().into_iter().map(member).collect()
 }
 
-/// A breach of the order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Breach {
-    /// A crate that has no level.
-    Unknown {
-        /// The crate.
-        name: String,
-    },
-    /// A crate that uses one below it, or beside it.
-    NotAbove {
-        /// The crate that uses.
-        user: String,
-        /// The crate it uses.
-        used: String,
-        /// What for.
-        purpose: Purpose,
-        /// Whether both are on one level.
-        beside: bool,
-    },
-    /// The pure crate uses something.
-    NotPure {
-        /// What it uses.
-        used: String,
-        /// What for.
-        purpose: Purpose,
-    },
+/// Every breach of the order; none where it is kept.
+pub(crate) fn breaches(metadata: &Metadata) -> Vec<String> {
+    breaches_of(&members(metadata))
 }
 
-impl fmt::Display for Breach {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown { name } => write!(
-                f,
-                "{name} has no level: enter it in LEVELS of xtask/src/layers.rs, below every \
-                 crate it uses"
-            ),
-            Self::NotAbove { user, used, purpose, beside } => {
-                let place = if *beside { "beside" } else { "below" };
-                write!(
-                    f,
-                    "{user} has {used} as a {purpose}, which is {place} it: a crate uses only \
-                     those above it; move what both need up, or the user down"
-                )
-            }
-            Self::NotPure { used, purpose } => write!(
-                f,
-                "{PURE} has {used} as a {purpose}: it must need no other crate, so that what it \
-                 decides can be checked anywhere"
-            ),
-        }
-    }
-}
-
-/// Every breach of the order in `members`; none where it is kept.
-pub(crate) fn breaches(members: &[Member]) -> Vec<Breach> {
+fn breaches_of(members: &[Member]) -> Vec<String> {
     let mut found = Vec::new();
-    for member in members {
-        let Some(own) = level(&member.name) else {
-            found.push(Breach::Unknown { name: member.name.clone() });
+    for Member { name, uses } in members {
+        let Some(own) = level(name) else {
+            found.push(format!(
+                "{name} has no level: enter it in LEVELS of xtask/src/layers.rs, below every crate it uses"
+            ));
             continue;
         };
-        for (used, purpose) in &member.uses {
-            if member.name == PURE && *purpose != Purpose::Development {
-                found.push(Breach::NotPure { used: used.clone(), purpose: *purpose });
+        for (used, kind) in uses {
+            let purpose = match kind {
+                DependencyKind::Build => "build-dependency",
+                DependencyKind::Development => "dev-dependency",
+                // What cargo may add one day is held to the strictest rule.
+                _ => "dependency",
+            };
+            if name == PURE && *kind != DependencyKind::Development {
+                found.push(format!(
+                    "{PURE} has {used} as a {purpose}: it must need no other crate, so that what it \
+                     decides can be checked anywhere"
+                ));
             }
             // Crates of others are above all of ours; an unknown one of ours is told once.
-            let Some(other) = level(used) else { continue };
-            if other >= own {
-                found.push(Breach::NotAbove {
-                    user: member.name.clone(),
-                    used: used.clone(),
-                    purpose: *purpose,
-                    beside: other == own,
-                });
+            if let Some(other) = level(used).filter(|other| *other >= own) {
+                let place = if other == own { "beside" } else { "below" };
+                found.push(format!(
+                    "{name} has {used} as a {purpose}, which is {place} it: a crate uses only \
+                     those above it; move what both need up, or the user down"
+                ));
             }
         }
     }
@@ -166,7 +90,11 @@ fn level(name: &str) -> Option<usize> {
 
 /// The order as a drawing: a line for each crate with what it uses, one for those of its level that
 /// are to come, in parentheses.
-pub(crate) fn drawing(members: &[Member]) -> String {
+pub(crate) fn drawing(metadata: &Metadata) -> String {
+    drawing_of(&members(metadata))
+}
+
+fn drawing_of(members: &[Member]) -> String {
     let member = |name: &str| members.iter().find(|member| member.name == name);
     let mut lines = vec!["a crate uses only those above it".to_owned(), String::new()];
     for (index, level) in LEVELS.iter().enumerate() {
@@ -214,7 +142,7 @@ fn uses(member: &Member) -> String {
 mod tests {
     use super::*;
 
-    fn member(name: &str, uses: &[(&str, Purpose)]) -> Member {
+    fn member(name: &str, uses: &[(&str, DependencyKind)]) -> Member {
         let uses = uses.iter().map(|(used, purpose)| ((*used).to_owned(), *purpose)).collect();
         Member { name: name.to_owned(), uses }
     }
@@ -222,39 +150,43 @@ mod tests {
     #[test]
     fn upward_is_allowed_whatever_for() {
         let members = [
-            member("forebay-core", &[("proptest", Purpose::Development)]),
-            member("forebay-hal", &[("forebay-core", Purpose::Normal)]),
-            member("forebay-cuda", &[("forebay-hal", Purpose::Development)]),
-            member("forebay-cli", &[("forebay-sim", Purpose::Build), ("clap", Purpose::Normal)]),
+            member("forebay-core", &[("proptest", DependencyKind::Development)]),
+            member("forebay-hal", &[("forebay-core", DependencyKind::Normal)]),
+            member("forebay-cuda", &[("forebay-hal", DependencyKind::Development)]),
+            member(
+                "forebay-cli",
+                &[("forebay-sim", DependencyKind::Build), ("clap", DependencyKind::Normal)],
+            ),
         ];
-        assert_eq!(breaches(&members), []);
+        assert_eq!(breaches_of(&members), [""; 0]);
     }
 
     #[test]
     fn downward_is_caught_whatever_for() {
-        for purpose in [Purpose::Normal, Purpose::Build, Purpose::Development] {
+        for purpose in [DependencyKind::Normal, DependencyKind::Build, DependencyKind::Development]
+        {
             let members = [member("forebay-hal", &[("forebay-host", purpose)])];
-            let [Breach::NotAbove { user, used, beside: false, .. }] = &breaches(&members)[..]
-            else {
-                panic!("{:?}", breaches(&members));
-            };
-            assert_eq!((&**user, &**used), ("forebay-hal", "forebay-host"));
+            let found = breaches_of(&members).join("\n");
+            assert!(found.starts_with("forebay-hal has forebay-host as a "), "{found}");
+            assert!(found.contains("which is below it"), "{found}");
         }
     }
 
     #[test]
     fn devices_do_not_know_each_other() {
-        let members = [member("forebay-opencl", &[("forebay-cuda", Purpose::Normal)])];
-        let found = breaches(&members);
-        assert!(matches!(found[..], [Breach::NotAbove { beside: true, .. }]), "{found:?}");
-        assert!(found[0].to_string().contains("beside"), "{}", found[0]);
+        let members = [member("forebay-opencl", &[("forebay-cuda", DependencyKind::Normal)])];
+        let found = breaches_of(&members);
+        assert!(found.len() == 1 && found[0].contains("beside"), "{found:?}");
     }
 
     #[test]
     fn a_new_crate_must_be_given_a_level() {
-        let found = breaches(&[member("forebay-vulkan", &[("forebay-cli", Purpose::Normal)])]);
-        assert_eq!(found, [Breach::Unknown { name: "forebay-vulkan".into() }]);
-        assert!(found[0].to_string().contains("xtask/src/layers.rs"), "{}", found[0]);
+        let found =
+            breaches_of(&[member("forebay-vulkan", &[("forebay-cli", DependencyKind::Normal)])]);
+        assert!(
+            found.len() == 1 && found[0].starts_with("forebay-vulkan has no level"),
+            "{found:?}"
+        );
     }
 
     #[test]
@@ -262,12 +194,12 @@ mod tests {
         let members = [member(
             PURE,
             &[
-                ("libc", Purpose::Normal),
-                ("cc", Purpose::Build),
-                ("proptest", Purpose::Development),
+                ("libc", DependencyKind::Normal),
+                ("cc", DependencyKind::Build),
+                ("proptest", DependencyKind::Development),
             ],
         )];
-        let found: Vec<_> = breaches(&members).iter().map(Breach::to_string).collect();
+        let found = breaches_of(&members);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("libc as a dependency"), "{}", found[0]);
         assert!(found[1].contains("cc as a build-dependency"), "{}", found[1]);
@@ -284,11 +216,14 @@ mod tests {
 
     #[test]
     fn the_drawing_shows_what_is_there_and_what_is_to_come() {
-        let text = drawing(&[
+        let text = drawing_of(&[
             member("forebay-core", &[]),
             member(
                 "forebay-hal",
-                &[("forebay-core", Purpose::Normal), ("forebay-core", Purpose::Development)],
+                &[
+                    ("forebay-core", DependencyKind::Normal),
+                    ("forebay-core", DependencyKind::Development),
+                ],
             ),
         ]);
         let lines: Vec<_> = text.lines().collect();
@@ -299,8 +234,8 @@ mod tests {
 
     #[test]
     fn the_drawing_says_of_each_crate_what_it_uses_itself() {
-        let cli = member("forebay-cli", &[("forebay-core", Purpose::Normal)]);
-        let text = drawing(&[member("forebay-core", &[]), cli, member("xtask", &[])]);
+        let cli = member("forebay-cli", &[("forebay-core", DependencyKind::Normal)]);
+        let text = drawing_of(&[member("forebay-core", &[]), cli, member("xtask", &[])]);
         let lines: Vec<_> = text.lines().collect();
         assert!(lines.contains(&"  forebay-cli       uses core"), "{text}");
         assert!(lines.contains(&"  (forebay-capi)"), "{text}");
@@ -310,8 +245,9 @@ mod tests {
 
     #[test]
     fn what_stands_apart_is_used_by_none() {
-        let found = breaches(&[member("forebay-py", &[("xtask", Purpose::Development)])]);
-        assert!(matches!(found[..], [Breach::NotAbove { beside: false, .. }]), "{found:?}");
-        assert_eq!(breaches(&[member("xtask", &[("forebay-cli", Purpose::Normal)])]), []);
+        let found = breaches_of(&[member("forebay-py", &[("xtask", DependencyKind::Development)])]);
+        assert!(found.len() == 1 && found[0].contains("below"), "{found:?}");
+        let upward = [member("xtask", &[("forebay-cli", DependencyKind::Normal)])];
+        assert_eq!(breaches_of(&upward), [""; 0]);
     }
 }

@@ -3,43 +3,45 @@
 //!
 //! ```text
 //!   test ── the plan: which steps, in which order, what each means
-//!    ├── setup    what a step needs that a fresh machine may lack
-//!    ├── python   the same for the Python package: an interpreter and its environments
-//!    ├── run      one command, its output kept; ended if it hangs
-//!    │    └── cpu      the processor time it took
-//!    ├── count    the runners' own words, turned into numbers
-//!    ├── ignored  why a test that was not started was not
-//!    ├── layers   which crate may use which     (also a command of its own)
-//!    ├── shape    how sources and manifests must look
+//!    ├── setup     what a step needs that a fresh machine may lack
+//!    ├── python    the same for the Python package: an interpreter and its environments
+//!    ├── count     the runners' own words, turned into numbers
+//!    ├── ignored   why a test that was not started was not
+//!    ├── layers    which crate may use which     (also a command of its own)
+//!    │    └── rooms  the same for the modules of a crate
+//!    ├── shape     how sources and manifests must look
 //!    │    └── allocations  lengths that a caller chose are allocated fallibly
-//!    ├── packages whether crates can be published
-//!    ├── header   the C header            (also a command of its own)
-//!    ├── instructions  what a hit takes      (also a command of its own)
-//!    │    └── edge     the same through C
-//!    ├── soak     millions of operations on the pool (also a command of its own)
-//!    └── step     what came of a step, and the sum at the end
+//!    ├── packages  whether crates can be published
+//!    ├── header    the C header            (also a command of its own)
+//!    ├── hot_pair  instructions and time of a hit  (also a command of its own)
+//!    └── step      what came of a step, and the sum at the end
 //!   kernels ── what the device runs, from its source
 //!   bundle ── what goes to a machine with a GPU
 //!   dist ── what is installed: the command, libforebay, its headers
 //!   wheel ── the Python package as it is published
-//!   record ── what came back from there
-//!   screen ── everything a person sees goes through here
+//!   record ── what came back from a machine with a GPU
+//!
+//!   desk ── where all of these run commands
+//!    ├── run       one command, its output kept; ended if it hangs
+//!    │    └── processes  its processor time, and its end with all that it started
+//!    └── screen    everything a person sees goes through here
+//!   files ── files, with their names in what goes wrong
 //! ```
 #![forbid(unsafe_code)]
 
 mod allocations;
 mod bundle;
 mod count;
-mod cpu;
+mod desk;
 mod dist;
-mod edge;
+mod files;
 mod header;
+mod hot_pair;
 mod ignored;
-mod instructions;
 mod kernels;
-mod kill;
 mod layers;
 mod packages;
+mod processes;
 mod python;
 mod record;
 mod rooms;
@@ -47,22 +49,21 @@ mod run;
 mod screen;
 mod setup;
 mod shape;
-mod soak;
 mod step;
 mod test;
 mod wheel;
 mod workplace;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 
 use crate::bundle::Bundle;
+use crate::desk::Desk;
 use crate::dist::Dist;
 use crate::header::Header;
 use crate::record::Record;
-use crate::screen::Screen;
-use crate::soak::Soak;
+use crate::screen::{BAD, Screen, styled};
 use crate::test::Plan;
 use crate::wheel::Wheel;
 use crate::workplace::Workplace;
@@ -94,12 +95,16 @@ enum Chore {
     },
     /// Check that each crate uses only those above it, and each module of forebay only its own room and earlier ones; draw both.
     Layers,
-    /// Run millions of random operations on the pool, with an oracle looking on.
+    /// Run millions of random operations on the pool, with an oracle looking on; --help has the options.
     ///
     /// On the simulated device, with memory that is addresses alone: blocks of all sizes, streams
     /// that come and go, frees by other threads, wrong frees. A hundred million take some minutes.
     /// Exits with 1 at the first block that is not as it must be, and says how to have that again.
-    Soak(Soak),
+    #[command(disable_help_flag = true)]
+    Soak {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Count the instructions of an allocation and a free of what was just freed, with callgrind.
     ///
     /// Exits with 1 where a pair takes more than it may.
@@ -132,23 +137,51 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let screen = Screen::stdout();
     let place = Workplace::here();
-    let well = match arguments.chore {
+    let desk = |name| Desk::new(name, &place, &screen);
+    let done = match arguments.chore {
         Chore::Test { quick, install } => {
             let plan = if quick { Plan::quick() } else { Plan::whole() };
             plan.carry_out(&place.installing(install), &screen)
         }
         Chore::Python => Plan::python().carry_out(&place, &screen),
-        Chore::Layers => test::show_layers(&place, &screen),
-        Chore::Soak(soak) => soak.run(&place, &screen),
-        Chore::Header(header) => header.run(&place, &screen),
-        Chore::Kernels => kernels::write(&place, &screen),
-        Chore::Dist(dist) => dist.make(&place, &screen),
-        Chore::Wheel(wheel) => wheel.make(&place, &screen),
-        Chore::GpuBundle(bundle) => bundle.make(&place, &screen),
-        Chore::Record(record) => record.file(&place, &screen),
+        Chore::Layers => test::show_layers(&mut desk("layers")),
+        Chore::Soak { options } => soak(&place, options),
+        Chore::Header(header) => header.run(&place),
+        Chore::Kernels => kernels::write(&place),
+        Chore::Dist(dist) => dist.make(&mut desk("dist")),
+        Chore::Wheel(wheel) => wheel.make(&mut desk("wheel")),
+        Chore::GpuBundle(bundle) => bundle.make(&mut desk("bundle")),
+        Chore::Record(record) => record.file(&place),
         Chore::Instructions => test::show_instructions(&place, &screen),
     };
-    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match done {
+        Ok(said) => {
+            screen.line(said);
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            screen.line(styled(BAD, reason));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Builds the soak and runs it, with options that it knows itself.
+fn soak(place: &Workplace, mut options: Vec<String>) -> Result<String, String> {
+    // cargo runs it in the folder of its crate.
+    if let Some(record) = options.iter().position(|option| option == "--record")
+        && let Some(path) = options.get_mut(record + 1)
+        && let Ok(absolute) = std::path::absolute(&*path)
+    {
+        *path = absolute.display().to_string();
+    }
+    let mut cargo = Command::new(place.cargo_program());
+    cargo.args(["bench", "--quiet", "--package=forebay-bench", "--bench=soak", "--"]);
+    let status = cargo.args(options).current_dir(place.root()).status();
+    match status.map_err(|error| format!("cargo could not be started: {error}"))? {
+        status if status.success() => Ok(String::new()),
+        status => Err(format!("the soak ended with {status}")),
+    }
 }
 
 #[cfg(test)]
@@ -164,16 +197,14 @@ mod tests {
 
     #[test]
     fn bad_usage_is_told_apart() {
-        for bad in [
-            &["xtask"][..],
-            &["xtask", "tests"],
-            &["xtask", "layers", "--quick"],
-            &["xtask", "soak", "--threads", "0"],
-            &["xtask", "soak", "--operations", "0"],
-        ] {
+        for bad in [&["xtask"][..], &["xtask", "tests"], &["xtask", "layers", "--quick"]] {
             assert_eq!(Arguments::try_parse_from(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }
         let quick = Arguments::try_parse_from(["xtask", "test", "--quick"]).unwrap();
         assert!(matches!(quick.chore, Chore::Test { quick: true, install: false }));
+        let soak = Arguments::try_parse_from(["xtask", "soak", "--seed", "7", "--help"]).unwrap();
+        assert!(
+            matches!(soak.chore, Chore::Soak { options } if options == ["--seed", "7", "--help"])
+        );
     }
 }

@@ -7,20 +7,12 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use crate::desk::Desk;
+use crate::files;
 use crate::run::Task;
-use crate::setup::{Runner, install_package};
+use crate::setup::install_package;
 use crate::workplace::Workplace;
-
-/// How long asking an interpreter something may be silent.
-const LOOK: Duration = Duration::from_secs(20);
-
-/// How long making an environment may be silent.
-const MAKE: Duration = Duration::from_secs(120);
-
-/// How long fetching packages may be silent: some 30 MiB.
-const FETCH: Duration = Duration::from_secs(240);
 
 /// The oldest version the package is for.
 const OLDEST: (u32, u32) = (3, 10);
@@ -30,18 +22,17 @@ const INTERPRETERS: [&str; 6] =
     ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10"];
 
 /// The interpreter the environments are made with; else why there is none.
-pub(crate) fn interpreter(place: &Workplace, run: &mut Runner<'_>) -> Result<&'static str, String> {
-    let mut too_old = None;
+pub(crate) fn interpreter(desk: &mut Desk<'_>) -> Result<&'static str, String> {
+    let mut found = "there is none".to_owned();
     for name in INTERPRETERS {
         let ask = ["-c", "import sys; print(*sys.version_info[:2])"];
-        let ran = run(&place.program(name, ask, LOOK));
+        let ran = desk.run_aside(&desk.place.program(name, "").with(ask));
         match version(&ran.output).filter(|_| ran.succeeded()) {
             Some(version) if version >= OLDEST => return Ok(name),
-            Some((major, minor)) => too_old = Some(format!("{name} is {major}.{minor}")),
+            Some((major, minor)) => found = format!("{name} is {major}.{minor}"),
             None => {}
         }
     }
-    let found = too_old.unwrap_or_else(|| "there is none".to_owned());
     Err(format!("Python {}.{} or newer is needed, and {found}", OLDEST.0, OLDEST.1))
 }
 
@@ -57,25 +48,21 @@ pub(crate) struct Environment {
 
 impl Environment {
     /// The one in that folder under `target/python`, made where it is not there; else why it cannot be.
-    pub(crate) fn ensure(
-        name: &str,
-        interpreter: &str,
-        place: &Workplace,
-        run: &mut Runner<'_>,
-    ) -> Result<Self, String> {
+    pub(crate) fn ensure(name: &str, desk: &mut Desk<'_>) -> Result<Self, String> {
+        let place = desk.place;
+        let interpreter = interpreter(desk)?;
         let environment = Self { folder: folder(place).join(name) };
-        if run(&environment.python(["-m", "pip", "--version"], LOOK, place)).succeeded() {
+        if desk.works(&environment.python("-m pip --version", place)) {
             return Ok(environment);
         }
-        let path = environment.folder.display().to_string();
-        let make = place.program(interpreter, ["-m", "venv", "--clear", &path], MAKE);
-        let mut made = run(&make);
+        let make = place.program(interpreter, "-m venv --clear").with([&environment.folder]);
+        let mut made = desk.run_aside(&make);
         if !made.succeeded() {
             // Debian has the module in a package of its own.
             let failed = made.reason();
-            install_package("python3-venv", place, run)
+            install_package("python3-venv", desk)
                 .map_err(|reason| format!("\"{interpreter} -m venv\" {failed}; {reason}"))?;
-            made = run(&make);
+            made = desk.run_aside(&make);
         }
         if made.succeeded() {
             return Ok(environment);
@@ -83,43 +70,33 @@ impl Environment {
         Err(format!("\"{interpreter} -m venv\" {}", made.reason()))
     }
 
-    /// The same, made anew: nothing of an earlier run is in it.
-    pub(crate) fn fresh(
-        name: &str,
-        interpreter: &str,
-        place: &Workplace,
-        run: &mut Runner<'_>,
-    ) -> Result<Self, String> {
-        let folder = folder(place).join(name);
+    /// The one that builds wheels.
+    pub(crate) fn build(desk: &mut Desk<'_>) -> Result<Self, String> {
+        let build = Self::ensure("build", desk)?;
+        build.fetch("python/requirements-build.txt", desk)?;
+        Ok(build)
+    }
+
+    /// An empty one: nothing of an earlier run is in it.
+    pub(crate) fn fresh(name: &str, desk: &mut Desk<'_>) -> Result<Self, String> {
+        let folder = folder(desk.place).join(name);
         match std::fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(format!("{} cannot be cleared: {error}", folder.display()))
             }
-            _ => Self::ensure(name, interpreter, place, run),
+            _ => Self::ensure(name, desk),
         }
     }
 
     /// A call of its interpreter.
-    pub(crate) fn python<'a>(
-        &self,
-        words: impl IntoIterator<Item = &'a str>,
-        patience: Duration,
-        place: &Workplace,
-    ) -> Task {
-        let python = self.folder.join("bin").join("python");
-        place.program(&python.display().to_string(), words, patience)
+    pub(crate) fn python(&self, words: &str, place: &Workplace) -> Task {
+        place.program(self.folder.join("bin/python"), words)
     }
 
     /// Fetches the packages of a file of requirements, of which those that are there are left; else why not.
-    pub(crate) fn fetch(
-        &self,
-        requirements: &str,
-        place: &Workplace,
-        run: &mut Runner<'_>,
-    ) -> Result<(), String> {
-        let words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-        let words = words.into_iter().chain(["--requirement", requirements]);
-        let ran = run(&self.python(words, FETCH, place));
+    pub(crate) fn fetch(&self, requirements: &str, desk: &mut Desk<'_>) -> Result<(), String> {
+        let words = "-m pip install --quiet --disable-pip-version-check --requirement";
+        let ran = desk.run_aside(&self.python(words, desk.place).with([requirements]));
         if ran.succeeded() {
             return Ok(());
         }
@@ -134,11 +111,8 @@ pub(crate) fn folder(place: &Workplace) -> PathBuf {
 
 /// The wheel in a folder that has one and no other.
 pub(crate) fn wheel_in(folder: &Path) -> Result<PathBuf, String> {
-    let unreadable = |error| format!("{}: {error}", folder.display());
-    let entries = std::fs::read_dir(folder).map_err(unreadable)?;
-    let paths = entries.filter_map(Result::ok).map(|entry| entry.path());
-    let wheels: Vec<PathBuf> =
-        paths.filter(|path| path.extension().is_some_and(|ending| ending == "whl")).collect();
+    let mut wheels = files::entries(folder)?;
+    wheels.retain(|path| path.extension().is_some_and(|ending| ending == "whl"));
     match &wheels[..] {
         [wheel] => Ok(wheel.clone()),
         wheels => Err(format!("{} has {} wheels; one is expected", folder.display(), wheels.len())),
@@ -147,56 +121,50 @@ pub(crate) fn wheel_in(folder: &Path) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
-    use crate::run::{Ending, Ran};
-
-    fn said(good: bool, output: &str) -> Ran {
-        let ending =
-            if good { Ending::Success } else { Ending::NotStarted(io::Error::other("not found")) };
-        Ran { ending, output: output.to_owned(), cpu: Duration::ZERO }
-    }
+    use crate::desk::asked;
+    use crate::run::Ran;
 
     #[test]
     fn the_first_interpreter_that_is_new_enough_is_taken() {
-        let place = Workplace::here();
-        let answers = |task: &Task| match task.to_string().split(' ').next() {
-            Some("python3") => said(true, "3 9\n"),
-            Some("python3.12") => said(true, "3 12\n"),
-            _ => said(false, ""),
+        let found = |answer: fn(&str) -> Ran| {
+            asked(&Workplace::here(), |words, _| answer(words), interpreter).0
         };
-        assert_eq!(interpreter(&place, &mut |task| answers(task)), Ok("python3.12"));
-        let reason = interpreter(&place, &mut |_| said(true, "3 9\n")).unwrap_err();
+        let taken = found(|words| match words.split(' ').next() {
+            Some("python3") => Ran::made_up(true, "3 9\n"),
+            Some("python3.12") => Ran::made_up(true, "3 12\n"),
+            _ => Ran::made_up(false, ""),
+        });
+        assert_eq!(taken, Ok("python3.12"));
+        let reason = found(|_| Ran::made_up(true, "3 9\n")).unwrap_err();
         assert!(
             reason.starts_with("Python 3.10 or newer is needed, and python3.10 is 3.9"),
             "{reason}"
         );
-        let reason = interpreter(&place, &mut |_| said(false, "")).unwrap_err();
+        let reason = found(|_| Ran::made_up(false, "")).unwrap_err();
         assert!(reason.ends_with("there is none"), "{reason}");
-        assert_eq!(interpreter(&place, &mut |_| said(true, "4 0\n")), Ok("python3"));
+        assert_eq!(found(|_| Ran::made_up(true, "4 0\n")), Ok("python3"));
     }
 
     #[test]
     fn a_missing_module_is_installed_and_a_missing_network_told() {
         let place = Workplace::here().installing(true);
-        let mut asked = Vec::new();
-        let made = Environment::ensure("none", "python3", &place, &mut |task| {
-            asked.push(task.to_string());
-            said(asked.len() > 2, "")
-        });
-        assert!(made.is_ok());
-        assert!(
-            asked.iter().any(|words| words.contains("install") && words.contains("python3-venv"))
-        );
-        let made =
-            Environment::ensure("none", "python3", &place, &mut |_| said(false, "no ensurepip"));
+        let ensure = |desk: &mut Desk<'_>| Environment::ensure("none", desk).map(drop);
+        let later = |_: &str, number| Ran::made_up(number == 1 || number > 3, "3 12\n");
+        let (made, commands) = asked(&place, later, ensure);
+        assert_eq!(made, Ok(()));
+        assert!(commands.iter().any(|words| words.ends_with("python3-venv")), "{commands:?}");
+        let never = |_: &str, number| Ran::made_up(number == 1, "3 12\n");
+        let (made, _) = asked(&place, never, ensure);
         assert!(made.is_err_and(|reason| reason.contains("python3-venv")));
         let environment = Environment { folder: "nowhere".into() };
-        let reason = environment.fetch("list.txt", &place, &mut |_| {
-            said(false, "WARNING: retrying\nERROR: No matching distribution found\n")
-        });
-        assert!(reason.unwrap_err().contains("No matching distribution"));
+        let said = "WARNING: retrying\nERROR: No matching distribution found\n";
+        let (fetched, _) = asked(
+            &place,
+            |_, _| Ran::made_up(false, said),
+            |desk| environment.fetch("list.txt", desk),
+        );
+        assert!(fetched.unwrap_err().contains("No matching distribution"));
     }
 
     #[test]

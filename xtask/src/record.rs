@@ -6,13 +6,12 @@
 //!                                          record-2.json ...    a second run of that day
 //! ```
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::Value;
 
-use crate::screen::{BAD, Screen, styled};
+use crate::files;
 use crate::workplace::Workplace;
 
 /// What a record must say it is.
@@ -41,21 +40,14 @@ struct Label {
 }
 
 impl Record {
-    /// Files it. Whether that was done.
-    pub(crate) fn file(&self, place: &Workplace, screen: &Screen) -> bool {
-        match file(&self.from, &place.root().join(RECORDS)) {
-            Ok((path, label, left_out)) => {
-                screen.line(format_args!("{} (commit {})", path.display(), label.commit));
-                for name in left_out {
-                    screen.line(format_args!("left out, as it is over 256 KiB: {name}"));
-                }
-                true
-            }
-            Err(reason) => {
-                screen.line(styled(BAD, format_args!("nothing filed: {reason}")));
-                false
-            }
+    /// Files it.
+    pub(crate) fn file(&self, place: &Workplace) -> Result<String, String> {
+        let (path, label, left_out) = file(&self.from, &place.root().join(RECORDS))?;
+        let mut said = format!("{} (commit {})", path.display(), label.commit);
+        for name in left_out {
+            said += &format!("\nleft out, as it is over 256 KiB: {name}");
         }
+        Ok(said)
     }
 }
 
@@ -63,47 +55,31 @@ impl Record {
 /// were too long.
 fn file(from: &Path, records: &Path) -> Result<(PathBuf, Label, Vec<String>), String> {
     let path = from.join("record.json");
-    let text = fs::read_to_string(&path).map_err(|error| told(&path, &error))?;
-    let record: Value = serde_json::from_str(&text).map_err(|error| told(&path, &error))?;
+    let text = files::read(&path)?;
+    let record =
+        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
     let label = label(&record)?;
     let folder = records.join(&label.gpu).join(&label.date);
-    fs::create_dir_all(&folder).map_err(|error| told(&folder, &error))?;
     // A record is never replaced: the figures in papers came from it.
-    let mark =
-        (1..).map(|number: u32| if number == 1 { String::new() } else { format!("-{number}") });
-    let free = mark.map(|mark| (folder.join(format!("record{mark}.json")), mark));
-    let (to, mark) = free
-        .into_iter()
-        .find(|(path, _)| !path.exists())
-        .ok_or("there are too many records of that day")?;
-    fs::write(&to, &text).map_err(|error| told(&to, &error))?;
+    let marks = std::iter::once(String::new()).chain((2_u32..).map(|number| format!("-{number}")));
+    let mut free = marks.map(|mark| (folder.join(format!("record{mark}.json")), mark));
+    let (to, mark) =
+        free.find(|(path, _)| !path.exists()).ok_or("there are too many records of that day")?;
+    files::write(&to, &text)?;
     let mut left_out = Vec::new();
-    for (name, path, size) in texts(from)? {
-        if size > MOST_TEXT {
-            left_out.push(name);
+    for path in files::entries(from)? {
+        let size = path.metadata().map_err(files::told(&path))?.len();
+        let Some(stem) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".txt"))
+        else {
             continue;
+        };
+        if size > MOST_TEXT {
+            left_out.push(format!("{stem}.txt"));
+        } else {
+            files::copy(&path, &folder.join(format!("{stem}{mark}.txt")))?;
         }
-        let stem = name.strip_suffix(".txt").unwrap_or(&name);
-        let copy = folder.join(format!("{stem}{mark}.txt"));
-        let content = fs::read(&path).map_err(|error| told(&path, &error))?;
-        fs::write(&copy, content).map_err(|error| told(&copy, &error))?;
     }
     Ok((to, label, left_out))
-}
-
-/// The texts of a folder: name, path, size.
-fn texts(from: &Path) -> Result<Vec<(String, PathBuf, u64)>, String> {
-    let mut texts = Vec::new();
-    for entry in fs::read_dir(from).map_err(|error| told(from, &error))? {
-        let entry = entry.map_err(|error| told(from, &error))?;
-        let data = entry.metadata().map_err(|error| told(&entry.path(), &error))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if data.is_file() && name.ends_with(".txt") {
-            texts.push((name, entry.path(), data.len()));
-        }
-    }
-    texts.sort();
-    Ok(texts)
 }
 
 /// What a record says of itself, refused where something is missing: a figure without its machine,
@@ -156,12 +132,10 @@ fn folder_name(name: &str) -> String {
     words.join("-")
 }
 
-fn told(path: &Path, error: &dyn std::fmt::Display) -> String {
-    format!("{}: {error}", path.display())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;

@@ -17,15 +17,14 @@
 //! macro puts together, and the groups of a `use` inside a macro call.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 use syn::{Attribute, ImplItem, Item, ItemMod, ItemUse, Meta, Token, UseTree, Visibility};
+
+use crate::files;
 
 /// Where the crate's sources are, from the root of the repository.
 const SOURCES: &str = "crates/forebay/src";
@@ -90,54 +89,6 @@ struct Edge {
     used: Module,
 }
 
-/// What is wrong with the rooms.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Disorder {
-    /// A module that has no room.
-    Homeless(String),
-    /// A module that imports from a later room.
-    Upward {
-        /// The module.
-        user: String,
-        /// What it imports.
-        used: String,
-    },
-    /// Modules that import each other, directly or through others.
-    Circle(Vec<String>),
-    /// An import that does not say which file its names come from.
-    Unclear {
-        /// The module.
-        user: String,
-        /// What it imports.
-        path: String,
-    },
-    /// A source that cannot be read.
-    Unreadable(String),
-}
-
-impl fmt::Display for Disorder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Homeless(module) => {
-                write!(f, "forebay::{module} has no room: enter it in ROOMS of xtask/src/rooms.rs")
-            }
-            Self::Upward { user, used } => write!(
-                f,
-                "forebay::{user} imports {used}, whose room comes later in the order: move what both \
-                 need to an earlier room, or the importer to a later one"
-            ),
-            Self::Circle(modules) => {
-                write!(f, "modules import each other: {}", modules.join(", "))
-            }
-            Self::Unclear { user, path } => write!(
-                f,
-                "forebay::{user} imports {path}, which hides where its names come from: name each by its own module"
-            ),
-            Self::Unreadable(reason) => f.write_str(reason),
-        }
-    }
-}
-
 /// The imports between the files of the crate.
 pub(crate) struct Rooms {
     modules: Vec<Module>,
@@ -148,35 +99,29 @@ pub(crate) struct Rooms {
 
 impl Rooms {
     /// Reads the sources of the crate `forebay`.
-    pub(crate) fn read(root: &Path) -> Result<Self, Disorder> {
+    pub(crate) fn read(root: &Path) -> Result<Self, String> {
         Self::read_sources(&root.join(SOURCES))
     }
 
     /// The circles of imports in the other crates that must have none.
-    pub(crate) fn circles_elsewhere(root: &Path) -> Vec<Disorder> {
-        let found = WITHOUT_CIRCLES.iter().flat_map(|krate| {
-            match Self::read_sources(&root.join("crates").join(krate).join("src")) {
-                Ok(rooms) => {
-                    let named = |circle: Vec<String>| {
-                        circle.iter().map(|module| format!("{krate}::{module}")).collect()
-                    };
-                    rooms.circles().into_iter().map(named).map(Disorder::Circle).collect()
-                }
-                Err(disorder) => vec![disorder],
-            }
-        });
-        found.collect()
+    pub(crate) fn circles_elsewhere(root: &Path) -> Vec<String> {
+        let circles_of =
+            |krate: &&str| match Self::read_sources(&root.join("crates").join(krate).join("src")) {
+                Ok(rooms) => rooms.circles(&format!("{krate}::")),
+                Err(error) => vec![error],
+            };
+        WITHOUT_CIRCLES.iter().flat_map(circles_of).collect()
     }
 
-    fn read_sources(folder: &Path) -> Result<Self, Disorder> {
-        let unreadable = |path: &Path, reason: &dyn fmt::Display| {
-            Disorder::Unreadable(format!("{}: {reason}", path.display()))
+    fn read_sources(folder: &Path) -> Result<Self, String> {
+        let is_source = |path: &Path| {
+            let is_rust = path.is_dir() || path.extension().is_some_and(|ending| ending == "rs");
+            is_rust && path.file_stem().is_some_and(|stem| stem != "tests")
         };
-        let files = files_in(folder).map_err(|error| unreadable(folder, &error))?;
         let mut found = BTreeMap::new();
-        for path in files {
-            let text = fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
-            let file = syn::parse_file(&text).map_err(|error| unreadable(&path, &error))?;
+        for path in files::below(folder, &is_source)? {
+            let file = syn::parse_file(&files::read(&path)?)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
             let has_doors = path.ends_with("mod.rs") || path.ends_with("lib.rs");
             let mut imports = Imports { has_doors, ..Imports::default() };
             imports.visit_file(&file);
@@ -225,26 +170,38 @@ impl Rooms {
     }
 
     /// All that is wrong.
-    pub(crate) fn disorders(&self) -> Vec<Disorder> {
+    pub(crate) fn disorders(&self) -> Vec<String> {
         let homeless = self.modules.iter().filter(|module| room(module).is_none());
-        let mut found: Vec<_> = homeless.map(|module| Disorder::Homeless(name(module))).collect();
+        let mut found: Vec<_> = homeless
+            .map(|module| {
+                let module = name(module);
+                format!("forebay::{module} has no room: enter it in ROOMS of xtask/src/rooms.rs")
+            })
+            .collect();
         let upward = self.edges.iter().filter(|edge| {
             matches!((room(&edge.user), room(&edge.used)), (Some(user), Some(used)) if used > user)
         });
-        found.extend(
-            upward.map(|edge| Disorder::Upward { user: name(&edge.user), used: name(&edge.used) }),
-        );
+        found.extend(upward.map(|Edge { user, used }| {
+            format!(
+                "forebay::{} imports {}, whose room comes later in the order: move what both \
+                 need to an earlier room, or the importer to a later one",
+                name(user),
+                name(used)
+            )
+        }));
         found.extend(self.unclear.iter().map(|(user, path)| {
             let path = if path.is_empty() { "crate::*".to_owned() } else { name(path) };
             let user = if user.is_empty() { "lib".to_owned() } else { name(user) };
-            Disorder::Unclear { user, path }
+            format!(
+                "forebay::{user} imports {path}, which hides where its names come from: name each by its own module"
+            )
         }));
-        found.extend(self.circles().into_iter().map(Disorder::Circle));
+        found.extend(self.circles(""));
         found
     }
 
-    /// Groups of modules each of which reaches all others of its group.
-    fn circles(&self) -> Vec<Vec<String>> {
+    /// Groups of modules each of which reaches all others of its group. `prefix` is put before their names.
+    fn circles(&self, prefix: &str) -> Vec<String> {
         let reach: BTreeMap<&Module, BTreeSet<&Module>> =
             self.modules.iter().map(|module| (module, self.reached_from(module))).collect();
         let reaches =
@@ -259,12 +216,14 @@ impl Rooms {
             let circle: Vec<&Module> =
                 others.filter(|other| reaches(module, other) && reaches(other, module)).collect();
             seen.extend(circle.iter().copied());
-            if WHOLE.iter().any(|whole| {
+            let is_in = |whole: &&str| {
                 circle.iter().all(|module| module.first().is_some_and(|room| room == whole))
-            }) {
-                continue;
+            };
+            if !WHOLE.iter().any(is_in) {
+                let names: Vec<_> =
+                    circle.into_iter().map(|module| format!("{prefix}{}", name(module))).collect();
+                circles.push(format!("modules import each other: {}", names.join(", ")));
             }
-            circles.push(circle.into_iter().map(name).collect());
         }
         circles
     }
@@ -549,23 +508,6 @@ fn module_of(path: &Path) -> Module {
         parts.pop();
     }
     parts
-}
-
-/// Every source file in a folder but those of tests.
-fn files_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.file_stem().is_some_and(|stem| stem == "tests") {
-            continue;
-        }
-        if path.is_dir() {
-            files.extend(files_in(&path)?);
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
-            files.push(path);
-        }
-    }
-    Ok(files)
 }
 
 #[cfg(test)]

@@ -19,10 +19,10 @@ pub(crate) struct Tally {
     pub(crate) skipped: u64,
 }
 
-impl Tally {
-    /// Both together.
-    #[must_use]
-    pub(crate) fn plus(self, other: Self) -> Self {
+impl std::ops::Add for Tally {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
         Self {
             passed: self.passed.saturating_add(other.passed),
             failed: self.failed.saturating_add(other.failed),
@@ -49,16 +49,10 @@ pub(crate) struct Skip {
 /// What came of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// A check that holds.
-    Holds {
-        /// What there is to say of it, perhaps nothing.
-        note: String,
-    },
-    /// A check that does not hold.
-    Broken {
-        /// Everything that was said about it.
-        output: String,
-    },
+    /// A check that holds, and what there is to say of it, perhaps nothing.
+    Holds(String),
+    /// A check that does not hold, and everything that was said about it.
+    Broken(String),
     /// Tests that ran, all well or not.
     Tested {
         /// How they went.
@@ -68,16 +62,30 @@ pub(crate) enum Outcome {
         /// What the runner said; shown where a test failed.
         output: String,
     },
-    /// Tests that could not be run to their end: they do not build, or ran out of time.
-    Untested {
-        /// Everything that was said about it.
-        output: String,
-    },
-    /// A step that was not run.
-    LeftOut {
-        /// Why.
-        reason: String,
-    },
+    /// Tests that could not be run to their end: they do not build, or ran out of time. Everything that was said about it.
+    Untested(String),
+    /// A step that was not run, and why.
+    LeftOut(String),
+}
+
+impl Outcome {
+    /// What a chore says of it.
+    pub(crate) fn said(self) -> Result<String, String> {
+        match self {
+            Self::Holds(said) => Ok(said),
+            Self::Tested { output: said, .. }
+            | Self::Broken(said)
+            | Self::Untested(said)
+            | Self::LeftOut(said) => Err(said),
+        }
+    }
+}
+
+/// What a chore says of a step that it could not do.
+impl From<Outcome> for String {
+    fn from(outcome: Outcome) -> Self {
+        outcome.said().unwrap_or_else(|said| said)
+    }
 }
 
 /// A step that is over.
@@ -97,32 +105,30 @@ impl Report {
     /// What it counts for: its tests, or itself as one.
     pub(crate) fn tally(&self) -> Tally {
         match &self.outcome {
-            Outcome::Holds { .. } => Tally { passed: 1, ..Tally::default() },
-            Outcome::Broken { .. } | Outcome::Untested { .. } => {
-                Tally { failed: 1, ..Tally::default() }
-            }
+            Outcome::Holds(_) => Tally { passed: 1, ..Tally::default() },
+            Outcome::Broken(_) | Outcome::Untested(_) => Tally { failed: 1, ..Tally::default() },
             Outcome::Tested { tally, .. } => *tally,
-            Outcome::LeftOut { .. } => Tally { skipped: 1, ..Tally::default() },
+            Outcome::LeftOut(_) => Tally { skipped: 1, ..Tally::default() },
         }
     }
 
     /// What was not run in it.
     fn skips(&self) -> Vec<Skip> {
         match &self.outcome {
-            Outcome::LeftOut { reason } => {
+            Outcome::LeftOut(reason) => {
                 vec![Skip { what: self.name.to_owned(), reason: reason.clone() }]
             }
             Outcome::Tested { skips, .. } => skips.clone(),
-            Outcome::Holds { .. } | Outcome::Broken { .. } | Outcome::Untested { .. } => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
     /// What must be read where it failed.
     pub(crate) fn complaint(&self) -> Option<&str> {
         match &self.outcome {
-            Outcome::Broken { output } | Outcome::Untested { output } => Some(output),
+            Outcome::Broken(output) | Outcome::Untested(output) => Some(output),
             Outcome::Tested { tally, output, .. } if tally.failed > 0 => Some(output),
-            Outcome::Tested { .. } | Outcome::Holds { .. } | Outcome::LeftOut { .. } => None,
+            _ => None,
         }
     }
 
@@ -130,14 +136,14 @@ impl Report {
     pub(crate) fn row(&self) -> String {
         let (style, word) = match &self.outcome {
             _ if self.complaint().is_some() => (BAD, "failed"),
-            Outcome::LeftOut { .. } => (LEFT_OUT, "skipped"),
+            Outcome::LeftOut(_) => (LEFT_OUT, "skipped"),
             _ => (GOOD, "passed"),
         };
         let note = match &self.outcome {
-            Outcome::Holds { note } => note.clone(),
+            Outcome::Holds(note) => note.clone(),
             Outcome::Tested { tally, .. } => format!("tests: {tally}"),
-            Outcome::Untested { .. } => "no test count: it did not come to an end".to_owned(),
-            Outcome::Broken { .. } | Outcome::LeftOut { .. } => String::new(),
+            Outcome::Untested(_) => "no test count: it did not come to an end".to_owned(),
+            Outcome::Broken(_) | Outcome::LeftOut(_) => String::new(),
         };
         let word = styled(style, format_args!("{word:<7}"));
         let row = format!("  {:<14} {word} {:>7.1} s", self.name, self.elapsed.as_secs_f64());
@@ -145,8 +151,8 @@ impl Report {
     }
 }
 
-/// Shows what was left out, how long each step took, once more what failed, and the sum as the very last line: a
-/// machine that keeps only the end of the output keeps what must be read. Returns the sum.
+/// Shows what was left out, how long each step took, and once more what failed. Returns the sum, which is to be the very
+/// last line: a machine that keeps only the end of the output keeps what must be read.
 pub(crate) fn summarize(reports: &[Report], elapsed: Duration, screen: &Screen) -> Tally {
     let skips: Vec<_> = reports.iter().flat_map(Report::skips).collect();
     if !skips.is_empty() {
@@ -160,10 +166,8 @@ pub(crate) fn summarize(reports: &[Report], elapsed: Duration, screen: &Screen) 
             screen.line(format_args!("\n{title}\n{}", end_of(complaint.trim_end())));
         }
     }
-    let sum = reports.iter().fold(Tally::default(), |sum, report| sum.plus(report.tally()));
     screen.line("");
-    screen.line(sum);
-    sum
+    reports.iter().fold(Tally::default(), |sum, report| sum + report.tally())
 }
 
 /// What was left out, one paragraph for each reason.
@@ -175,17 +179,11 @@ fn by_reason(skips: &[Skip]) -> String {
             None => reasons.push((reason, vec![what])),
         }
     }
-    let mut text = String::new();
-    for (reason, names) in reasons {
-        match names.as_slice() {
-            [name] => text += &format!("\n  {name}: {reason}"),
-            _ => {
-                text +=
-                    &format!("\n  {} times: {reason}\n    {}", names.len(), names.join("\n    "))
-            }
-        }
-    }
-    text
+    let paragraph = |(reason, names): (&str, Vec<&str>)| match &names[..] {
+        [name] => format!("\n  {name}: {reason}"),
+        names => format!("\n  {} times: {reason}\n    {}", names.len(), names.join("\n    ")),
+    };
+    reasons.into_iter().map(paragraph).collect()
 }
 
 /// The last lines of a text.
@@ -216,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_table_has_both_times_of_each_step_and_of_the_whole() {
-        let reports = [(); 2].map(|()| report(Outcome::Holds { note: String::new() }));
+        let reports = [(); 2].map(|()| report(Outcome::Holds(String::new())));
         let table = times(&reports, Duration::from_secs(2));
         let rows: Vec<Vec<&str>> =
             table.trim().lines().map(|row| row.split_whitespace().collect()).collect();
@@ -236,13 +234,13 @@ mod tests {
     #[test]
     fn the_end_says_once_more_what_failed() {
         let output: String = (1..=100).map(|line| format!("line {line}\n")).collect();
-        let screen = Screen::nowhere();
-        let report = report(Outcome::Broken { output });
-        summarize(&[report], Duration::from_secs(2), &screen);
+        let screen = Screen::stdout();
+        let sum = summarize(&[report(Outcome::Broken(output))], Duration::from_secs(2), &screen);
         let text = screen.written();
         let again = "step failed; the end of what it said:\nline 71\n";
         assert!(text.contains(again) && !text.contains("line 70"), "{text}");
-        assert!(text.ends_with("line 100\n\n0 passed, 1 failed, 0 skipped\n"), "{text}");
+        assert!(text.ends_with("line 100\n\n"), "{text}");
+        assert_eq!(sum.to_string(), "0 passed, 1 failed, 0 skipped");
         assert_eq!(end_of("one"), "one");
     }
 
@@ -252,23 +250,19 @@ mod tests {
         let tested = Outcome::Tested { tally, skips: Vec::new(), output: "all of it".into() };
         assert_eq!(report(tested.clone()).tally(), tally);
         assert_eq!(report(tested).complaint(), None);
-        let broken = report(Outcome::Broken { output: "why".into() });
+        let broken = report(Outcome::Broken("why".into()));
         assert_eq!(broken.tally().to_string(), "0 passed, 1 failed, 0 skipped");
         assert_eq!(broken.complaint(), Some("why"));
-        let left_out = report(Outcome::LeftOut { reason: "no tool".into() });
+        let left_out = report(Outcome::LeftOut("no tool".into()));
         assert_eq!(left_out.tally().to_string(), "0 passed, 0 failed, 1 skipped");
         assert_eq!(left_out.skips(), [Skip { what: "step".into(), reason: "no tool".into() }]);
     }
 
     #[test]
-    fn tests_that_do_not_build_are_a_failure() {
-        let untested = report(Outcome::Untested { output: "error[E0308]".into() });
+    fn a_failed_test_or_one_that_does_not_build_shows_the_runners_words() {
+        let untested = report(Outcome::Untested("error[E0308]".into()));
         assert_eq!(untested.tally().failed, 1);
         assert!(untested.row().contains("failed"), "{}", untested.row());
-    }
-
-    #[test]
-    fn a_failed_test_shows_the_runners_words() {
         let tally = Tally { passed: 1, failed: 1, skipped: 0 };
         let outcome = Outcome::Tested { tally, skips: Vec::new(), output: "panicked".into() };
         assert_eq!(report(outcome).complaint(), Some("panicked"));

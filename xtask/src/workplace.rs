@@ -1,8 +1,7 @@
 //! Where the repository is and which cargo to call.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::run::Task;
 
@@ -57,31 +56,24 @@ impl Workplace {
         &self.root
     }
 
-    /// A call of the cargo this workspace is built with.
-    pub(crate) fn cargo<'a>(
-        &self,
-        arguments: impl IntoIterator<Item = &'a str>,
-        patience: Duration,
-    ) -> Task {
-        Task::new(&self.cargo, arguments, &self.root, patience)
+    /// Where cargo builds.
+    pub(crate) fn target(&self) -> PathBuf {
+        let folder = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+        self.root.join(folder)
+    }
+
+    /// The cargo this workspace is built with.
+    pub(crate) fn cargo_program(&self) -> &OsStr {
+        &self.cargo
+    }
+
+    /// A call of it.
+    pub(crate) fn cargo(&self, words: &str) -> Task {
+        Task::new(&self.cargo, words, &self.root)
     }
 
     /// A call of a program of the system, which may not be there.
-    pub(crate) fn program<'a>(
-        &self,
-        name: &str,
-        arguments: impl IntoIterator<Item = &'a str>,
-        patience: Duration,
-    ) -> Task {
-        Task::new(name, arguments, &self.root, patience)
-    }
-
-    /// A call of rustup, which may not be there.
-    pub(crate) fn rustup<'a>(
-        &self,
-        arguments: impl IntoIterator<Item = &'a str>,
-        patience: Duration,
-    ) -> Task {
-        Task::new("rustup", arguments, &self.root, patience)
+    pub(crate) fn program(&self, name: impl AsRef<OsStr>, words: &str) -> Task {
+        Task::new(name, words, &self.root)
     }
 }

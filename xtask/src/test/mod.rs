@@ -13,39 +13,39 @@
 //! priority, so they take mostly the time in which a main step leaves a core idle; not at the lowest, at which they
 //! would not end in time beside steps that use both cores. What is timed runs alone, after both.
 
-mod dependencies;
-mod probes;
 mod python;
 mod sources;
 mod suites;
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::count;
-use crate::run::{Ran, Task, last_line};
+use crate::desk::Desk;
+use crate::hot_pair;
 use crate::screen::{BAD, QUIET, Screen, styled};
 use crate::step::{Outcome, Report, summarize};
 use crate::workplace::Workplace;
 
-pub(crate) use probes::show_instructions;
 pub(crate) use sources::show_layers;
+
+/// What a step does. What keeps it from going on is its outcome too.
+type Act = fn(&mut Desk<'_>) -> Result<Outcome, Outcome>;
 
 /// One step of the plan.
 struct Step {
     name: &'static str,
     /// Whether it makes no sense where the tests did not even build.
     needs_build: bool,
-    act: fn(&Workplace, &mut Desk<'_>) -> Outcome,
+    act: Act,
 }
 
 /// A step that runs whatever became of those before it.
-const fn step(name: &'static str, act: fn(&Workplace, &mut Desk<'_>) -> Outcome) -> Step {
+const fn step(name: &'static str, act: Act) -> Step {
     Step { name, needs_build: false, act }
 }
 
 /// A step that makes no sense where the tests did not even build.
-const fn built(name: &'static str, act: fn(&Workplace, &mut Desk<'_>) -> Outcome) -> Step {
+const fn built(name: &'static str, act: Act) -> Step {
     Step { name, needs_build: true, act }
 }
 
@@ -84,16 +84,16 @@ impl Plan {
                     built("doc tests", suites::doc_tests),
                     built("soak", suites::soak),
                     step("xtask tests", suites::xtask_tests),
-                    step("licences", dependencies::licences),
-                    step("advisories", dependencies::advisories),
+                    step("licences", sources::licences),
+                    step("advisories", sources::advisories),
                 ],
             ],
             beside: vec![
-                step("instructions", probes::instructions),
-                step("loom", probes::loom),
+                step("instructions", hot_pair::instructions),
+                step("loom", suites::loom),
                 step("miri", suites::miri),
             ],
-            alone: vec![built("C edge time", probes::edge_time)],
+            alone: vec![built("C edge time", suites::edge_time)],
             caveat: None,
         }
     }
@@ -124,11 +124,11 @@ impl Plan {
     }
 
     /// Runs every step, says of each how it went as it ends, what failed in full, and ends with the time of
-    /// each, what was left out and the sum. Whether nothing failed.
+    /// each, what was left out and the sum, which is an error if something failed.
     ///
     /// A step that fails does not stop the others: one run shows all there is to mend. An interrupt from the
     /// terminal reaches all commands, which are of this program's process group, and ends them with it.
-    pub(crate) fn carry_out(&self, place: &Workplace, screen: &Screen) -> bool {
+    pub(crate) fn carry_out(&self, place: &Workplace, screen: &Screen) -> Result<String, String> {
         let started = Instant::now();
         let mut reports = thread::scope(|scope| {
             let beside = scope.spawn(|| {
@@ -151,7 +151,8 @@ impl Plan {
         if let Some(caveat) = self.caveat {
             screen.line(styled(QUIET, format_args!("\n{caveat}")));
         }
-        summarize(&reports, started.elapsed(), screen).failed == 0
+        let sum = summarize(&reports, started.elapsed(), screen);
+        if sum.failed == 0 { Ok(sum.to_string()) } else { Err(sum.to_string()) }
     }
 }
 
@@ -173,17 +174,17 @@ fn carry_out(steps: &[Step], before: &[Report], place: &Workplace, screen: &Scre
     let mut reports: Vec<Report> = Vec::new();
     for step in steps {
         let mut over = before.iter().chain(&reports);
-        let unbuilt = over.find(|report| matches!(report.outcome, Outcome::Untested { .. }));
+        let unbuilt = over.find(|report| matches!(report.outcome, Outcome::Untested(_)));
         let started = Instant::now();
-        let mut desk = Desk::new(step.name, screen);
+        let mut desk = Desk::new(step.name, place, screen);
         let outcome = match unbuilt {
-            Some(before) if step.needs_build => Outcome::LeftOut {
-                reason: format!("\"{}\" did not come to an end, so this would not", before.name),
-            },
-            _ => (step.act)(place, &mut desk),
+            Some(before) if step.needs_build => Outcome::LeftOut(format!(
+                "\"{}\" did not come to an end, so this would not",
+                before.name
+            )),
+            _ => (step.act)(&mut desk).unwrap_or_else(|stopped| stopped),
         };
         let (elapsed, cpu) = (started.elapsed(), desk.cpu);
-        screen.end(step.name);
         let report = Report { name: step.name, outcome, elapsed, cpu };
         // One text, so that no other step's line comes in between.
         screen.line(match report.complaint() {
@@ -198,81 +199,44 @@ fn carry_out(steps: &[Step], before: &[Report], place: &Workplace, screen: &Scre
     reports
 }
 
-/// Where a step works: it runs commands under the eyes of whoever looks at the screen.
-struct Desk<'a> {
-    name: &'static str,
-    screen: &'a Screen,
-    /// The processor time of what it ran.
-    cpu: Duration,
-}
-
-impl<'a> Desk<'a> {
-    fn new(name: &'static str, screen: &'a Screen) -> Self {
-        Self { name, screen, cpu: Duration::ZERO }
+/// Counts and times hot pairs, and says what came of it; an error if one is beyond its bounds.
+pub(crate) fn show_instructions(place: &Workplace, screen: &Screen) -> Result<String, String> {
+    let [counted, timed] = [
+        ("instructions", hot_pair::instructions as Act),
+        ("C edge time", suites::edge_time as Act),
+    ]
+    .map(|(name, act)| act(&mut Desk::new(name, place, screen)).unwrap_or_else(|stopped| stopped));
+    match (counted.said(), timed.said()) {
+        (Ok(counted), Ok(timed)) => Ok(format!("{counted}\n{timed}")),
+        (Ok(said) | Err(said), Ok(also) | Err(also)) => Err(format!("{said}\n{also}")),
     }
-
-    /// Runs the command a step is about.
-    fn run(&mut self, task: &Task) -> Ran {
-        self.screen.begin(self.name, task);
-        self.run_aside(task)
-    }
-
-    /// Runs a command that only serves the step: looking for a tool, getting it.
-    fn run_aside(&mut self, task: &Task) -> Ran {
-        // Kept from call to call: what passing tests print may hide how far they are.
-        let mut progress = String::new();
-        let ran = task.run(&mut |elapsed, tail| {
-            if let Some(latest) = count::progress(tail) {
-                progress = latest;
-            }
-            self.screen.live(self.name, elapsed, last_line(tail));
-            self.screen.beat(self.name, elapsed, &progress);
-        });
-        self.cpu = self.cpu.saturating_add(ran.cpu);
-        ran
-    }
-
-    /// Runs a command that is a check: it holds where the command succeeds.
-    fn check(&mut self, task: &Task) -> Outcome {
-        let ran = self.run(task);
-        if ran.succeeded() { Outcome::Holds { note: String::new() } } else { broken(task, &ran) }
-    }
-}
-
-/// A check that does not hold, with the command and all it said.
-fn broken(task: &Task, ran: &Ran) -> Outcome {
-    Outcome::Broken { output: told(task, ran, &ran.output) }
-}
-
-/// What a command said, and how it ended.
-fn told(task: &Task, ran: &Ran, output: &str) -> String {
-    format!("{}\n\"{task}\" {}", output.trim_end(), ran.ending)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::step::Tally;
 
-    fn plan(main: Vec<Step>) -> (bool, String) {
-        carried_out(&Plan { main, ..Plan::default() })
-    }
-
     fn carried_out(plan: &Plan) -> (bool, String) {
-        let screen = Screen::nowhere();
-        let well = plan.carry_out(&Workplace::here(), &screen);
-        (well, screen.written())
+        let screen = Screen::stdout();
+        let (is_well, last) = match plan.carry_out(&Workplace::here(), &screen) {
+            Ok(last) => (true, last),
+            Err(last) => (false, last),
+        };
+        (is_well, screen.written() + &last)
     }
 
     #[test]
     fn a_failure_does_not_hide_the_next() {
-        let broken = |_: &Workplace, _: &mut Desk<'_>| Outcome::Broken { output: "first".into() };
-        let tested = |_: &Workplace, _: &mut Desk<'_>| Outcome::Tested {
-            tally: Tally { passed: 3, failed: 1, skipped: 0 },
-            skips: Vec::new(),
-            output: "second".into(),
+        let broken: Act = |_| Err(Outcome::Broken("first".into()));
+        let tested: Act = |_| {
+            let tally = Tally { passed: 3, failed: 1, skipped: 0 };
+            Ok(Outcome::Tested { tally, skips: Vec::new(), output: "second".into() })
         };
-        let (well, text) = plan(vec![step("one", broken), built("two", tested)]);
+        let main = vec![step("one", broken), built("two", tested)];
+        let (well, text) = carried_out(&Plan { main, ..Plan::default() });
         assert!(!well);
         assert!(text.contains("first") && text.contains("second"), "{text}");
         for name in ["one", "two"] {
@@ -285,9 +249,8 @@ mod tests {
 
     #[test]
     fn what_cannot_build_is_not_run_again_in_other_ways() {
-        let untested =
-            |_: &Workplace, _: &mut Desk<'_>| Outcome::Untested { output: "E0308".into() };
-        let never = |_: &Workplace, _: &mut Desk<'_>| panic!("must not run");
+        let untested: Act = |_| Err(Outcome::Untested("E0308".into()));
+        let never: Act = |_| panic!("must not run");
         let (well, text) = carried_out(&Plan {
             main: vec![step("tests", untested), built("doc tests", never)],
             alone: vec![built("time", never)],
@@ -302,29 +265,25 @@ mod tests {
 
     #[test]
     fn a_skipped_step_is_no_failure() {
-        let left_out =
-            |_: &Workplace, _: &mut Desk<'_>| Outcome::LeftOut { reason: "no tool".into() };
-        let (well, text) = plan(vec![step("miri", left_out)]);
+        let left_out: Act = |_| Err(Outcome::LeftOut("no tool".into()));
+        let main = vec![step("miri", left_out)];
+        let (well, text) = carried_out(&Plan { main, ..Plan::default() });
         assert!(well);
         assert!(text.contains("skipped:\n  miri: no tool"), "{text}");
     }
 
-    /// Runs a command that takes a moment.
-    fn work(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-        desk.check(&place.program("sleep", ["0.3"], Duration::from_secs(30)))
-    }
-
     #[test]
     fn steps_beside_the_main_ones_run_at_the_same_time_and_are_shown_whole() {
-        fn fails(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+        let work: Act = |desk| desk.check(&desk.place.program("sleep", "0.3"), "");
+        let fails: Act = |desk| {
             let script = "for line in 1 2 3; do echo beside $line; sleep 0.1; done; false";
-            desk.check(&place.program("sh", ["-c", script], Duration::from_secs(30)))
-        }
-        fn alone(_: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+            desk.check(&desk.place.program("sh", "-c").with([script]), "")
+        };
+        let alone: Act = |desk| {
             let before = desk.screen.written();
             assert!(before.contains("main 2 ") && before.contains("beside "), "{before}");
-            Outcome::Holds { note: String::new() }
-        }
+            Ok(Outcome::Holds(String::new()))
+        };
         let plan = Plan {
             main: vec![step("main 1", work), step("main 2", work)],
             beside: vec![step("beside", fails)],
@@ -332,16 +291,14 @@ mod tests {
             alone: vec![step("alone", alone)],
             caveat: None,
         };
+        let began = Instant::now();
         let (well, text) = carried_out(&plan);
         assert!(!well);
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         assert!(text.contains("beside failed:\nbeside 1\nbeside 2\nbeside 3\n\"sh -c"), "{text}");
         let at = |what: &str| text.find(what).unwrap();
-        assert!(at("beside: sh -c") < at("main 2: sleep"), "it did not wait for them: {text}");
-        assert!(
-            at("  main 2 ") < at("end 1: sleep"),
-            "they did not wait for the main ones: {text}"
-        );
-        assert!(at("end 2: sleep") < at("  end 1 "), "they were not beside each other: {text}");
+        assert!(at("  beside ") < at("end 1 "), "it did not run beside them: {text}");
+        assert!(at("  main 2 ") < at("  end 1 "), "they did not wait for the main ones: {text}");
         assert_eq!(text.lines().last(), Some("5 passed, 1 failed, 0 skipped"), "{text}");
     }
 }

@@ -1,187 +1,179 @@
-//! Steps that look at the sources without running them.
-
-use std::time::Duration;
+//! Steps that look at the sources and at the crates of others, without running anything of them.
 
 use cargo_metadata::{Metadata, MetadataCommand};
 
-use super::{Desk, broken, told};
+use crate::desk::Desk;
 use crate::header;
-use crate::layers::{breaches, drawing, members};
+use crate::layers;
 use crate::packages;
 use crate::rooms::Rooms;
-use crate::screen::{BAD, Screen, styled};
-use crate::setup::{Component, ensure_target};
-use crate::shape::faults;
+use crate::screen::{BAD, styled};
+use crate::setup::{ensure_clippy, ensure_rustfmt, ensure_target, has_subcommand};
+use crate::shape;
 use crate::step::Outcome;
-use crate::workplace::Workplace;
 
-/// How long a command may be silent that builds nothing.
-const SHORT: Duration = Duration::from_secs(120);
-
-/// How long a command may be silent that builds the workspace and all it depends on, on two cores.
-const BUILD: Duration = Duration::from_secs(1200);
-
-/// Every file as rustfmt writes it.
-pub(super) fn format(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    match Component::Rustfmt.ensure(place, &mut |task| desk.run_aside(task)) {
-        Err(reason) => Outcome::LeftOut { reason },
-        Ok(()) => desk.check(&place.cargo(["fmt", "--all", "--check"], SHORT)),
-    }
-}
-
-/// No lint speaks up, in any target.
-pub(super) fn clippy(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    clippy_on(&["--all-targets", "--all-features"], place, desk)
-}
-
-/// No lint speaks up, in what is not test code.
-pub(super) fn clippy_libraries(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    clippy_on(&["--all-features"], place, desk)
-}
-
-fn clippy_on(targets: &[&str], place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    if let Err(reason) = Component::Clippy.ensure(place, &mut |task| desk.run_aside(task)) {
-        return Outcome::LeftOut { reason };
-    }
-    let words = [&["clippy", "--workspace"], targets, &["--", "-D", "warnings"]].concat();
-    desk.check(&place.cargo(words, BUILD))
-}
+const NO_DENY: &str = "cargo-deny is not installed, and building it takes longer than all other steps together; \
+     \"cargo install --locked cargo-deny\" gets it";
 
 /// The system that the Metal device is for.
 const APPLE: &str = "aarch64-apple-darwin";
 
+/// Every file as rustfmt writes it.
+pub(super) fn format(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    ensure_rustfmt(desk).map_err(Outcome::LeftOut)?;
+    desk.check(&desk.place.cargo("fmt --all --check"), "")
+}
+
+/// No lint speaks up, in any target.
+pub(super) fn clippy(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    clippy_on("--workspace --all-targets --all-features", "", desk)
+}
+
+/// No lint speaks up, in what is not test code.
+pub(super) fn clippy_libraries(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    clippy_on("--workspace --all-features", "", desk)
+}
+
 /// No lint speaks up in the Metal device, as it is built for a Mac. It cannot be run here.
-pub(super) fn metal(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let ready = Component::Clippy
-        .ensure(place, &mut |task| desk.run_aside(task))
-        .and_then(|()| ensure_target(APPLE, place, &mut |task| desk.run_aside(task)));
-    if let Err(reason) = ready {
-        return Outcome::LeftOut { reason };
-    }
-    let words = ["clippy", "--package", "forebay-metal", "--all-targets", "--target", APPLE];
-    match desk.check(&place.cargo(words.into_iter().chain(["--", "-D", "warnings"]), BUILD)) {
-        Outcome::Holds { .. } => Outcome::Holds { note: format!("checked for {APPLE}, not run") },
-        other => other,
-    }
+pub(super) fn metal(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    ensure_target(APPLE, desk).map_err(Outcome::LeftOut)?;
+    let targets = format!("--package forebay-metal --all-targets --target {APPLE}");
+    clippy_on(&targets, &format!("checked for {APPLE}, not run"), desk)
+}
+
+fn clippy_on(targets: &str, note: &str, desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    ensure_clippy(desk).map_err(Outcome::LeftOut)?;
+    desk.check(&desk.place.cargo(&format!("clippy {targets} -- -D warnings")), note)
 }
 
 /// The documentation builds, and its links lead somewhere.
-pub(super) fn documentation(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let words = ["doc", "--workspace", "--no-deps", "--all-features"];
-    desk.check(&place.cargo(words, BUILD).variable("RUSTDOCFLAGS", "-D warnings"))
+pub(super) fn documentation(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    let task = desk.place.cargo("doc --workspace --no-deps --all-features");
+    desk.check(&task.variable("RUSTDOCFLAGS", "-D warnings"), "")
 }
 
 /// Each crate uses only those above it; sources and manifests look as they must.
-pub(super) fn layers(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let metadata = match metadata(place, desk) {
-        Ok(metadata) => metadata,
-        Err(broken) => return broken,
-    };
-    let (count, found) = findings(place, &metadata);
-    if found.is_empty() {
-        Outcome::Holds { note: format!("{count} crates in order") }
-    } else {
-        Outcome::Broken { output: found.join("\n") }
+pub(super) fn layers(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    let metadata = metadata(desk)?;
+    let found = findings(desk, &metadata);
+    if !found.is_empty() {
+        return Err(Outcome::Broken(found.join("\n")));
     }
+    Ok(Outcome::Holds(format!("{} crates in order", metadata.workspace_members.len())))
 }
 
 /// The crates that are to be published can be packed, and have what a registry asks for.
-pub(super) fn packages(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let metadata = match metadata(place, desk) {
-        Ok(metadata) => metadata,
-        Err(broken) => return broken,
-    };
-    let manifests = packages::manifests(&metadata);
-    let faults = packages::faults(&manifests);
+pub(super) fn packages(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    let metadata = metadata(desk)?;
+    let all = metadata.workspace_packages();
+    let faults = packages::faults(&all);
     if !faults.is_empty() {
-        return Outcome::Broken { output: faults.join("\n") };
+        return Err(Outcome::Broken(faults.join("\n")));
     }
-    let names = manifests.iter().filter(|one| one.published).map(|one| one.name.as_str());
-    let names: Vec<&str> = names.collect();
+    let names: Vec<&str> = all
+        .into_iter()
+        .filter(|package| packages::is_published(package))
+        .flat_map(|package| ["--package", package.name.as_str()])
+        .collect();
     // Without a lock file, for which the registry would be asked anew for each crate.
-    let words = "package --quiet --no-verify --allow-dirty --exclude-lockfile".split(' ');
-    let task = place.cargo(words.chain(names.iter().flat_map(|name| ["--package", name])), SHORT);
-    match desk.check(&task) {
-        Outcome::Holds { .. } => {
-            Outcome::Holds { note: format!("{} crates packed, without building them", names.len()) }
+    let task = desk.place.cargo("package --quiet --no-verify --allow-dirty --exclude-lockfile");
+    let note = format!("{} crates packed, without building them", names.len() / 2);
+    desk.check(&task.with(names), note)
+}
+
+/// The C header is what the sources say.
+pub(super) fn header(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    header::check(desk.place).map(Outcome::Holds).map_err(Outcome::Broken)
+}
+
+/// Licences, sources and versions are those `deny.toml` allows.
+pub(super) fn licences(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    if !has_subcommand("deny", desk) {
+        return Err(Outcome::LeftOut(NO_DENY.to_owned()));
+    }
+    desk.check(&desk.place.cargo("deny check licenses bans sources"), "")
+}
+
+/// No advisory is open against a dependency.
+pub(super) fn advisories(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    if !has_subcommand("deny", desk) {
+        return Err(Outcome::LeftOut(NO_DENY.to_owned()));
+    }
+    match desk.check(&desk.place.cargo("deny check advisories"), "") {
+        Err(Outcome::Broken(output)) if has_no_database(&output) => {
+            let reason =
+                "the database of advisories could not be fetched, and there is no copy here";
+            Err(Outcome::LeftOut(reason.to_owned()))
         }
         other => other,
     }
 }
 
-/// The C header is what the sources say.
-pub(super) fn header(place: &Workplace, _desk: &mut Desk<'_>) -> Outcome {
-    match header::check(place) {
-        Ok(note) => Outcome::Holds { note },
-        Err(output) => Outcome::Broken { output },
-    }
+/// Whether cargo-deny could not get at its database, as opposed to having found something.
+fn has_no_database(output: &str) -> bool {
+    output.contains("failed to fetch advisory database")
+        || output.contains("failed to load advisory database")
 }
 
-/// Shows the order, and every breach. Whether there is none.
-pub(crate) fn show_layers(place: &Workplace, screen: &Screen) -> bool {
-    let metadata = match metadata(place, &mut Desk::new("layers", screen)) {
-        Ok(metadata) => metadata,
-        Err(outcome) => {
-            if let Outcome::Broken { output } = outcome {
-                screen.line(output);
-            }
-            return false;
-        }
-    };
-    screen.line(drawing(&members(&metadata)));
-    screen.line("");
-    if let Ok(rooms) = Rooms::read(place.root()) {
-        screen.line(rooms.drawing());
-        screen.line("");
+/// Shows the order, and every breach, which make it an error.
+pub(crate) fn show_layers(desk: &mut Desk<'_>) -> Result<String, String> {
+    let metadata = metadata(desk)?;
+    desk.screen.line(format_args!("{}\n", layers::drawing(&metadata)));
+    if let Ok(rooms) = Rooms::read(desk.place.root()) {
+        desk.screen.line(format_args!("{}\n", rooms.drawing()));
     }
-    let (count, found) = findings(place, &metadata);
+    let found = findings(desk, &metadata);
     for finding in &found {
-        screen.line(styled(BAD, finding));
+        desk.screen.line(styled(BAD, finding));
     }
-    let word = if found.is_empty() { "kept" } else { "broken" };
-    let findings = if found.len() == 1 { "finding" } else { "findings" };
-    screen.line(format_args!("{count} crates, {} {findings}: the order is {word}", found.len()));
-    found.is_empty()
+    let (crates, findings) = (metadata.workspace_members.len(), found.len());
+    let count = |word| format!("{crates} crates, {findings} findings: the order is {word}");
+    if found.is_empty() { Ok(count("kept")) } else { Err(count("broken")) }
 }
 
-/// How many crates there are, and all that is wrong with them.
-fn findings(place: &Workplace, metadata: &Metadata) -> (usize, Vec<String>) {
-    let members = members(metadata);
-    let packages = metadata.workspace_packages();
-    let manifests = packages.iter().map(|package| package.manifest_path.as_std_path());
-    let breaches = breaches(&members).into_iter().map(|breach| breach.to_string());
-    let faults = faults(place.root(), manifests).into_iter().map(|fault| fault.to_string());
-    let disorders =
-        Rooms::read(place.root()).map_or_else(|error| vec![error], |rooms| rooms.disorders());
-    let circles = Rooms::circles_elsewhere(place.root());
-    let disorders = disorders.into_iter().chain(circles).map(|disorder| disorder.to_string());
-    (members.len(), breaches.chain(faults).chain(disorders).collect())
+/// All that is wrong with the crates.
+fn findings(desk: &Desk<'_>, metadata: &Metadata) -> Vec<String> {
+    let root = desk.place.root();
+    let manifests = metadata.workspace_packages().into_iter();
+    let manifests = manifests.map(|package| package.manifest_path.as_std_path());
+    let mut found = layers::breaches(metadata);
+    found.extend(shape::faults(root, manifests));
+    found.extend(Rooms::read(root).map_or_else(|error| vec![error], |rooms| rooms.disorders()));
+    found.extend(Rooms::circles_elsewhere(root));
+    found
 }
 
 /// What cargo knows of the workspace. Without its dependencies: then no network is needed.
-fn metadata(place: &Workplace, desk: &mut Desk<'_>) -> Result<Metadata, Outcome> {
-    let task = place.cargo(["metadata", "--format-version", "1", "--no-deps"], SHORT);
+fn metadata(desk: &mut Desk<'_>) -> Result<Metadata, Outcome> {
+    let task = desk.place.cargo("metadata --format-version 1 --no-deps");
     let ran = desk.run_aside(&task);
-    if !ran.succeeded() {
-        return Err(broken(&task, &ran));
-    }
     // Warnings may stand before it; the answer itself is one line.
     let answer = ran.output.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
     MetadataCommand::parse(answer)
-        .map_err(|error| Outcome::Broken { output: told(&task, &ran, &error.to_string()) })
+        .map_err(|error| Outcome::Broken(format!("\"{task}\" {}: {error}", ran.reason())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::screen::Screen;
+    use crate::workplace::Workplace;
 
     #[test]
     fn this_workspace_keeps_its_order() {
-        let screen = Screen::nowhere();
-        let well = show_layers(&Workplace::here(), &screen);
+        let (place, screen) = (Workplace::here(), Screen::stdout());
+        let shown = show_layers(&mut Desk::new("layers", &place, &screen));
         let text = screen.written();
-        assert!(well, "{text}");
         assert!(text.contains("forebay-core\n"), "{text}");
-        assert!(text.contains("0 findings: the order is kept"), "{text}");
+        assert!(shown.is_ok_and(|said| said.contains("0 findings: the order is kept")), "{text}");
+    }
+
+    #[test]
+    fn a_missing_database_is_told_from_a_finding() {
+        // As cargo-deny 0.20 says it.
+        assert!(has_no_database(
+            "[ERROR] failed to fetch advisory database with cli: failed to clone\nfatal: unable"
+        ));
+        assert!(!has_no_database("error[vulnerability]: buffer overflow\nadvisories FAILED"));
     }
 }

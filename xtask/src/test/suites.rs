@@ -1,21 +1,14 @@
 //! Steps that run tests.
 
-use std::time::Duration;
-
-use super::{Desk, broken, told};
 use crate::count;
+use crate::desk::{Desk, broken, told};
+use crate::hot_pair;
 use crate::ignored;
+use crate::processes::MachineTicks;
 use crate::run::{Ran, Task};
 use crate::setup::{ensure_hip, ensure_miri, ensure_opencl, ensure_tmux, has_subcommand};
-use crate::soak::{self, Build, Soak};
 use crate::step::{Outcome, Skip, Tally};
-use crate::workplace::{TESTED, Workplace};
-
-/// How long building and running all tests may be silent, on two cores.
-const ALL_TESTS: Duration = Duration::from_secs(1800);
-
-/// How long Miri may be silent, building its standard library included.
-const MIRI: Duration = Duration::from_secs(900);
+use crate::workplace::TESTED;
 
 /// How many cases a random test tries in the inner loop.
 const QUICK_CASES: &str = "32";
@@ -27,89 +20,103 @@ const MIRI_FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-preemption-rate=0.1";
 /// How many cases a random test tries under Miri, which runs some hundred times slower.
 const MIRI_CASES: &str = "4";
 
+/// The most percent of the processors' time that others may take while something is timed.
+const MOST_STOLEN: u64 = 5;
+
 /// Unit and integration tests.
-pub(super) fn tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    ensure_hip(place, &mut |task| desk.run_aside(task));
-    let _ = ensure_tmux(place, &mut |task| desk.run_aside(task));
-    // Without it the tests of OpenCL devices are skipped, and say themselves what to install.
-    let _ = ensure_opencl(place, &mut |task| desk.run_aside(task));
-    run_tests(&format!("{TESTED} --tests"), place, desk, |task| task)
+pub(super) fn tests(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    // Without these, their tests are skipped and say themselves what to install.
+    for ensure in [ensure_hip, ensure_tmux, ensure_opencl] {
+        let _ = ensure(desk);
+    }
+    run_tests(&format!("{TESTED} --tests"), desk, |task| task)
 }
 
 /// Unit tests, with fewer random cases unless the caller says how many. `quick` in `.config/nextest.toml` says which.
-pub(super) fn quick_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
+pub(super) fn quick_tests(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
     let cases = std::env::var_os("PROPTEST_CASES").unwrap_or_else(|| QUICK_CASES.into());
-    let crates = format!("{TESTED} --lib --bins");
-    run_tests(&crates, place, desk, |task| {
+    run_tests(&format!("{TESTED} --lib --bins"), desk, |task| {
         task.variable("PROPTEST_CASES", &cases).variable("NEXTEST_PROFILE", "quick")
     })
 }
 
 /// The tests of this program, of which all is built but the tests.
-pub(super) fn xtask_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    run_tests("--package xtask --tests", place, desk, |task| task)
+pub(super) fn xtask_tests(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    run_tests("--package xtask --tests", desk, |task| task)
 }
 
 /// Runs the tests of some crates, which are cargo's words.
 fn run_tests(
     crates: &str,
-    place: &Workplace,
     desk: &mut Desk<'_>,
     tune: impl Fn(Task) -> Task,
-) -> Outcome {
-    if !has_subcommand(place, "nextest", &mut |task| desk.run_aside(task)) {
-        let words = format!("test {crates} --no-fail-fast");
-        let task = tune(place.cargo(words.split_whitespace(), ALL_TESTS));
-        let ran = desk.run(&task);
-        return tested(&task, &ran, count::libtest(&ran.output), &ran.output);
+) -> Result<Outcome, Outcome> {
+    if !has_subcommand("nextest", desk) {
+        return libtest(&tune(desk.place.cargo(&format!("test {crates} --no-fail-fast"))), desk);
     }
     // What passing tests print is asked for because some say there that they cannot run here.
     let words = format!(
         "nextest run {crates} --no-fail-fast --color never \
          --status-level skip --success-output immediate --failure-output immediate"
     );
-    let task = tune(place.cargo(words.split_whitespace(), ALL_TESTS))
-        .variable("NEXTEST_HIDE_PROGRESS_BAR", "1");
+    let task = tune(desk.place.cargo(&words)).variable("NEXTEST_HIDE_PROGRESS_BAR", "1");
     let ran = desk.run(&task);
     let counted = count::nextest(&ran.output).map(|(tally, mut skips)| {
         let titles = count::nextest_not_started(&ran.output);
-        skips.extend(ignored::reasons(&titles, crates, place, &mut |task| desk.run_aside(task)));
+        skips.extend(ignored::reasons(&titles, crates, desk));
         (tally, skips)
     });
-    tested(&task, &ran, counted, &count::without_passed(&ran.output))
+    Ok(tested(&task, &ran, counted, &count::without_passed(&ran.output)))
 }
 
 /// The examples in the documentation.
-pub(super) fn doc_tests(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let words = format!("test --doc {TESTED} --no-fail-fast");
-    let task = place.cargo(words.split_whitespace(), ALL_TESTS);
-    let ran = desk.run(&task);
-    tested(&task, &ran, count::libtest(&ran.output), &ran.output)
+pub(super) fn doc_tests(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    libtest(&desk.place.cargo(&format!("test --doc {TESTED} --no-fail-fast")), desk)
 }
 
-/// A short soak of the pool. One check: it holds where no operation broke a rule.
-pub(super) fn soak(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    let task = Soak::SHORT.task(Build::AsTests, place);
-    let ran = desk.run(&task);
-    match soak::figures(&ran.output) {
-        Some(figures) if ran.succeeded() => Outcome::Holds { note: figures.to_owned() },
-        _ => broken(&task, &ran),
+fn libtest(task: &Task, desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    let ran = desk.run(task);
+    Ok(tested(task, &ran, count::libtest(&ran.output), &ran.output))
+}
+
+/// A short soak of the pool, built as the tests are, which have built nearly all of it. One check: it holds where no
+/// operation broke a rule.
+pub(super) fn soak(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    let words = format!("test {TESTED} --bench=soak -- --operations 2000000");
+    let output = desk.succeed(&desk.place.cargo(&words))?;
+    let figures = output.lines().rfind(|line| line.ends_with("no violation"));
+    Ok(Outcome::Holds(figures.unwrap_or_default().to_owned()))
+}
+
+/// What the threads of the pool share, in every order that the memory model allows. One check.
+///
+/// In a target directory of its own: the flag that swaps the atomics would have everything built anew
+/// each time. Not optimised: the models take two seconds, building them faster many.
+pub(super) fn loom(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    let words = "test -p forebay-sync --lib --target-dir target/loom loom_";
+    let task = desk
+        .place
+        .cargo(words)
+        .variable("RUSTFLAGS", "--cfg loom")
+        .variable("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
+        .variable("CARGO_PROFILE_DEV_DEBUG", "0");
+    match count::libtest(&desk.succeed(&task)?) {
+        Some((tally, _)) if tally.passed > 0 => {
+            Ok(Outcome::Holds(format!("{} models under loom", tally.passed)))
+        }
+        _ => Err(Outcome::Broken(format!("\"{task}\" ran no models"))),
     }
 }
 
-/// What runs under Miri: the contract, and what the threads of a pool share, which has unsafe code and needs
-/// no device. (`forebay-core` forbids unsafe code, and has nothing for it to see.)
-const UNDER_MIRI: &str =
-    "run nightly cargo miri test -p forebay-hal -p forebay-sync --lib --no-fail-fast";
-
-/// The unsafe code under Miri, which sees undefined behaviour and leaks. One check: the tests in it
-/// are counted where they run at full speed.
-pub(super) fn miri(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
-    if let Err(reason) = ensure_miri(place, &mut |task| desk.run_aside(task)) {
-        return Outcome::LeftOut { reason };
-    }
-    let task = place
-        .rustup(UNDER_MIRI.split_whitespace(), MIRI)
+/// The unsafe code under Miri, which sees undefined behaviour and leaks: the contract, and what the threads of a pool
+/// share, which need no device. (`forebay-core` forbids unsafe code.) One check: the tests in it are counted where
+/// they run at full speed.
+pub(super) fn miri(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    ensure_miri(desk).map_err(Outcome::LeftOut)?;
+    let words = "run nightly cargo miri test -p forebay-hal -p forebay-sync --lib --no-fail-fast";
+    let task = desk
+        .place
+        .program("rustup", words)
         .variable("MIRIFLAGS", MIRI_FLAGS)
         // Tests panic on purpose, and naming the calls of a stack takes Miri seconds.
         .variable("RUST_BACKTRACE", "0")
@@ -117,14 +124,14 @@ pub(super) fn miri(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
     let ran = desk.run(&task);
     match count::libtest(&ran.output) {
         Some((tally, _)) if ran.succeeded() => {
-            Outcome::Holds { note: format!("{} tests under Miri", tally.passed) }
+            Ok(Outcome::Holds(format!("{} tests under Miri", tally.passed)))
         }
-        _ if is_too_old(&ran.output) => Outcome::LeftOut {
-            reason: "the nightly toolchain here is older than the Rust this workspace needs; \
-                     \"rustup update nightly\" helps"
+        _ if is_too_old(&ran.output) => Err(Outcome::LeftOut(
+            "the nightly toolchain here is older than the Rust this workspace needs; \
+             \"rustup update nightly\" helps"
                 .to_owned(),
-        },
-        _ => broken(&task, &ran),
+        )),
+        _ => Err(broken(&task, &ran)),
     }
 }
 
@@ -132,6 +139,23 @@ pub(super) fn miri(place: &Workplace, desk: &mut Desk<'_>) -> Outcome {
 fn is_too_old(output: &str) -> bool {
     output.contains("is not supported by the following package")
         || output.contains("cannot be built because it requires rustc")
+}
+
+/// The time of a hot pair through C over that of Rust's. One check, to be made while nothing else runs. Where other
+/// machines took processor time meanwhile, a ratio that is too high says nothing, and is said to.
+pub(super) fn edge_time(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+    let before = MachineTicks::now();
+    let (ratio, holds) = hot_pair::edge_time(desk)?;
+    let stolen =
+        before.zip(MachineTicks::now()).map_or(0, |(before, after)| after.stolen_since(before));
+    if holds {
+        Ok(Outcome::Holds(ratio))
+    } else if stolen > MOST_STOLEN {
+        let meanwhile = format!("others took {stolen} % of the processors meanwhile");
+        Err(Outcome::LeftOut(format!("{ratio}; but {meanwhile}")))
+    } else {
+        Err(Outcome::Broken(ratio))
+    }
 }
 
 /// What came of a command that runs tests.
@@ -147,7 +171,7 @@ pub(super) fn tested(
             Outcome::Tested { tally, skips, output }
         }
         // No count, or a failure that no test owns: a build that broke, a runner that died.
-        _ => Outcome::Untested { output },
+        _ => Outcome::Untested(output),
     }
 }
 
@@ -160,7 +184,7 @@ mod tests {
     /// A command that says `text` and exits with `code`, and what comes of it.
     fn outcome(text: &str, code: u8) -> Outcome {
         let script = format!("printf '%s\\n' '{text}'; exit {code}");
-        let task = Task::new("sh", ["-c", &script], Path::new("/"), Duration::from_secs(30));
+        let task = Task::new("sh", "-c", Path::new("/")).with([script]);
         let ran = task.run(&mut |_, _| {});
         tested(&task, &ran, count::libtest(&ran.output), &ran.output)
     }
@@ -173,9 +197,9 @@ mod tests {
         assert!(matches!(outcome(good, 0), Outcome::Tested { tally: t, .. } if t == tally(2, 0)));
         assert!(matches!(outcome(bad, 101), Outcome::Tested { tally: t, .. } if t == tally(1, 1)));
         // A binary that crashed prints no result of its own: the sum of the others is no success.
-        assert!(matches!(outcome(good, 101), Outcome::Untested { .. }));
-        assert!(matches!(outcome("error: could not compile", 101), Outcome::Untested { .. }));
-        assert!(matches!(outcome("nothing ran", 0), Outcome::Untested { .. }));
+        assert!(matches!(outcome(good, 101), Outcome::Untested(_)));
+        assert!(matches!(outcome("error: could not compile", 101), Outcome::Untested(_)));
+        assert!(matches!(outcome("nothing ran", 0), Outcome::Untested(_)));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! the memory. A [`PinnedPool`] is a [`Pool`](crate::Pool) over pinned memory: blocks have the requested size, rounded
 //! up to 512 B, are cut from larger pieces and merged with their neighbours when freed. A cached allocation costs about
 //! the same as one of device memory: an array takes 64 ns and one of device memory 50 ns; through C a pair of calls
-//! takes 19 and 16 ns (64 KiB; simulated device, two shared cores, 2026-11-17: `hot_pair` of `forebay-probe` with
+//! takes 19 and 16 ns (64 KiB; simulated device, two shared cores, 2026-11-17: `hot_pair` of `forebay-bench` with
 //! `pinned` and `array`, and of `forebay-capi/tests/c` with `pinned` and `default`).
 //!
 //! ```text

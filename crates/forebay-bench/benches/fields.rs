@@ -1,6 +1,6 @@
 //! Where a structure of arrays pays: reading one field of many structures, and what the conversion costs.
 //!
-//! `cargo bench -p forebay --bench fields`. Each line is the median of interleaved rounds, in ns a structure of 64 B. The
+//! `cargo bench -p forebay-bench --bench fields`. Each line is the median of interleaved rounds, in ns a structure of 64 B. The
 //! conversion pays after as many passes over the field as the last column says.
 #![allow(clippy::print_stdout, reason = "its output")]
 

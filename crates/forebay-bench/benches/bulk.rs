@@ -1,6 +1,6 @@
 //! Whether hand-written copies, fills and comparisons of host memory beat the standard library's.
 //!
-//! `cargo bench -p forebay-host --bench bulk [ROUNDS]`: for each size, rounds in which every contestant takes a turn, so that
+//! `cargo bench -p forebay-bench --bench bulk [ROUNDS]`: for each size, rounds in which every contestant takes a turn, so that
 //! all of them see the same machine; the median of the rounds in GB/s, and how much the best hand-written one gains.
 //! docs/performance.md has the figures, and what was concluded from them.
 #![allow(clippy::print_stdout, reason = "its output")]

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde_json::json;
+
 use crate::{Wanted, round, stress, stressed};
 
 /// What the rounds of both kinds did.
@@ -59,57 +61,34 @@ pub(crate) fn write(
     });
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
     let ended = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let text = format!(
-        r#"{{
- "schema": "forebay.record.v1",
- "processor": "{}",
- "processors": {processors},
- "ended_unix": {ended},
- "command": "cargo xtask soak --operations {} --seed {}",
- "rows": [
-  {{
-   "row": "soak",
-   "operations": {},
-   "seconds": {:.1},
-   "operations_under_the_checker": {},
-   "allocations": {},
-   "refusals": {},
-   "calls_failed_by_faults": {},
-   "streams_made_under_the_checker": {},
-   "streams_ended_with_a_word": {},
-   "streams_died_without_a_word": {},
-   "frees_on_dead_streams": {},
-   "uses_on_further_streams_under_the_checker": {},
-   "blocks_handed_between_threads_under_the_checker": {},
-   "visiting_threads": {},
-   "arrays_copied": {},
-   "chores_under_the_checker": {},
-   "wrong_frees_refused": {},
-   "findings": 0,
-   "violations": 0
-  }}
- ]
-}}
-"#,
-        processor.unwrap_or_default(),
-        wanted.operations,
-        wanted.seed,
-        plain.operations + stress.operations,
-        elapsed.as_secs_f64(),
-        stress.operations,
-        plain.allocations + stress.allocations,
-        plain.out_of_memory + stress.refusals,
-        stress.failures,
-        stress.streams_made,
-        plain.announced + stress.streams_announced,
-        plain.unannounced + stress.streams_unannounced,
-        plain.freed_on_dead + stress.freed_on_dead,
-        stress.uses,
-        stress.handed,
-        stress.visitors,
-        stress.copies,
-        stress.chores,
-        plain.wrong
-    );
+    let record = json!({
+        "schema": "forebay.record.v1",
+        "processor": processor,
+        "processors": processors,
+        "ended_unix": ended,
+        "command": format!("cargo xtask soak --operations {} --seed {}", wanted.operations, wanted.seed),
+        "rows": [{
+            "row": "soak",
+            "operations": plain.operations + stress.operations,
+            "seconds": elapsed.as_secs_f64(),
+            "operations_under_the_checker": stress.operations,
+            "allocations": plain.allocations + stress.allocations,
+            "refusals": plain.out_of_memory + stress.refusals,
+            "calls_failed_by_faults": stress.failures,
+            "streams_made_under_the_checker": stress.streams_made,
+            "streams_ended_with_a_word": plain.announced + stress.streams_announced,
+            "streams_died_without_a_word": plain.unannounced + stress.streams_unannounced,
+            "frees_on_dead_streams": plain.freed_on_dead + stress.freed_on_dead,
+            "uses_on_further_streams_under_the_checker": stress.uses,
+            "blocks_handed_between_threads_under_the_checker": stress.handed,
+            "visiting_threads": stress.visitors,
+            "arrays_copied": stress.copies,
+            "chores_under_the_checker": stress.chores,
+            "wrong_frees_refused": plain.wrong,
+            "findings": 0,
+            "violations": 0,
+        }],
+    });
+    let text = format!("{record:#}\n");
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -1,7 +1,7 @@
 //! The soak: a hundred million random operations on the pool, with an oracle looking on.
 //!
 //! ```text
-//!   main      the words of the command line, the rounds, the figures at the end
+//!   main      the options, the rounds, the figures at the end
 //!   round     one pool, some threads, a number of operations, everything freed and nothing left
 //!   worker    one thread: its stream, its blocks, what it does next
 //!   pace      whether the threads run together, or one at a time in an order that a seed decides
@@ -23,25 +23,25 @@
 #![allow(clippy::print_stdout)]
 
 mod caches;
-#[path = "../../tests/oracle/claims.rs"]
+#[path = "../../../forebay/tests/oracle/claims.rs"]
 mod claims;
 mod handles;
 mod pace;
 mod record;
 mod round;
-#[path = "../../tests/oracle/stress/mod.rs"]
+#[path = "../../../forebay/tests/oracle/stress/mod.rs"]
 mod stress;
 mod stressed;
 mod worker;
 
-use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
 
 use crate::pace::Pace;
 use crate::record::Sums;
@@ -73,74 +73,56 @@ const STRESS_SHARE: u64 = 64;
 const BESIDE_SHARE: u64 = 16;
 
 /// Which rounds there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
+    /// Phantom memory and no checker: fast.
     Plain,
+    /// Under the checker, with streams that die, threads that come and go, faults and a neighbor.
     Stress,
 }
 
-/// What was asked for.
-#[derive(Clone, Debug)]
+/// Run millions of random operations on the pool, with an oracle looking on.
+#[derive(Clone, Debug, Parser)]
+#[command(bin_name = "cargo xtask soak")]
 struct Wanted {
+    /// How many operations, over all rounds.
+    #[arg(long, default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     operations: u64,
+    /// The seed of the first round; each round after it has the next.
+    #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// How many threads; unless said, from 1 to 8 in different rounds.
+    #[arg(long, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
     threads: Option<usize>,
+    /// How the threads run; unless said, either in different rounds. With --threads it is one round
+    /// alone, as a failure names it.
+    #[arg(long)]
     pace: Option<Pace>,
-    /// Whether the oracle looks on: without it the figures say what it costs.
-    oracle: bool,
-    /// The step at which a block is claimed that nobody gave out, to see that it is found.
+    /// Leave the oracle out: then the figures say what it costs.
+    #[arg(long)]
+    no_oracle: bool,
+    /// The step at which a block is claimed that was not allocated, to see that it is found.
+    #[arg(long)]
     plant: Option<u64>,
-    /// Rounds of one kind alone.
+    /// Rounds of one kind alone; unless said, one operation in 64 is in a stress round.
+    #[arg(long)]
     kind: Option<Kind>,
     /// Where to write what ran, as JSON.
+    #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// cargo's own, where it runs this as a benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
 }
 
 impl Wanted {
-    /// From words such as `operations=1000`.
-    fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut wanted = Self {
-            operations: 100_000_000,
-            seed: 1,
-            threads: None,
-            pace: None,
-            oracle: true,
-            plant: None,
-            kind: None,
-            record: None,
-        };
-        for word in words {
-            // cargo's own, where it runs this as a benchmark.
-            if word == "--bench" {
-                continue;
-            }
-            let (name, value) = word.split_once('=').ok_or_else(|| unknown(&word))?;
-            match name {
-                "operations" => wanted.operations = number(name, value)?,
-                "seed" => wanted.seed = number(name, value)?,
-                "threads" => wanted.threads = Some(number(name, value)?),
-                "pace" => wanted.pace = Some(value.parse()?),
-                "oracle" => wanted.oracle = value != "off",
-                "plant" => wanted.plant = Some(number(name, value)?),
-                "kind" if value == "plain" => wanted.kind = Some(Kind::Plain),
-                "kind" if value == "stress" => wanted.kind = Some(Kind::Stress),
-                "record" => wanted.record = Some(value.into()),
-                _ => return Err(unknown(&word)),
-            }
-        }
-        if wanted.threads.is_some_and(|threads| !(1..=64).contains(&threads)) {
-            return Err("threads: 1 to 64 are allowed".to_owned());
-        }
-        Ok(wanted)
-    }
-
     /// The operations of all stress rounds.
     fn stress_operations(&self) -> u64 {
         match self.kind {
             Some(Kind::Stress) => self.operations,
             Some(Kind::Plain) => 0,
             // A pace, a plant and no oracle are of plain rounds.
-            None if self.pace.is_some() || self.plant.is_some() || !self.oracle => 0,
+            None if self.pace.is_some() || self.plant.is_some() || self.no_oracle => 0,
             None => self.operations / STRESS_SHARE,
         }
     }
@@ -175,7 +157,7 @@ impl Wanted {
             threads,
             pace,
             operations,
-            oracle: self.oracle,
+            oracle: !self.no_oracle,
             plant: self.plant,
         };
         if let (Some(threads), Some(pace)) = (self.threads, self.pace) {
@@ -197,24 +179,8 @@ impl Wanted {
     }
 }
 
-fn unknown(word: &str) -> String {
-    format!(
-        "{word}: operations=, seed=, threads=, pace=, kind=, oracle=, plant= and record= are understood"
-    )
-}
-
-fn number<T: FromStr<Err: fmt::Display>>(name: &str, value: &str) -> Result<T, String> {
-    value.parse().map_err(|error| format!("{name}={value}: {error}"))
-}
-
 fn main() -> ExitCode {
-    let wanted = match Wanted::parse(std::env::args().skip(1)) {
-        Ok(wanted) => wanted,
-        Err(error) => {
-            println!("{error}");
-            return ExitCode::from(2);
-        }
-    };
+    let wanted = Wanted::parse();
     let ended = soak(&wanted).and_then(|(sums, elapsed)| {
         if let Some(path) = &wanted.record {
             record::write(path, &wanted, &sums, elapsed)?;

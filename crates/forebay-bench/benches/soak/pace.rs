@@ -1,9 +1,9 @@
 //! How threads run: together, or one at a time in an order that a seed decides.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use clap::ValueEnum;
 use forebay_core::Random;
 
 /// The most operations of one turn. A thread that stops in the middle of what it does stops for a
@@ -11,11 +11,12 @@ use forebay_core::Random;
 const MOST_IN_A_TURN: u64 = 256;
 
 /// How threads run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pace {
     /// All at once.
     Together,
-    /// One at a time; each is a thread all the same, with what the pool keeps for it.
+    /// One at a time, in an order that the seed decides: what fails so fails again. Each is a thread all the same, with
+    /// what the pool keeps for it.
     Turns,
 }
 
@@ -25,18 +26,6 @@ impl fmt::Display for Pace {
             Self::Together => "together",
             Self::Turns => "turns",
         })
-    }
-}
-
-impl FromStr for Pace {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        match word {
-            "together" => Ok(Self::Together),
-            "turns" => Ok(Self::Turns),
-            _ => Err(format!("pace={word}: \"together\" and \"turns\" are allowed")),
-        }
     }
 }
 
