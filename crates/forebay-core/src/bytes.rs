@@ -276,25 +276,31 @@ impl FromStr for Bytes {
             "tb" => 1_000_000_000_000,
             _ => return Err(bad()),
         };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         // A fraction of a byte is a mistake; a tenth of a gibibyte is rounded down to whole bytes.
-        if unit == 1 && !fraction.is_empty() {
+        if unit == 1 && number.contains('.') {
             return Err(bad());
         }
-        // Nine decimals are more than any unit up to a terabyte needs, and keep the sum in 128 bits.
-        if whole.is_empty() || fraction.len() > 9 || (number.contains('.') && fraction.is_empty()) {
-            return Err(bad());
-        }
-        let whole: u64 = whole.parse().map_err(|_| bad())?;
-        let scale = 10_u128.pow(fraction.len().try_into().map_err(|_| bad())?);
-        let fraction: u64 =
-            if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| bad())? };
-        let total =
-            u128::from(whole) * u128::from(unit) + u128::from(fraction) * u128::from(unit) / scale;
+        let total = parse_decimal(number, unit).ok_or_else(bad)?;
         u64::try_from(total)
             .map(Self)
             .map_err(|_| QuantityError::Overflow { sum: format!("\"{trimmed}\"") })
     }
+}
+
+/// A number such as "1.5" times `unit`, rounded down. `None` unless it consists of digits, with at most nine decimals:
+/// more than any unit up to a terabyte needs, and the sum fits in 128 bits.
+#[doc(hidden)]
+pub fn parse_decimal(number: &str, unit: u64) -> Option<u128> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let is_number =
+        |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    if !is_number(whole) || !is_number(fraction) || fraction.len() > 9 {
+        return None;
+    }
+    let (whole, part): (u64, u64) = (whole.parse().ok()?, fraction.parse().ok()?);
+    let scale = 10_u128.pow(fraction.len().try_into().ok()?);
+    let unit = u128::from(unit);
+    Some(u128::from(whole) * unit + u128::from(part) * unit / scale)
 }
 
 /// An alignment: a power of two.

@@ -33,7 +33,7 @@ pub mod transfer;
 
 pub use address::{Address, Span};
 pub use arena::{Bump, BumpBlock, BumpFull, BumpGrowth, BumpMark, BumpStale, BumpUsage};
-pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, RoundedUp, TIB};
+pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, RoundedUp, TIB, parse_decimal};
 pub use callback_budget::CallbackBudget;
 pub use coherence::{BufferState, Coherence, Contents, Replica, Update, UpdateKind};
 pub use count::counted;

@@ -32,7 +32,8 @@
 //! | copies, slices, growing an array | [`DeviceArray`] |
 //! | freeing by address, limits, trimming, statistics | the methods of [`Pool`], in the order of use |
 //! | limits, memory classes, callbacks | [`PoolOptions`] |
-//! | blocks that free themselves, typed arrays, batches, rental, futures | [`handle`] |
+//! | blocks that free themselves, typed arrays, batches, warm-up, futures | [`handle`] |
+//! | sizes to warm a pool up for | [`transformer`] |
 //! | many short-lived blocks that are freed together | [`arena`] |
 //! | data with a host side and a device side, kept coherent | [`buffer`] |
 //! | code for every kind of buffer, and buffer types of your own | [`buffer::DeviceBuffer`] |
@@ -97,6 +98,7 @@ pub mod pinned;
 pub mod report;
 #[cfg(feature = "host")]
 pub mod transfer;
+pub mod transformer;
 
 use forebay_sync as sync;
 

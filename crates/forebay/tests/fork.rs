@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::handle::{
-    Allocation, DeviceArray, OwnedBlock, Rental, Rented, SharedBlock, allocate_async, lost_frees,
+    Allocation, DeviceArray, OwnedBlock, SharedBlock, allocate_async, lost_frees,
 };
 use forebay::objects::{
     ArrayError, ArrayId, ArrayPool, ObjectError, ObjectPool, ObjectStatistics, Pooled,
@@ -41,8 +41,7 @@ struct Inherited {
     owned: OwnedBlock,
     shared: SharedBlock,
     array: DeviceArray<u32>,
-    rental: Rental,
-    rented: Rented,
+    rented: OwnedBlock,
     future: Allocation,
     stream: Stream,
     event: Event,
@@ -80,7 +79,6 @@ impl Inherited {
         let careful = PoolOptions::new()
             .set(|set| set.history(100_u64).canaries(true).quarantine(Bytes::mib(1)));
         let careful = careful.build(&device).unwrap();
-        let rental = Rental::new(&pool, DEFAULT);
         let (objects, arrays) = (ObjectPool::new(Object::new), ArrayPool::new());
         drop((objects.get().unwrap(), objects.get().unwrap()));
         Self {
@@ -89,7 +87,7 @@ impl Inherited {
             owned: pool.on(DEFAULT).owned(Bytes::mib(1)).unwrap(),
             shared: pool.on(DEFAULT).owned(Bytes::mib(1)).unwrap().into(),
             array: pool.on(DEFAULT).uninit(1000).unwrap(),
-            rented: rental.rent(Bytes::mib(1)).unwrap(),
+            rented: pool.on(DEFAULT).rent(Bytes::mib(1)).unwrap(),
             future: allocate_async(&pool, request(), core::time::Duration::ZERO),
             stream: Stream::new(&device, Priority::Normal).unwrap(),
             event: Event::new(&device, EventKind::Order).unwrap(),
@@ -98,7 +96,6 @@ impl Inherited {
             device,
             pool,
             careful,
-            rental,
             objects,
             arrays,
         }
@@ -111,7 +108,7 @@ fn request() -> Request {
 
 /// What a thread of the parent does all the time: every kind holds other locks.
 fn storm(kind: usize, inherited: &Inherited) {
-    let Inherited { device, pool, careful, rental, shared, stream, .. } = inherited;
+    let Inherited { device, pool, careful, shared, stream, .. } = inherited;
     match kind {
         0 => {
             let block = pool.allocate(Bytes::mib(3), DEFAULT).unwrap();
@@ -134,7 +131,7 @@ fn storm(kind: usize, inherited: &Inherited) {
             let block = careful.allocate(Bytes::new(4000), DEFAULT).unwrap();
             careful.free(block.address(), DEFAULT).unwrap();
             let tag = Tag::named("storm").unwrap();
-            drop((tag.name(), lost_frees(), rental.figures(), rental.rent(Bytes::mib(2)).unwrap()));
+            drop((tag.name(), lost_frees(), pool.on(DEFAULT).rent(Bytes::mib(2)).unwrap()));
             shared.used_on(stream.handle());
         }
         3 => {
@@ -184,7 +181,7 @@ macro_rules! ensure {
 /// Everything that takes a lock in the parent, on what the child inherited.
 fn use_inherited(inherited: Inherited) -> u32 {
     let Inherited { device, pool, careful, block, mut scopes, mut owned, shared, .. } = inherited;
-    let Inherited { mut array, rental, rented, mut future, stream, event, .. } = inherited;
+    let Inherited { mut array, rented, mut future, stream, event, .. } = inherited;
     let forked = |result: Result<(), Error>| result == Err(Error::Forked);
     let side = StreamHandle(77);
     let aligned = Request::new(Bytes::mib(1), DEFAULT).aligned_to(Alignment::new(4096).unwrap());
@@ -218,9 +215,7 @@ fn use_inherited(inherited: Inherited) -> u32 {
     ensure!(!format!("{shared:?}").is_empty());
     ensure!(forked(array.copy_from_slice(&[1; 1000])));
     ensure!(forked(array.copy_to_slice(&mut [1; 1000])));
-    ensure!(forked(rental.rent(Bytes::mib(1)).map(drop)));
-    ensure!(rental.figures() == Default::default() && !format!("{rental:?}").is_empty());
-    rental.clear();
+    ensure!(forked(pool.on(DEFAULT).rent(Bytes::mib(1)).map(drop)));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let polled = Future::poll(std::pin::Pin::new(&mut future), &mut context);
     ensure!(matches!(polled, std::task::Poll::Ready(Err(Error::Forked))));
@@ -242,7 +237,7 @@ fn use_inherited(inherited: Inherited) -> u32 {
     drop((object, objects, arrays));
     ensure!(!DROPPED_IN_CHILD.load(Ordering::Relaxed));
     let lost = lost_frees().count;
-    drop((scopes, shared, array, rented, rental, future, stream, event, pool, careful));
+    drop((scopes, shared, array, rented, future, stream, event, pool, careful));
     ensure!(Arc::strong_count(&device) > 1);
     drop(device);
     ensure!(lost_frees().count == lost);

@@ -4,9 +4,7 @@ use core::fmt;
 use std::path::PathBuf;
 
 use super::key::Key;
-use super::nearest::nearest;
-use super::settings::Entry;
-use super::source::Source;
+use super::source::{Entry, Source};
 
 /// Why settings are invalid: what was given, where, and what was expected.
 #[derive(Clone, PartialEq, Eq)]
@@ -191,6 +189,18 @@ fn meant(entry: &str) -> Option<(Key, &str)> {
     Some((key, if one { value.trim() } else { "VALUE" }))
 }
 
+/// The key whose name is nearest to `name`, with at most `most` letters added, left out, replaced or swapped.
+pub(super) fn nearest(name: &str, most: usize) -> Option<Key> {
+    let wanted = name.to_lowercase().replace('-', "_");
+    // The search takes as many steps as both names have letters together: skip names much longer than any key.
+    let longest = Key::ALL.iter().map(|key| key.name().len()).max().unwrap_or(0);
+    if wanted.chars().count() > longest.saturating_add(most) {
+        return None;
+    }
+    let distances = Key::ALL.iter().map(|&key| (strsim::osa_distance(&wanted, key.name()), key));
+    distances.filter(|&(distance, _)| distance <= most).min().map(|(_, key)| key)
+}
+
 /// How many letters of a misspelt name may differ: two in five. Beyond that it is another word.
 fn slips(name: &str) -> usize {
     (name.chars().count() * 2 / 5).max(1)
@@ -218,5 +228,20 @@ impl fmt::Display for Plain<'_> {
         let cut = self.0.char_indices().nth(Self::MOST).map(|(index, _)| index);
         let shown = cut.and_then(|index| self.0.get(..index)).unwrap_or(self.0);
         write!(f, "{}{}", shown.escape_debug(), if cut.is_some() { "..." } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_capitals_and_dashes_are_seen_through() {
+        for slip in ["max_byets", "max_byte", "max_bbytes", "nax_bytes", "maxbytes"] {
+            assert_eq!(nearest(slip, 1), Some(Key::MaxBytes), "{slip}");
+        }
+        assert_eq!(nearest("MAX-BYTES", 0), Some(Key::MaxBytes));
+        assert_eq!(nearest("pressure", 2), None, "four keys begin so, and none is meant");
+        assert_eq!(nearest(&"x".repeat(1_000_000), 2), None);
     }
 }

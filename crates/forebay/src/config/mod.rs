@@ -7,7 +7,7 @@
 //!              └ named by any of them, and below every key that someone set
 //! ```
 //!
-//! All keys are in one table, in `table.rs`, which drives parsing, checking, the documentation and `forebay doctor`. A
+//! All keys are in one table, in `key.rs`, which drives parsing, checking, the documentation and `forebay doctor`. A
 //! [`Settings`] holds only values that were set explicitly, each with its [`Source`]; other values come from the preset
 //! and then from the table. So setting one option does not affect the others.
 //!
@@ -30,34 +30,20 @@
 //! Only [`Settings::from_environment`], [`Settings::from_file`] and [`Sources::here`] read the process's environment or
 //! a file. No file is read unless named: a library has no business with whatever lies in the working directory.
 
-mod builder;
-mod choice;
-mod conf;
 mod error;
-mod file;
-mod fraction;
 mod key;
-mod kind;
-mod layer;
-mod nearest;
-mod preset;
-mod report_path;
 mod settings;
 mod source;
 mod sources;
-mod table;
 #[cfg(test)]
 mod tests;
+mod value;
 
 pub use forebay_core::address_space::Growth;
 
-pub use builder::SettingsBuilder;
-pub use choice::{Counting, Rounding, Zeroing};
 pub use error::ConfigError;
-pub use fraction::Fraction;
 pub use key::Key;
-pub use preset::Preset;
-pub use report_path::ReportPath;
-pub use settings::{Entry, Settings};
-pub use source::Source;
+pub use settings::{Settings, SettingsBuilder};
+pub use source::{Entry, Source};
 pub use sources::{Examined, Sources};
+pub use value::{Counting, Fraction, Preset, Rounding, Zeroing};

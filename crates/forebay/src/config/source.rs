@@ -3,7 +3,8 @@
 use core::fmt;
 use std::path::PathBuf;
 
-use super::preset::Preset;
+use super::key::Key;
+use super::value::Preset;
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +71,18 @@ impl fmt::Display for Source {
             Self::RunTime => f.write_str("changed while running"),
         }
     }
+}
+
+/// A key, its effective value, and its source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The key.
+    pub key: Key,
+    /// Its value, in the form that is parsed.
+    pub value: String,
+    /// Where it was set.
+    pub source: Source,
 }
 
 /// A value and its source.

@@ -6,7 +6,6 @@
 //!   OwnedBlock ── one block, one owner; dropping it frees the block in the order of its stream
 //!      ├── DeviceArray<T>   the block as elements of a plain type
 //!      ├── SharedBlock      several owners; the last one frees the block
-//!      ├── Rental, Rented   blocks of about the requested size, kept for the next request
 //!      ├── Batch            one block in parts; allocate_batch: many blocks, all or none
 //!      └── Allocation       a future that becomes one
 //!
@@ -59,13 +58,12 @@
 
 mod array;
 mod batch;
-mod failure;
+pub(crate) mod failure;
 mod lost;
 mod on_stream;
 pub(crate) mod order;
 mod owned;
 mod refused;
-mod rental;
 mod shared;
 mod slice;
 mod task;
@@ -81,8 +79,7 @@ pub use self::lost::{LostFree, LostFrees, lost_frees};
 pub use self::on_stream::OnStream;
 pub use self::owned::OwnedBlock;
 pub use self::refused::Refused;
-pub use self::rental::{Rental, RentalFigures, RentalOptions, Rented};
 pub use self::shared::SharedBlock;
 pub use self::slice::{DeviceSlice, DeviceSliceMut};
 pub use self::task::{Allocation, allocate_async};
-pub use self::warm::{Transformer, WarmUp, warm_up};
+pub use self::warm::{WarmUp, warm_up};

@@ -69,10 +69,6 @@ impl Uses {
     /// Below this number, it is not worth looking for ended streams.
     const FEW: usize = 8;
 
-    fn is_empty(&self) -> bool {
-        self.list.is_empty() && !self.passed_on
-    }
-
     fn streams(&self) -> impl Iterator<Item = NamedStream> {
         self.list.iter().map(|used| used.stream)
     }
@@ -105,7 +101,7 @@ impl<A: Allocate> OwnedBlock<A> {
         Self::of(allocator, block, block.size(), stream)
     }
 
-    fn of(allocator: A, block: Block, requested: Bytes, stream: StreamHandle) -> Self {
+    pub(super) fn of(allocator: A, block: Block, requested: Bytes, stream: StreamHandle) -> Self {
         let (stream, uses) = (NamedStream::now(stream), Mutex::new(Uses::default()));
         Self { allocator, block, requested, stream, uses }
     }
@@ -299,28 +295,6 @@ impl<A: Allocate> OwnedBlock<A> {
     /// Whether this is a forked child that inherited its parent's block.
     pub(super) fn is_inherited(&self) -> bool {
         self.allocator.device().descriptor().is_inherited()
-    }
-
-    /// Whether no other stream uses the block.
-    pub(super) fn is_settled(&mut self) -> bool {
-        self.uses.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    /// Orders the block's uses before its stream if the host need not wait for that. Returns `false`, without effect,
-    /// if one of its streams has ended, or events must not be recorded now.
-    pub(super) fn put_in_order(&mut self) -> bool {
-        let device = self.allocator.device();
-        let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let is_in_reach = |stream: &NamedStream| {
-            !stream.has_ended(device) && !stream.handle().is_of_another_thread()
-        };
-        if uses.is_empty() {
-            return !self.stream.has_ended(device);
-        }
-        let can_be_ordered = !uses.passed_on
-            && !self.allocator.is_capturing()
-            && uses.streams().chain([self.stream]).all(|stream| is_in_reach(&stream));
-        can_be_ordered && self.settle().is_ok()
     }
 
     /// Makes the handle's stream wait, on the device, for the recorded streams, and forgets them. After an error they

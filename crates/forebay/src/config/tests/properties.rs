@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use forebay_core::Bytes;
 use proptest::prelude::*;
 
-use crate::config::{Fraction, Key, Settings, Source, Sources, conf};
+use crate::config::{Fraction, Key, Settings, Source, Sources, sources};
 
 /// Texts that come near to what is read: pieces of it, and anything.
 fn near_text() -> impl Strategy<Value = String> {
@@ -81,7 +81,7 @@ proptest! {
         two in near_text(),
         three in near_text(),
     ) {
-        let read = |text: &str| conf::read(text, |entry| Source::Conf { entry }).0;
+        let read = |text: &str| sources::parse_conf(text, |entry| Source::Conf { entry }).0;
         let (one, two, three) = (read(&one), read(&two), read(&three));
         let left = one.clone().overlay(two.clone()).overlay(three.clone());
         let right = one.clone().overlay(two.overlay(three));

@@ -5,7 +5,6 @@ mod batch;
 mod ended;
 mod moves;
 mod owned;
-mod rental;
 mod shared;
 pub(crate) mod task;
 mod warm;
@@ -19,6 +18,7 @@ use forebay_hal::{Device, Priority, StreamHandle, Streams};
 use forebay_sim::{Fault, FaultKind, Kernel, SimDevice, SimMachine, SimOptions, When};
 
 use super::*;
+use crate::transformer::Transformer;
 use crate::{Allocate, Block, Error, Pool, PoolId, PoolOptions, Request, Result};
 use forebay_hal::Call;
 

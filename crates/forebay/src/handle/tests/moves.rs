@@ -280,21 +280,6 @@ fn an_arena_that_outlives_its_stream_keeps_the_order() {
     }
 }
 
-#[test]
-fn a_rental_that_outlives_its_stream_keeps_the_order() {
-    for seed in 0..20 {
-        let mut yard = Yard::new(seed);
-        let rental = Rental::new(&yard.bench.pool, yard.first());
-        let rented = rental.rent(Bytes::mib(1)).unwrap();
-        yard.bench.write("kernel", rented.block(), yard.first());
-        drop(rented);
-        yard.replace_first();
-        let again = rental.rent(Bytes::mib(1)).unwrap();
-        yard.bench.write("again", again.block(), yard.first());
-        assert_eq!(yard.bench.races(), 0, "seed {seed}");
-    }
-}
-
 type Later = (&'static str, fn(&Yard, DeviceArray<u8>));
 
 /// Every call of a handle that works on its memory.

@@ -313,6 +313,30 @@ fn settling_forgets_what_was_noted() {
     bench.assert_no_race();
 }
 
+/// Sizes that differ by less than an eighth share a block, in the order of the stream.
+#[test]
+fn about_the_same_size_is_served_from_the_cache() {
+    let bench = Bench::new();
+    let (gpu, side) = (bench.pool.default_stream(), bench.stream());
+    let first = gpu.rent(Bytes::new(100_000)).unwrap();
+    let address = first.address();
+    assert!(first.size() >= Bytes::new(100_000) && first.size() <= Bytes::new(112_500));
+    drop(first);
+    let again = gpu.rent(Bytes::new(99_000)).unwrap();
+    assert_eq!((again.address(), again.requested()), (address, Bytes::new(99_000)));
+    assert_eq!(bench.pool.statistics().magazine_hits, 1);
+    bench.write("side", again.block(), side);
+    again.used_on(side);
+    drop(again);
+    let next = gpu.rent(Bytes::new(98_500)).unwrap();
+    bench.write("next", next.block(), DEFAULT);
+    bench.assert_no_race();
+    assert!(gpu.rent(Bytes::ZERO).unwrap().address().is_null());
+    assert!(matches!(gpu.rent(Bytes::MAX), Err(Error::OutOfMemory(_))));
+    drop(next);
+    assert_eq!(bench.live(), Bytes::ZERO);
+}
+
 #[test]
 fn a_drop_does_not_wait_for_the_device() {
     let bench = Bench::new();

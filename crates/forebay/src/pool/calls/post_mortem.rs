@@ -34,7 +34,7 @@ pub(super) fn report_refusal(
     shortage: &Shortage,
 ) -> Option<ReportFile> {
     let settings = pool.settings().clone();
-    let path = settings.oom_report().path()?.to_owned();
+    let path = settings.oom_report()?;
     {
         let mut upkeep = pool.upkeep();
         let is_early = |last: Instant| last.elapsed() < BETWEEN_REPORTS;
