@@ -210,8 +210,8 @@ fn replay_policy(
         }
         player => player?,
     };
-    let mut options = ReplayOptions::new().passes(setup.passes).budget(budget);
-    options.verify = verifier.as_mut();
+    let options =
+        ReplayOptions::new().passes(setup.passes).budget(budget).verify(verifier.as_mut());
     let reports =
         play(trace, &mut *player, options).map_err(|error| Failure::Trace(error.to_string()))?;
     let row = |report| Row::new(trace.name(), setup.device, (policy, settings), report);

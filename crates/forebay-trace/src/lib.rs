@@ -40,7 +40,9 @@ pub mod analysis;
 mod budget;
 mod fit;
 pub mod format;
+mod holes;
 pub mod models;
+mod named;
 mod pool;
 mod record;
 mod replay;
@@ -53,6 +55,7 @@ pub use budget::WorkBudget;
 pub use fit::Fit;
 pub use format::{Format, FormatError, Position, ReadOptions};
 pub use models::Model;
+pub use named::UnknownName;
 pub use pool::PoolPlayer;
 pub use record::{AttachError, Recorder, trace_of_history, trace_of_pool};
 pub use replay::{

@@ -347,8 +347,7 @@ fn play_with<'a>(
     verifier: Option<&'a mut Verifier>,
     playing: forebay_trace::ReplayOptions<'a>,
 ) -> Result<Vec<PassReport>, String> {
-    let mut playing = playing.passes(options.passes);
-    playing.verify = verifier;
+    let playing = playing.passes(options.passes).verify(verifier);
     replay(trace, player, playing).map_err(|error| error.to_string())
 }
 

@@ -125,24 +125,19 @@ impl From<Refusal> for Code {
 /// The result of a function, apart from what it writes through pointers.
 pub type Outcome = Result<(), Refusal>;
 
-/// Makes a table of functions from a list: `Need field = "name" "export" version (arguments);`.
+/// Makes a table of functions from a list: `Need field = "name" version (arguments);`, with `as "export"` after the name
+/// where that version is exported by another.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! driver_functions {
     ($interface:expr; $(
         $(#[$doc:meta])*
-        $need:ident $name:ident = $symbol:literal $export:literal $version:literal
+        $need:ident $name:ident = $symbol:literal $(as $export:literal)? $version:literal
             ($($argument:ident: $type:ty),* $(,)?);
     )+) => {
         /// Every function forebay uses, in the order of the table.
         pub const SYMBOLS: &[$crate::sys::Symbol] = &[$(
-            $crate::sys::Symbol {
-                interface: $interface,
-                name: $symbol,
-                export: $export,
-                version: $version,
-                need: $crate::sys::Need::$need,
-            },
+            $crate::driver_functions!(@symbol $interface, $need $version $symbol $($export)?),
         )+];
 
         /// The driver's functions, found at run time.
@@ -170,13 +165,9 @@ macro_rules! driver_functions {
             ) -> Result<Self, &'static $crate::sys::Symbol> {
                 Ok(Self {$(
                     $name: {
-                        const SYMBOL: &$crate::sys::Symbol = &$crate::sys::Symbol {
-                            interface: $interface,
-                            name: $symbol,
-                            export: $export,
-                            version: $version,
-                            need: $crate::sys::Need::$need,
-                        };
+                        const SYMBOL: &$crate::sys::Symbol = &$crate::driver_functions!(
+                            @symbol $interface, $need $version $symbol $($export)?
+                        );
                         let address = find(SYMBOL).map(|function| {
                             // SAFETY: a pointer to a function of this type, as the caller
                             // promised; both are one pointer wide.
@@ -215,227 +206,226 @@ macro_rules! driver_functions {
             )+
         }
     };
+    (@symbol $interface:expr, $need:ident $version:literal $symbol:literal) => {
+        $crate::driver_functions!(@symbol $interface, $need $version $symbol $symbol)
+    };
+    (@symbol $interface:expr, $need:ident $version:literal $symbol:literal $export:literal) => {
+        $crate::sys::Symbol {
+            interface: $interface,
+            name: $symbol,
+            export: $export,
+            version: $version,
+            need: $crate::sys::Need::$need,
+        }
+    };
 }
 
 driver_functions! {
     &CUDA;
     /// Initialises the driver; must be the first call.
-    Required init = "cuInit" "cuInit" 2000 (flags: u32);
+    Required init = "cuInit" 2000 (flags: u32);
     /// The version of CUDA the driver speaks.
-    Required driver_get_version = "cuDriverGetVersion" "cuDriverGetVersion" 2020
-        (version: *mut c_int);
+    Required driver_get_version = "cuDriverGetVersion" 2020 (version: *mut c_int);
     /// The name of a code.
-    Optional get_error_name = "cuGetErrorName" "cuGetErrorName" 6000
-        (code: Code, name: *mut *const c_char);
+    Optional get_error_name = "cuGetErrorName" 6000 (code: Code, name: *mut *const c_char);
 
     /// The number of devices.
-    Required device_get_count = "cuDeviceGetCount" "cuDeviceGetCount" 2000 (count: *mut c_int);
+    Required device_get_count = "cuDeviceGetCount" 2000 (count: *mut c_int);
     /// A device by its number.
-    Required device_get = "cuDeviceGet" "cuDeviceGet" 2000 (device: *mut c_int, ordinal: c_int);
+    Required device_get = "cuDeviceGet" 2000 (device: *mut c_int, ordinal: c_int);
     /// The name of the device.
-    Required device_get_name = "cuDeviceGetName" "cuDeviceGetName" 2000
+    Required device_get_name = "cuDeviceGetName" 2000
         (name: *mut c_char, length: c_int, device: c_int);
     /// An attribute of the device.
-    Required device_get_attribute = "cuDeviceGetAttribute" "cuDeviceGetAttribute" 2000
+    Required device_get_attribute = "cuDeviceGetAttribute" 2000
         (value: *mut c_int, attribute: u32, device: c_int);
     /// Whether it reaches a peer's memory.
-    Optional device_can_access_peer = "cuDeviceCanAccessPeer" "cuDeviceCanAccessPeer" 4000
+    Optional device_can_access_peer = "cuDeviceCanAccessPeer" 4000
         (can: *mut c_int, device: c_int, peer: c_int);
 
     /// The context that all libraries of the process share.
-    Required primary_context_retain = "cuDevicePrimaryCtxRetain" "cuDevicePrimaryCtxRetain" 7000
+    Required primary_context_retain = "cuDevicePrimaryCtxRetain" 7000
         (context: *mut RawContext, device: c_int);
     /// The calling thread's context.
-    Required context_get_current = "cuCtxGetCurrent" "cuCtxGetCurrent" 4000
-        (context: *mut RawContext);
+    Required context_get_current = "cuCtxGetCurrent" 4000 (context: *mut RawContext);
     /// Pushes a context as the calling thread's current one.
-    Required context_push = "cuCtxPushCurrent" "cuCtxPushCurrent_v2" 4000 (context: RawContext);
+    Required context_push = "cuCtxPushCurrent" as "cuCtxPushCurrent_v2" 4000 (context: RawContext);
     /// Undoes that.
-    Required context_pop = "cuCtxPopCurrent" "cuCtxPopCurrent_v2" 4000 (context: *mut RawContext);
+    Required context_pop = "cuCtxPopCurrent" as "cuCtxPopCurrent_v2" 4000
+        (context: *mut RawContext);
     /// The device of the calling thread's context.
-    Required context_get_device = "cuCtxGetDevice" "cuCtxGetDevice" 2000 (device: *mut c_int);
+    Required context_get_device = "cuCtxGetDevice" 2000 (device: *mut c_int);
     /// Waits for all work of the calling thread's context.
-    Optional context_synchronize = "cuCtxSynchronize" "cuCtxSynchronize" 2000 ();
+    Optional context_synchronize = "cuCtxSynchronize" 2000 ();
     /// The priorities streams may have.
-    Optional context_priority_range = "cuCtxGetStreamPriorityRange" "cuCtxGetStreamPriorityRange"
-        5050 (least: *mut c_int, greatest: *mut c_int);
+    Optional context_priority_range = "cuCtxGetStreamPriorityRange" 5050
+        (least: *mut c_int, greatest: *mut c_int);
     /// Lets the current context reach another's memory.
-    Optional context_enable_peer = "cuCtxEnablePeerAccess" "cuCtxEnablePeerAccess" 4000
-        (peer: RawContext, flags: u32);
+    Optional context_enable_peer = "cuCtxEnablePeerAccess" 4000 (peer: RawContext, flags: u32);
     /// Undoes that.
-    Optional context_disable_peer = "cuCtxDisablePeerAccess" "cuCtxDisablePeerAccess" 4000
-        (peer: RawContext);
+    Optional context_disable_peer = "cuCtxDisablePeerAccess" 4000 (peer: RawContext);
 
     /// The free and total memory.
-    Required mem_get_info = "cuMemGetInfo" "cuMemGetInfo_v2" 3020 (free: *mut u64, total: *mut u64);
+    Required mem_get_info = "cuMemGetInfo" as "cuMemGetInfo_v2" 3020
+        (free: *mut u64, total: *mut u64);
     /// Plain memory.
-    Required mem_alloc = "cuMemAlloc" "cuMemAlloc_v2" 3020 (address: *mut u64, size: u64);
+    Required mem_alloc = "cuMemAlloc" as "cuMemAlloc_v2" 3020 (address: *mut u64, size: u64);
     /// Gives plain or managed memory back. Waits for all work of the device.
-    Required mem_free = "cuMemFree" "cuMemFree_v2" 3020 (address: u64);
+    Required mem_free = "cuMemFree" as "cuMemFree_v2" 3020 (address: u64);
     /// Pinned memory.
-    Optional mem_host_alloc = "cuMemHostAlloc" "cuMemHostAlloc" 2020
-        (address: *mut u64, size: u64, flags: u32);
+    Optional mem_host_alloc = "cuMemHostAlloc" 2020 (address: *mut u64, size: u64, flags: u32);
     /// Frees pinned memory. Waits for all work of the device.
-    Optional mem_free_host = "cuMemFreeHost" "cuMemFreeHost" 2000 (address: u64);
+    Optional mem_free_host = "cuMemFreeHost" 2000 (address: u64);
     /// Pins existing memory in place.
-    Optional mem_host_register = "cuMemHostRegister" "cuMemHostRegister_v2" 6050
+    Optional mem_host_register = "cuMemHostRegister" as "cuMemHostRegister_v2" 6050
         (address: u64, size: u64, flags: u32);
     /// Undoes that.
-    Optional mem_host_unregister = "cuMemHostUnregister" "cuMemHostUnregister" 4000 (address: u64);
+    Optional mem_host_unregister = "cuMemHostUnregister" 4000 (address: u64);
     /// The device address of pinned memory.
-    Optional mem_host_device_pointer = "cuMemHostGetDevicePointer" "cuMemHostGetDevicePointer_v2"
-        3020 (device: *mut u64, host: u64, flags: u32);
+    Optional mem_host_device_pointer = "cuMemHostGetDevicePointer" as "cuMemHostGetDevicePointer_v2" 3020
+        (device: *mut u64, host: u64, flags: u32);
     /// Managed memory.
-    Optional mem_alloc_managed = "cuMemAllocManaged" "cuMemAllocManaged" 6000
+    Optional mem_alloc_managed = "cuMemAllocManaged" 6000
         (address: *mut u64, size: u64, flags: u32);
     /// Moves managed memory, to a device by number or -1.
-    Optional mem_prefetch_v1 = "cuMemPrefetchAsync" "cuMemPrefetchAsync" 8000
+    Optional mem_prefetch_v1 = "cuMemPrefetchAsync" 8000
         (address: u64, size: u64, device: c_int, stream: RawStream);
     /// Moves managed memory to a location.
-    Optional mem_prefetch_v2 = "cuMemPrefetchAsync" "cuMemPrefetchAsync_v2" 12020
+    Optional mem_prefetch_v2 = "cuMemPrefetchAsync" as "cuMemPrefetchAsync_v2" 12020
         (address: u64, size: u64, location: Location, flags: u32, stream: RawStream);
     /// Says how managed memory will be used, with a device by number or -1.
-    Optional mem_advise_v1 = "cuMemAdvise" "cuMemAdvise" 8000
+    Optional mem_advise_v1 = "cuMemAdvise" 8000
         (address: u64, size: u64, advice: u32, device: c_int);
     /// Says how managed memory will be used, with a location.
-    Optional mem_advise_v2 = "cuMemAdvise" "cuMemAdvise_v2" 12020
+    Optional mem_advise_v2 = "cuMemAdvise" as "cuMemAdvise_v2" 12020
         (address: u64, size: u64, advice: u32, location: Location);
     /// The attributes of an address.
-    Required pointer_get_attributes = "cuPointerGetAttributes" "cuPointerGetAttributes" 7000
+    Required pointer_get_attributes = "cuPointerGetAttributes" 7000
         (count: u32, attributes: *const u32, values: *const *mut c_void, address: u64);
 
     /// Reserves addresses.
-    Optional mem_address_reserve = "cuMemAddressReserve" "cuMemAddressReserve" 10020
+    Optional mem_address_reserve = "cuMemAddressReserve" 10020
         (address: *mut u64, size: u64, alignment: u64, hint: u64, flags: u64);
     /// Frees reserved addresses.
-    Optional mem_address_free = "cuMemAddressFree" "cuMemAddressFree" 10020
-        (address: u64, size: u64);
+    Optional mem_address_free = "cuMemAddressFree" 10020 (address: u64, size: u64);
     /// A page.
-    Optional mem_create = "cuMemCreate" "cuMemCreate" 10020
+    Optional mem_create = "cuMemCreate" 10020
         (page: *mut RawPage, size: u64, properties: *const AllocationProperties, flags: u64);
     /// Releases a page.
-    Optional mem_release = "cuMemRelease" "cuMemRelease" 10020 (page: RawPage);
+    Optional mem_release = "cuMemRelease" 10020 (page: RawPage);
     /// Maps a page.
-    Optional mem_map = "cuMemMap" "cuMemMap" 10020
+    Optional mem_map = "cuMemMap" 10020
         (address: u64, size: u64, offset: u64, page: RawPage, flags: u64);
     /// Unmaps pages.
-    Optional mem_unmap = "cuMemUnmap" "cuMemUnmap" 10020 (address: u64, size: u64);
+    Optional mem_unmap = "cuMemUnmap" 10020 (address: u64, size: u64);
     /// Sets access.
-    Optional mem_set_access = "cuMemSetAccess" "cuMemSetAccess" 10020
+    Optional mem_set_access = "cuMemSetAccess" 10020
         (address: u64, size: u64, descriptions: *const AccessDescription, count: u64);
     /// The granularity of pages.
-    Optional mem_granularity = "cuMemGetAllocationGranularity" "cuMemGetAllocationGranularity"
-        10020 (granularity: *mut u64, properties: *const AllocationProperties, option: u32);
+    Optional mem_granularity = "cuMemGetAllocationGranularity" 10020
+        (granularity: *mut u64, properties: *const AllocationProperties, option: u32);
     /// A page as something another process can import.
-    Optional mem_export = "cuMemExportToShareableHandle" "cuMemExportToShareableHandle" 10020
+    Optional mem_export = "cuMemExportToShareableHandle" 10020
         (handle: *mut c_void, page: RawPage, kind: u32, flags: u64);
     /// A page another process exported.
-    Optional mem_import = "cuMemImportFromShareableHandle" "cuMemImportFromShareableHandle" 10020
+    Optional mem_import = "cuMemImportFromShareableHandle" 10020
         (page: *mut RawPage, handle: *mut c_void, kind: u32);
 
     /// A stream.
-    Required stream_create = "cuStreamCreateWithPriority" "cuStreamCreateWithPriority" 5050
+    Required stream_create = "cuStreamCreateWithPriority" 5050
         (stream: *mut RawStream, flags: u32, priority: c_int);
     /// Whether its work is done.
-    Required stream_query = "cuStreamQuery" "cuStreamQuery" 2000 (stream: RawStream);
+    Required stream_query = "cuStreamQuery" 2000 (stream: RawStream);
     /// Waits for its work.
-    Required stream_synchronize = "cuStreamSynchronize" "cuStreamSynchronize" 2000
-        (stream: RawStream);
+    Required stream_synchronize = "cuStreamSynchronize" 2000 (stream: RawStream);
     /// Makes later work wait for an event.
-    Required stream_wait_event = "cuStreamWaitEvent" "cuStreamWaitEvent" 3020
+    Required stream_wait_event = "cuStreamWaitEvent" 3020
         (stream: RawStream, event: RawEvent, flags: u32);
     /// The unique id of a stream.
-    Optional stream_get_id = "cuStreamGetId" "cuStreamGetId" 12000
-        (stream: RawStream, id: *mut u64);
+    Optional stream_get_id = "cuStreamGetId" 12000 (stream: RawStream, id: *mut u64);
     /// The context a stream belongs to.
-    Optional stream_get_context = "cuStreamGetCtx" "cuStreamGetCtx" 9020
+    Optional stream_get_context = "cuStreamGetCtx" 9020
         (stream: RawStream, context: *mut RawContext);
     /// Whether a stream is being captured into a graph.
-    Optional stream_is_capturing = "cuStreamIsCapturing" "cuStreamIsCapturing" 10000
+    Optional stream_is_capturing = "cuStreamIsCapturing" 10000
         (stream: RawStream, status: *mut u32);
     /// Exchanges this thread's capture mode: how strict the driver is while streams are captured.
-    Optional thread_exchange_capture_mode =
-        "cuThreadExchangeStreamCaptureMode" "cuThreadExchangeStreamCaptureMode" 10010
+    Optional thread_exchange_capture_mode = "cuThreadExchangeStreamCaptureMode" 10010
         (mode: *mut c_int);
     /// Calls a function in stream order.
-    Optional launch_host_function = "cuLaunchHostFunc" "cuLaunchHostFunc" 10000
+    Optional launch_host_function = "cuLaunchHostFunc" 10000
         (stream: RawStream, function: HostFunction, data: *mut c_void);
     /// Makes later work wait for a word in memory.
-    Optional stream_wait_value = "cuStreamWaitValue32" "cuStreamWaitValue32_v2" 11070
+    Optional stream_wait_value = "cuStreamWaitValue32" as "cuStreamWaitValue32_v2" 11070
         (stream: RawStream, address: u64, value: u32, flags: u32);
 
     /// An event.
-    Required event_create = "cuEventCreate" "cuEventCreate" 2000
-        (event: *mut RawEvent, flags: u32);
+    Required event_create = "cuEventCreate" 2000 (event: *mut RawEvent, flags: u32);
     /// Records it after all work of a stream.
-    Required event_record = "cuEventRecord" "cuEventRecord" 2000
-        (event: RawEvent, stream: RawStream);
+    Required event_record = "cuEventRecord" 2000 (event: RawEvent, stream: RawStream);
     /// Whether it was reached.
-    Required event_query = "cuEventQuery" "cuEventQuery" 2000 (event: RawEvent);
+    Required event_query = "cuEventQuery" 2000 (event: RawEvent);
     /// Waits until it is.
-    Required event_synchronize = "cuEventSynchronize" "cuEventSynchronize" 2000 (event: RawEvent);
+    Required event_synchronize = "cuEventSynchronize" 2000 (event: RawEvent);
     /// The time between two, in milliseconds.
-    Required event_elapsed = "cuEventElapsedTime" "cuEventElapsedTime" 2000
+    Required event_elapsed = "cuEventElapsedTime" 2000
         (milliseconds: *mut f32, start: RawEvent, end: RawEvent);
 
     /// Copies bytes in a row.
-    Required memcpy = "cuMemcpyAsync" "cuMemcpyAsync" 4000
-        (to: u64, from: u64, size: u64, stream: RawStream);
+    Required memcpy = "cuMemcpyAsync" 4000 (to: u64, from: u64, size: u64, stream: RawStream);
     /// Copies rows.
-    Required memcpy_2d = "cuMemcpy2DAsync" "cuMemcpy2DAsync_v2" 3020
+    Required memcpy_2d = "cuMemcpy2DAsync" as "cuMemcpy2DAsync_v2" 3020
         (copy: *const Copy2d, stream: RawStream);
     /// Copies slices.
-    Required memcpy_3d = "cuMemcpy3DAsync" "cuMemcpy3DAsync_v2" 3020
+    Required memcpy_3d = "cuMemcpy3DAsync" as "cuMemcpy3DAsync_v2" 3020
         (copy: *const Copy3d, stream: RawStream);
     /// Copies many times.
-    Optional memcpy_batch = "cuMemcpyBatchAsync" "cuMemcpyBatchAsync" 12080
+    Optional memcpy_batch = "cuMemcpyBatchAsync" 12080
         (to: *const u64, from: *const u64, sizes: *const u64, count: u64,
          attributes: *const CopyAttributes, first_of_attributes: *const u64, attribute_count: u64,
          failed: *mut u64, stream: RawStream);
     /// Copies between contexts.
-    Optional memcpy_peer = "cuMemcpyPeerAsync" "cuMemcpyPeerAsync" 4000
+    Optional memcpy_peer = "cuMemcpyPeerAsync" 4000
         (to: u64, to_context: RawContext, from: u64, from_context: RawContext, size: u64,
          stream: RawStream);
     /// Fills with one byte.
-    Required memset_8 = "cuMemsetD8Async" "cuMemsetD8Async" 3020
+    Required memset_8 = "cuMemsetD8Async" 3020
         (address: u64, value: u8, count: u64, stream: RawStream);
     /// Fills with two bytes.
-    Required memset_16 = "cuMemsetD16Async" "cuMemsetD16Async" 3020
+    Required memset_16 = "cuMemsetD16Async" 3020
         (address: u64, value: u16, count: u64, stream: RawStream);
     /// Fills with four bytes.
-    Required memset_32 = "cuMemsetD32Async" "cuMemsetD32Async" 3020
+    Required memset_32 = "cuMemsetD32Async" 3020
         (address: u64, value: u32, count: u64, stream: RawStream);
     /// Fills rows with one byte.
-    Required memset_2d_8 = "cuMemsetD2D8Async" "cuMemsetD2D8Async" 3020
+    Required memset_2d_8 = "cuMemsetD2D8Async" 3020
         (address: u64, pitch: u64, value: u8, width: u64, height: u64, stream: RawStream);
     /// Fills rows with two bytes.
-    Required memset_2d_16 = "cuMemsetD2D16Async" "cuMemsetD2D16Async" 3020
+    Required memset_2d_16 = "cuMemsetD2D16Async" 3020
         (address: u64, pitch: u64, value: u16, width: u64, height: u64, stream: RawStream);
     /// Fills rows with four bytes.
-    Required memset_2d_32 = "cuMemsetD2D32Async" "cuMemsetD2D32Async" 3020
+    Required memset_2d_32 = "cuMemsetD2D32Async" 3020
         (address: u64, pitch: u64, value: u32, width: u64, height: u64, stream: RawStream);
 
     /// The driver's own pool of a device.
-    Optional mem_pool_default = "cuDeviceGetDefaultMemPool" "cuDeviceGetDefaultMemPool" 11020
+    Optional mem_pool_default = "cuDeviceGetDefaultMemPool" 11020
         (pool: *mut RawMemoryPool, device: c_int);
     /// Reads an attribute of such a pool.
-    Optional mem_pool_get_attribute = "cuMemPoolGetAttribute" "cuMemPoolGetAttribute" 11020
+    Optional mem_pool_get_attribute = "cuMemPoolGetAttribute" 11020
         (pool: RawMemoryPool, attribute: u32, value: *mut c_void);
     /// Sets an attribute of such a pool.
-    Optional mem_pool_set_attribute = "cuMemPoolSetAttribute" "cuMemPoolSetAttribute" 11020
+    Optional mem_pool_set_attribute = "cuMemPoolSetAttribute" 11020
         (pool: RawMemoryPool, attribute: u32, value: *mut c_void);
     /// Returns its free memory to the system.
-    Optional mem_pool_trim = "cuMemPoolTrimTo" "cuMemPoolTrimTo" 11020
-        (pool: RawMemoryPool, keep: u64);
+    Optional mem_pool_trim = "cuMemPoolTrimTo" 11020 (pool: RawMemoryPool, keep: u64);
 
     /// Loads code.
-    Optional module_load = "cuModuleLoadData" "cuModuleLoadData" 2000
-        (module: *mut RawModule, image: *const c_void);
+    Optional module_load = "cuModuleLoadData" 2000 (module: *mut RawModule, image: *const c_void);
     /// A kernel in it.
-    Optional module_get_function = "cuModuleGetFunction" "cuModuleGetFunction" 2000
+    Optional module_get_function = "cuModuleGetFunction" 2000
         (function: *mut RawFunction, module: RawModule, name: *const c_char);
     /// Runs a kernel.
-    Optional launch_kernel = "cuLaunchKernel" "cuLaunchKernel" 4000
+    Optional launch_kernel = "cuLaunchKernel" 4000
         (function: RawFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
          block_z: u32, shared: u32, stream: RawStream, parameters: *mut *mut c_void,
          extra: *mut *mut c_void);

@@ -1,5 +1,10 @@
 //! The constants, grouped by enumeration.
 
+#![allow(
+    missing_docs,
+    reason = "without a comment, a constant has the name of the vendor's header"
+)]
+
 use core::ffi::c_int;
 
 /// The version that forebay's declarations are checked against, as `cuDriverGetVersion` counts: a thousand times the
@@ -8,17 +13,12 @@ pub const DECLARED_VERSION: c_int = 13_000;
 
 /// `CUdevice_attribute`.
 pub mod attribute {
-    /// `MAX_PITCH`.
     pub const MAX_PITCH: u32 = 11;
-    /// `CAN_MAP_HOST_MEMORY`.
     pub const CAN_MAP_HOST_MEMORY: u32 = 19;
-    /// `UNIFIED_ADDRESSING`.
     pub const UNIFIED_ADDRESSING: u32 = 41;
     /// `STREAM_PRIORITIES_SUPPORTED`.
     pub const STREAM_PRIORITIES: u32 = 78;
-    /// `MANAGED_MEMORY`.
     pub const MANAGED_MEMORY: u32 = 83;
-    /// `CONCURRENT_MANAGED_ACCESS`.
     pub const CONCURRENT_MANAGED_ACCESS: u32 = 89;
     /// `CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`.
     pub const HOST_POINTER_FOR_REGISTERED: u32 = 91;
@@ -50,7 +50,6 @@ pub mod memory_pool {
     pub const REUSE_OPPORTUNISTIC: u32 = 2;
     /// `REUSE_ALLOW_INTERNAL_DEPENDENCIES`, a flag.
     pub const REUSE_INTERNAL_DEPENDENCIES: u32 = 3;
-    /// `RELEASE_THRESHOLD`.
     pub const RELEASE_THRESHOLD: u32 = 4;
     /// `RESERVED_MEM_CURRENT`.
     pub const RESERVED_CURRENT: u32 = 5;
@@ -64,23 +63,17 @@ pub mod memory_pool {
 
 /// `CUpointer_attribute`.
 pub mod pointer {
-    /// `MEMORY_TYPE`.
     pub const MEMORY_TYPE: u32 = 2;
-    /// `IS_MANAGED`.
     pub const IS_MANAGED: u32 = 8;
-    /// `DEVICE_ORDINAL`.
     pub const DEVICE_ORDINAL: u32 = 9;
     /// `RANGE_START_ADDR`.
     pub const RANGE_START: u32 = 11;
-    /// `RANGE_SIZE`.
     pub const RANGE_SIZE: u32 = 12;
 }
 
 /// `CUmemorytype`.
 pub mod memory_type {
-    /// `HOST`.
     pub const HOST: u32 = 1;
-    /// `DEVICE`.
     pub const DEVICE: u32 = 2;
     /// `UNIFIED`: the driver looks at the address.
     pub const UNIFIED: u32 = 4;
@@ -94,23 +87,18 @@ pub mod access_order {
 
 /// `CUmemLocationType`.
 pub mod location {
-    /// `DEVICE`.
     pub const DEVICE: u32 = 1;
-    /// `HOST`.
     pub const HOST: u32 = 2;
-    /// `HOST_NUMA`.
     pub const HOST_NUMA: u32 = 3;
 }
 
 /// `CUmemAllocationType`.
 pub mod allocation {
-    /// `PINNED`.
     pub const PINNED: u32 = 1;
 }
 
 /// `CUmemAllocationHandleType`.
 pub mod handle_type {
-    /// `NONE`.
     pub const NONE: u32 = 0;
     /// `POSIX_FILE_DESCRIPTOR`.
     pub const FILE_DESCRIPTOR: u32 = 1;
@@ -118,9 +106,7 @@ pub mod handle_type {
 
 /// `CUmemAllocationGranularity_flags`.
 pub mod granularity {
-    /// `MINIMUM`.
     pub const MINIMUM: u32 = 0;
-    /// `RECOMMENDED`.
     pub const RECOMMENDED: u32 = 1;
 }
 
@@ -136,17 +122,11 @@ pub mod access {
 
 /// `CUmem_advise`.
 pub mod advice {
-    /// `SET_READ_MOSTLY`.
     pub const SET_READ_MOSTLY: u32 = 1;
-    /// `UNSET_READ_MOSTLY`.
     pub const UNSET_READ_MOSTLY: u32 = 2;
-    /// `SET_PREFERRED_LOCATION`.
     pub const SET_PREFERRED_LOCATION: u32 = 3;
-    /// `UNSET_PREFERRED_LOCATION`.
     pub const UNSET_PREFERRED_LOCATION: u32 = 4;
-    /// `SET_ACCESSED_BY`.
     pub const SET_ACCESSED_BY: u32 = 5;
-    /// `UNSET_ACCESSED_BY`.
     pub const UNSET_ACCESSED_BY: u32 = 6;
 }
 
@@ -155,25 +135,19 @@ pub const DEVICE_CPU: c_int = -1;
 
 /// `CUmemAttach_flags`.
 pub mod attach {
-    /// `GLOBAL`.
     pub const GLOBAL: u32 = 1;
 }
 
 /// `CU_MEMHOSTALLOC_*`.
 pub mod host_alloc {
-    /// `PORTABLE`.
     pub const PORTABLE: u32 = 1;
-    /// `DEVICEMAP`.
     pub const DEVICE_MAP: u32 = 2;
-    /// `WRITECOMBINED`.
     pub const WRITE_COMBINED: u32 = 4;
 }
 
 /// `CU_MEMHOSTREGISTER_*`.
 pub mod host_register {
-    /// `PORTABLE`.
     pub const PORTABLE: u32 = 1;
-    /// `DEVICEMAP`.
     pub const DEVICE_MAP: u32 = 2;
 }
 
@@ -199,7 +173,6 @@ pub mod stream {
 pub mod event {
     /// `DEFAULT`: with time.
     pub const DEFAULT: u32 = 0;
-    /// `DISABLE_TIMING`.
     pub const DISABLE_TIMING: u32 = 2;
 }
 

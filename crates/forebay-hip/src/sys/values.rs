@@ -1,5 +1,10 @@
 //! The constants that differ from CUDA's.
 
+#![allow(
+    missing_docs,
+    reason = "without a comment, a constant has the name of the vendor's header"
+)]
+
 use core::ffi::c_int;
 
 /// The first version with ROCm 6's structures and memory types.
@@ -45,17 +50,13 @@ pub const MEMCPY_DEFAULT: u32 = 4;
 
 /// `hipDeviceAttribute_t`.
 pub mod attribute {
-    /// `CanMapHostMemory`.
     pub const CAN_MAP_HOST_MEMORY: u32 = 3;
     /// `CanUseHostPointerForRegisteredMem`.
     pub const HOST_POINTER_FOR_REGISTERED: u32 = 4;
-    /// `ConcurrentManagedAccess`.
     pub const CONCURRENT_MANAGED_ACCESS: u32 = 9;
     /// `ComputeCapabilityMajor`.
     pub const COMPUTE_MAJOR: u32 = 23;
-    /// `ManagedMemory`.
     pub const MANAGED_MEMORY: u32 = 24;
-    /// `MaxPitch`.
     pub const MAX_PITCH: u32 = 58;
     /// `ComputeCapabilityMinor`.
     pub const COMPUTE_MINOR: u32 = 61;
@@ -63,7 +64,6 @@ pub mod attribute {
     pub const MULTIPROCESSORS: u32 = 63;
     /// `StreamPrioritiesSupported`.
     pub const STREAM_PRIORITIES: u32 = 78;
-    /// `UnifiedAddressing`.
     pub const UNIFIED_ADDRESSING: u32 = 85;
     /// `VirtualMemoryManagementSupported`.
     pub const VIRTUAL_MEMORY: u32 = 89;

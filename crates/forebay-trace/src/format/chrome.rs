@@ -18,8 +18,8 @@ use forebay_hal::Device;
 use forebay_sim::{MemoryModel, SimMachine};
 
 use crate::{
-    BlockIndex, Event, Moment, PoolPlayer, ReplayOptions, Trace, Transfer, TransferDirection,
-    replay,
+    BlockIndex, Event, Moment, PoolPlayer, ReplayOptions, StreamIndex, Trace, Transfer,
+    TransferDirection, replay,
 };
 
 /// The most points of a counter, blocks and transfers.
@@ -129,7 +129,7 @@ fn play(trace: &Trace, observe: &mut dyn FnMut(Moment<'_>)) -> Option<()> {
 /// A block from its allocation to its free.
 struct Life {
     block: BlockIndex,
-    stream: u16,
+    stream: StreamIndex,
     born: usize,
     /// `None` if it was not freed.
     freed: Option<usize>,
@@ -141,7 +141,7 @@ fn lives(trace: &Trace) -> (Vec<Life>, usize) {
     for (at, event) in trace.events().enumerate() {
         match event {
             Event::Allocate { block, stream, .. } => {
-                lives.push(Life { block, stream: stream.0, born: at, freed: None });
+                lives.push(Life { block, stream, born: at, freed: None });
             }
             Event::Free { block, .. } => {
                 if let Some(life) = lives.get_mut(block.0 as usize) {
@@ -170,7 +170,7 @@ fn block(trace: &Trace, life: &Life, stacks: &mut usize, out: &mut dyn Write) ->
     let name = json(&name.chars().take(LONGEST_NAME).collect::<String>());
     let common =
         format!("\"cat\":\"block\",\"id\":\"{:#x}\",\"pid\":1,\"tid\":0,\"name\":{name}", block.0);
-    let handle = trace.streams().get(usize::from(life.stream)).copied().unwrap_or(0);
+    let handle = trace.handle(life.stream);
     let mut told = format!("\"bytes\":{},\"stream\":\"{handle:#x}\"", size.get());
     if let Some(thread) = trace.thread(life.born) {
         told.push_str(&format!(",\"thread\":{thread}"));

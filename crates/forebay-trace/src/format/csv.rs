@@ -28,12 +28,7 @@ pub(super) fn read(
     let format = Format::Csv;
     let mut intake = Intake::new(name, format, options);
     let mut lines = Lines::new(input, format, options);
-    match lines.next()? {
-        Some((_, HEADER)) | None => {}
-        Some((at, other)) => {
-            return Err(FormatError::malformed(format, at, other, format!("\"{HEADER}\"")));
-        }
-    }
+    lines.header(HEADER)?;
     while let Some((at, line)) = lines.next()? {
         if line.is_empty() {
             continue;
@@ -42,14 +37,12 @@ pub(super) fn read(
         let [op, id, bytes, stream] = fields(line).ok_or_else(malformed)?;
         let id = number(id).ok_or_else(malformed)?;
         let stream = number(stream).ok_or_else(malformed)?;
-        match (op, bytes) {
-            ("a", bytes) => {
-                let size = Bytes::new(number(bytes).ok_or_else(malformed)?);
-                intake.event(at, |builder| builder.allocate(id, size, stream))?;
+        match (op, number(bytes)) {
+            ("a", Some(size)) => {
+                intake.event(at, |builder| builder.allocate(id, Bytes::new(size), stream))?;
             }
-            ("f", "") => intake.event(at, |builder| builder.free(id, stream))?,
             // Some recorders repeat the size; it says nothing new.
-            ("f", bytes) if number(bytes).is_some() => {
+            ("f", size) if size.is_some() || bytes.is_empty() => {
                 intake.event(at, |builder| builder.free(id, stream))?;
             }
             _ => return Err(malformed()),
@@ -60,14 +53,14 @@ pub(super) fn read(
 
 pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{HEADER}")?;
-    let handle =
-        |stream: crate::StreamIndex| trace.streams().get(usize::from(stream.0)).unwrap_or(&0);
     for event in trace.events() {
         match event {
             Event::Allocate { block, size, stream } => {
-                writeln!(out, "a,{},{},{}", block.0, size.get(), handle(stream))?;
+                writeln!(out, "a,{},{},{}", block.0, size.get(), trace.handle(stream))?;
             }
-            Event::Free { block, stream } => writeln!(out, "f,{},,{}", block.0, handle(stream))?,
+            Event::Free { block, stream } => {
+                writeln!(out, "f,{},,{}", block.0, trace.handle(stream))?;
+            }
         }
     }
     out.flush()

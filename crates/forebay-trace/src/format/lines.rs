@@ -23,6 +23,17 @@ impl<'a> Lines<'a> {
         Self { input, format, buffer: Vec::new(), number: 0, left, limit }
     }
 
+    /// The first line, which must be `header`; an empty file has none.
+    pub(super) fn header(&mut self, header: &str) -> Result<(), FormatError> {
+        let format = self.format;
+        match self.next()? {
+            Some((at, other)) if other != header => {
+                Err(FormatError::malformed(format, at, other, format!("\"{header}\"")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The next line without its end, or `None` after the last.
     pub(super) fn next(&mut self) -> Result<Option<(Position, &str)>, FormatError> {
         self.number += 1;

@@ -3,9 +3,9 @@
 //! A block goes into the smallest hole that holds it, else behind all others, so that the addresses look like an
 //! allocator's and no two live blocks overlap.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use crate::holes::Holes;
 use crate::{BlockIndex, Event, Trace};
 
 /// Where the first block lies: where pointers of a GPU usually do.
@@ -41,7 +41,7 @@ impl Placement {
                     placement.addresses.push(address);
                 }
                 Event::Free { block, .. } => {
-                    holes.add(placement.address(block), room(trace.size(block).get()));
+                    holes.add(placement.address(block), room(trace.size(block).get()), END);
                 }
             }
         }
@@ -65,45 +65,4 @@ impl Placement {
 /// What a block takes, or more than there is.
 pub(super) fn room(size: u64) -> u64 {
     size.max(1).checked_next_multiple_of(GRAIN).unwrap_or(u64::MAX)
-}
-
-#[derive(Default)]
-struct Holes {
-    by_size: BTreeSet<(u64, u64)>,
-    by_address: BTreeMap<u64, u64>,
-}
-
-impl Holes {
-    fn take(&mut self, size: u64) -> Option<u64> {
-        let &(found, address) = self.by_size.range((size, 0)..).next()?;
-        self.remove(address, found);
-        if found > size {
-            self.insert(address + size, found - size);
-        }
-        Some(address)
-    }
-
-    fn add(&mut self, mut address: u64, mut size: u64) {
-        if let Some((&before, &length)) = self.by_address.range(..address).next_back()
-            && before + length == address
-        {
-            self.remove(before, length);
-            (address, size) = (before, length + size);
-        }
-        if let Some(&length) = self.by_address.get(&(address + size)) {
-            self.remove(address + size, length);
-            size += length;
-        }
-        self.insert(address, size);
-    }
-
-    fn insert(&mut self, address: u64, size: u64) {
-        self.by_size.insert((size, address));
-        self.by_address.insert(address, size);
-    }
-
-    fn remove(&mut self, address: u64, size: u64) {
-        self.by_size.remove(&(size, address));
-        self.by_address.remove(&address);
-    }
 }

@@ -73,12 +73,7 @@ pub(super) fn read(
     let format = Format::Rmm;
     let mut intake = Intake::new(name, format, options);
     let mut lines = Lines::new(input, format, options);
-    match lines.next()? {
-        Some((_, HEADER)) | None => {}
-        Some((at, other)) => {
-            return Err(FormatError::malformed(format, at, other, format!("\"{HEADER}\"")));
-        }
-    }
+    lines.header(HEADER)?;
     let mut clock = Clock::default();
     while let Some((at, line)) = lines.next()? {
         // Logs of several runs in one file repeat the header.
@@ -126,8 +121,10 @@ pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
         let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
         time = format!("{hour:02}:{minute:02}:{second:02}.{fraction:06}");
         let thread = trace.thread(at).unwrap_or(1);
-        let handle = trace.streams().get(usize::from(stream.0)).unwrap_or(&0);
-        let stream = if *handle == 0 { "0" } else { &format!("{handle:#x}") };
+        let stream = match trace.handle(stream) {
+            0 => "0",
+            handle => &format!("{handle:#x}"),
+        };
         let (address, size) = (placement.address(block), trace.size(block).get());
         writeln!(out, "{thread},{time},{action},{address:#x},{size},{stream}")?;
     }

@@ -20,18 +20,17 @@ mod packing;
 mod pow2;
 pub mod torch;
 
-pub use direct::Direct;
 pub use driver::Driver;
-pub use pow2::PowersOfTwo;
 
-use core::fmt;
-use core::str::FromStr;
 use std::sync::Arc;
 
-use forebay_core::Bytes;
-use forebay_hal::{Call, Device, Error};
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Call, Device, Error, StreamHandle};
 
-use crate::{BlockIndex, Player, ReplayError};
+use self::direct::Direct;
+use self::pow2::PowersOfTwo;
+use crate::named::by_name;
+use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
 
 /// The modelled allocators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,34 +78,68 @@ impl Model {
     }
 }
 
-impl fmt::Display for Model {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+by_name!(Model, "model");
+
+/// What one allocator does with requests, over a driver of its own. Every policy is a [`Player`].
+///
+/// # Safety
+///
+/// * A live block's address is that of memory of the driver, as large as the block or larger, and the block's alone
+///   until it is freed.
+unsafe trait Policy {
+    fn allocate(
+        &mut self,
+        block: BlockIndex,
+        size: Bytes,
+        stream: StreamIndex,
+    ) -> Result<(), ReplayError>;
+
+    fn free(&mut self, block: BlockIndex) -> Result<(), ReplayError>;
+
+    fn driver(&self) -> &Driver;
+
+    fn address(&self, block: BlockIndex) -> Option<Address>;
+}
+
+impl<P: Policy> Player for P {
+    fn allocate(
+        &mut self,
+        block: BlockIndex,
+        size: Bytes,
+        stream: StreamIndex,
+    ) -> Result<(), ReplayError> {
+        Policy::allocate(self, block, size, stream)
+    }
+
+    fn free(&mut self, block: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
+        Policy::free(self, block)
+    }
+
+    fn reserved(&self) -> Bytes {
+        Policy::driver(self).reserved()
+    }
+
+    fn driver(&self) -> DriverUse {
+        Policy::driver(self).used()
+    }
+
+    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
+        Some(self)
     }
 }
 
-/// A name that no model has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownModel {
-    /// The name as given.
-    pub given: String,
-}
-
-impl fmt::Display for UnknownModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = Model::ALL.iter().map(|model| model.name()).collect();
-        write!(f, "unknown model \"{}\"; expected one of {}", self.given, names.join(", "))
+// SAFETY: as each policy promises. It waits for nothing: blocks are freed when they are idle.
+unsafe impl<P: Policy> AddressedPlayer for P {
+    fn address(&self, block: BlockIndex) -> Option<Address> {
+        Policy::address(self, block)
     }
-}
 
-impl core::error::Error for UnknownModel {}
+    fn stream(&mut self, _: StreamIndex) -> Result<StreamHandle, ReplayError> {
+        Ok(StreamHandle::DEFAULT)
+    }
 
-impl FromStr for Model {
-    type Err = UnknownModel;
-
-    fn from_str(text: &str) -> Result<Self, UnknownModel> {
-        let found = Self::ALL.iter().find(|model| model.name() == text);
-        found.copied().ok_or_else(|| UnknownModel { given: text.to_owned() })
+    fn free_order(&self) -> FreeOrder {
+        FreeOrder::Idle
     }
 }
 

@@ -8,9 +8,11 @@
 //! best fit, the lowest first among equals. This is undocumented: the bound was inferred from the peaks of cudaMalloc
 //! on five recorded runs, as the only one of 512 KiB, 1 MiB and 2 MiB that agrees with all of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::HashMap;
 
 use forebay_core::{Address, Alignment, Bytes};
+
+use crate::holes::Holes;
 
 /// The unit the driver takes memory in.
 pub(super) const UNIT: Alignment = Alignment::DEVICE_PAGE;
@@ -21,9 +23,8 @@ const GRAIN: Alignment = Alignment::BLOCK;
 /// The holes of all units that something is packed in.
 #[derive(Debug, Default)]
 pub(super) struct Packing {
-    by_size: BTreeSet<(Bytes, Address)>,
-    by_address: BTreeMap<Address, Bytes>,
-    taken: BTreeMap<Address, Bytes>,
+    holes: Holes,
+    taken: HashMap<Address, Bytes>,
 }
 
 /// What freeing did.
@@ -46,57 +47,26 @@ impl Packing {
     /// Takes the smallest hole that holds `size`; `None` where none does.
     pub(super) fn take(&mut self, size: Bytes) -> Option<Address> {
         let size = size.max(Bytes::new(1)).checked_align_up(GRAIN)?;
-        let (hole, at) = self.by_size.range((size, Address::NULL)..).next().copied()?;
-        self.drop_hole(at, hole);
-        if let (Some(rest), Some(from)) = (hole.checked_sub(size), at.checked_add(size)) {
-            self.add_hole(from, rest);
-        }
+        let at = Address::new(self.holes.take(size.get())?);
         self.taken.insert(at, size);
         Some(at)
     }
 
     /// A fresh unit to pack in, from `start`, which is a multiple of the unit.
     pub(super) fn add_unit(&mut self, start: Address) {
-        self.add_hole(start, UNIT.bytes());
+        self.holes.add(start.get(), UNIT.get(), UNIT.get());
     }
 
     /// Gives back what lies at `at`.
     pub(super) fn free(&mut self, at: Address) -> FreeOutcome {
-        let Some(mut size) = self.taken.remove(&at) else { return FreeOutcome::NotPacked };
-        let mut start = at;
-        // Neighbours in the same unit only: the next unit may belong to somebody else tomorrow.
-        let below = self.by_address.range(..at).next_back().map(|(&from, &hole)| (from, hole));
-        if let Some((from, hole)) = below
-            && from.checked_add(hole) == Some(at)
-            && !at.is_aligned_to(UNIT)
-        {
-            self.drop_hole(from, hole);
-            (start, size) = (from, size.saturating_add(hole));
+        let Some(size) = self.taken.remove(&at) else { return FreeOutcome::NotPacked };
+        // Holes of different units stay apart: the next unit may belong to somebody else tomorrow.
+        let (start, size) = self.holes.add(at.get(), size.get(), UNIT.get());
+        if size < UNIT.get() {
+            return FreeOutcome::Kept;
         }
-        if let Some(end) = start.checked_add(size)
-            && !end.is_aligned_to(UNIT)
-            && let Some(&hole) = self.by_address.get(&end)
-        {
-            self.drop_hole(end, hole);
-            size = size.saturating_add(hole);
-        }
-        if size == UNIT.bytes() {
-            return FreeOutcome::Emptied(start);
-        }
-        self.add_hole(start, size);
-        FreeOutcome::Kept
-    }
-
-    fn add_hole(&mut self, at: Address, size: Bytes) {
-        if !size.is_zero() {
-            self.by_size.insert((size, at));
-            self.by_address.insert(at, size);
-        }
-    }
-
-    fn drop_hole(&mut self, at: Address, size: Bytes) {
-        self.by_size.remove(&(size, at));
-        self.by_address.remove(&at);
+        self.holes.remove(start, size);
+        FreeOutcome::Emptied(Address::new(start))
     }
 }
 

@@ -8,11 +8,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use forebay_core::{Address, Bytes, GIB};
-use forebay_hal::StreamHandle;
 
 use super::driver::Driver;
-use super::{missing, refused};
-use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
+use super::{Policy, missing, refused};
+use crate::{BlockIndex, ReplayError, StreamIndex};
 
 /// The smallest class.
 const LEAST: u64 = 512;
@@ -21,7 +20,7 @@ const MOST: u64 = 2 * GIB;
 
 /// The pool of powers of two.
 #[derive(Debug)]
-pub struct PowersOfTwo {
+pub(crate) struct PowersOfTwo {
     driver: Driver,
     free: BTreeMap<Bytes, Vec<Address>>,
     live: HashMap<BlockIndex, (Address, Bytes)>,
@@ -29,7 +28,7 @@ pub struct PowersOfTwo {
 
 impl PowersOfTwo {
     /// Creates an empty pool.
-    pub fn new(driver: Driver) -> Self {
+    pub(crate) fn new(driver: Driver) -> Self {
         Self { driver, free: BTreeMap::new(), live: HashMap::new() }
     }
 
@@ -59,7 +58,8 @@ impl PowersOfTwo {
     }
 }
 
-impl Player for PowersOfTwo {
+// SAFETY: the driver gave the block memory of its class, which is no smaller than its size; and it is the block's until it is freed.
+unsafe impl Policy for PowersOfTwo {
     fn allocate(
         &mut self,
         block: BlockIndex,
@@ -76,7 +76,7 @@ impl Player for PowersOfTwo {
         Ok(())
     }
 
-    fn free(&mut self, block: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
+    fn free(&mut self, block: BlockIndex) -> Result<(), ReplayError> {
         let (at, class) = self.live.remove(&block).ok_or_else(|| missing(block))?;
         if class.get() > MOST {
             return self.driver.free(at, class).map_err(ReplayError::Device);
@@ -85,30 +85,11 @@ impl Player for PowersOfTwo {
         Ok(())
     }
 
-    fn reserved(&self) -> Bytes {
-        self.driver.reserved()
+    fn driver(&self) -> &Driver {
+        &self.driver
     }
 
-    fn driver(&self) -> DriverUse {
-        self.driver.used()
-    }
-
-    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
-        Some(self)
-    }
-}
-
-// SAFETY: the driver gave the block memory of its class, which is no smaller than its size; and it is the block's until it is freed.
-unsafe impl AddressedPlayer for PowersOfTwo {
     fn address(&self, block: BlockIndex) -> Option<Address> {
         self.live.get(&block).map(|&(at, _)| at)
-    }
-
-    fn stream(&mut self, _: StreamIndex) -> Result<StreamHandle, ReplayError> {
-        Ok(StreamHandle::DEFAULT)
-    }
-
-    fn free_order(&self) -> FreeOrder {
-        FreeOrder::Idle
     }
 }

@@ -22,20 +22,13 @@ use crate::{BlockIndex, Event, Trace, WorkBudget};
 const PROGRESS_EVERY: usize = 1 << 13;
 
 /// Options for a replay.
-#[non_exhaustive]
 pub struct ReplayOptions<'a> {
-    /// The number of passes; at least one is played.
-    pub passes: u32,
-    /// Called every few thousand events with the number played since the last call.
-    pub progress: Option<&'a mut dyn FnMut(u64)>,
-    /// Verifies that blocks keep what is written to them.
-    pub verify: Option<&'a mut Verifier>,
-    /// Whether the first allocation that runs out of memory ends the replay.
-    pub stop_when_short: bool,
-    /// Called after every event, outside the timed part.
-    pub observe: Option<&'a mut dyn FnMut(Moment<'_>)>,
-    /// The budget that may stop the replay.
-    pub budget: Option<&'a WorkBudget<'a>>,
+    passes: u32,
+    progress: Option<&'a mut dyn FnMut(u64)>,
+    verify: Option<&'a mut Verifier>,
+    stop_when_short: bool,
+    observe: Option<&'a mut dyn FnMut(Moment<'_>)>,
+    budget: Option<&'a WorkBudget<'a>>,
 }
 
 /// The moment after an event was played.
@@ -61,7 +54,7 @@ impl fmt::Debug for Moment<'_> {
     }
 }
 
-impl ReplayOptions<'_> {
+impl<'a> ReplayOptions<'a> {
     /// The defaults: two passes, one cold and one warm, with no budget, progress reports or verification.
     pub fn new() -> Self {
         Self {
@@ -73,17 +66,15 @@ impl ReplayOptions<'_> {
             budget: None,
         }
     }
-}
 
-impl<'a> ReplayOptions<'a> {
-    /// Sets the number of passes.
+    /// Sets the number of passes; at least one is played.
     #[must_use]
     pub fn passes(mut self, passes: u32) -> Self {
         self.passes = passes;
         self
     }
 
-    /// Sets a callback for progress.
+    /// Sets a callback for progress, called every few thousand events with the number played since the last call.
     #[must_use]
     pub fn progress(mut self, progress: &'a mut dyn FnMut(u64)) -> Self {
         self.progress = Some(progress);
@@ -93,12 +84,12 @@ impl<'a> ReplayOptions<'a> {
     /// Writes every block when it is allocated and reads it before it is freed, outside the timed part. `verifier` must
     /// be for the player's device.
     #[must_use]
-    pub fn verify(mut self, verifier: &'a mut Verifier) -> Self {
-        self.verify = Some(verifier);
+    pub fn verify(mut self, verifier: impl Into<Option<&'a mut Verifier>>) -> Self {
+        self.verify = verifier.into();
         self
     }
 
-    /// Calls `observe` after every event of every pass.
+    /// Calls `observe` after every event of every pass, outside the timed part.
     #[must_use]
     pub fn observe(mut self, observe: &'a mut dyn FnMut(Moment<'_>)) -> Self {
         self.observe = Some(observe);

@@ -142,6 +142,11 @@ impl Trace {
         &self.streams
     }
 
+    /// The handle of a stream; 0, the default stream's, for a stream that is not in the recording.
+    pub fn handle(&self, stream: StreamIndex) -> u64 {
+        self.streams.get(usize::from(stream.0)).copied().unwrap_or(0)
+    }
+
     /// The requested size of a block; 0 for a block that is not in the recording.
     pub fn size(&self, block: BlockIndex) -> Bytes {
         Bytes::new(self.sizes.get(block.0 as usize).copied().unwrap_or(0))

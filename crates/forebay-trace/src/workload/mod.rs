@@ -31,164 +31,78 @@ mod training;
 pub use script::{Script, Step};
 pub use sequence::{Phase, Sequence, Timing};
 
-use core::fmt;
-use core::str::FromStr;
-
 use forebay_core::Bytes;
 
 use crate::InvalidEvent;
+use crate::named::by_name;
 
-/// The workloads that concern allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Workload {
+/// Declares the workloads, in the order they are shown: `Variant "NAME" "description" => sequences;`.
+macro_rules! workloads {
+    ($limit:ident; $($(#[$doc:meta])* $variant:ident $name:literal $about:literal => $made:expr;)+) => {
+        /// The workloads that concern allocation.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Workload {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl Workload {
+            /// Every workload, in the order it is shown.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The name that figures give.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// A one-line description.
+            pub const fn about(self) -> &'static str {
+                match self { $(Self::$variant => $about,)+ }
+            }
+
+            /// Returns the requests to an allocator. `limit` is the memory of the device for workloads about a nearly
+            /// full device; others ignore it.
+            pub fn sequences(self, $limit: Bytes) -> Result<Vec<Sequence>, InvalidEvent> {
+                match self { $(Self::$variant => $made,)+ }
+            }
+        }
+    };
+}
+
+workloads! { limit;
     /// Pairs of one size after one warm pair.
-    MpT,
+    MpT "MP-T" "1000 pairs of 1 MiB after one warm pair" => pairs::after_one_warm(1000);
     /// Pairs of six sizes, each timed separately.
-    MpLat,
+    MpLat "MP-LAT" "100 warm-up and 1000 pairs, each timed by itself" => pairs::each_timed();
     /// Many pairs of one size.
-    MpThr,
+    MpThr "MP-THR" "10,000 pairs of 1 MiB" => pairs::throughput();
     /// Pairs of sizes drawn from five.
-    MpMix,
+    MpMix "MP-MIX" "5000 pairs of 64 KiB to 16 MiB, each size warmed" => pairs::mixed();
     /// Pairs on four threads at once.
-    MpConc,
+    MpConc "MP-CONC" "4 threads with 2500 pairs of 1 MiB each, no warm-up" => pairs::concurrent();
     /// Blocks held together and freed together, cold and warm.
-    MpReuse,
+    MpReuse "MP-REUSE" "1000 blocks of 1 MiB held, all freed, and again" => pairs::held_twice();
     /// Small blocks that come and go, fifty at a time.
-    ColabMix,
+    ColabMix "COLAB-MIX" "100,000 steps of 512 B to 256 KiB; above 50 live, the newest goes" => pairs::newest_first();
     /// Pairs of the same size, again and again.
-    GeSame,
+    GeSame "GE-SAME" "1000 pairs of each size; and 20 cycles of 50 held" => training::same();
     /// Pairs of large blocks.
-    GeLarge,
+    GeLarge "GE-LARGE" "100 pairs of each size; and 20 held" => training::large();
     /// The steps of training a small transformer.
-    GeTransformer,
+    GeTransformer "GE-TRANSFORMER" "9 training steps of 6 layers, after one warm" => training::transformer();
     /// A device that is nearly full, with holes.
-    GePressure,
+    GePressure "GE-PRESSURE" "80 % of the device full, every other block freed" => training::pressure(limit);
     /// Batches of varying size, first in, first out.
-    GeVariable,
+    GeVariable "GE-VARIABLE" "1000 batches of 1 to 32 MiB, 8 live, first in first out" => training::variable();
     /// Gradients that are held while activations churn.
-    GeAccum,
+    GeAccum "GE-ACCUM" "24 gradients held over 8 micro-steps, 4 times, after one warm" => training::accumulation();
     /// A hundred blocks held and released.
-    DcAlloc,
+    DcAlloc "DC-ALLOC" "100 blocks of 1 MiB held, then released" => pairs::held_once();
     /// Requests that an allocator can serve from cached blocks.
-    DcHit,
+    DcHit "DC-HIT" "10,000 pairs of 1 MiB after one warm pair" => pairs::after_one_warm(10_000);
 }
 
-impl Workload {
-    /// Every workload, in the order it is shown.
-    pub const ALL: &'static [Self] = &[
-        Self::MpT,
-        Self::MpLat,
-        Self::MpThr,
-        Self::MpMix,
-        Self::MpConc,
-        Self::MpReuse,
-        Self::ColabMix,
-        Self::GeSame,
-        Self::GeLarge,
-        Self::GeTransformer,
-        Self::GePressure,
-        Self::GeVariable,
-        Self::GeAccum,
-        Self::DcAlloc,
-        Self::DcHit,
-    ];
-
-    /// The name that figures give.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MpT => "MP-T",
-            Self::MpLat => "MP-LAT",
-            Self::MpThr => "MP-THR",
-            Self::MpMix => "MP-MIX",
-            Self::MpConc => "MP-CONC",
-            Self::MpReuse => "MP-REUSE",
-            Self::ColabMix => "COLAB-MIX",
-            Self::GeSame => "GE-SAME",
-            Self::GeLarge => "GE-LARGE",
-            Self::GeTransformer => "GE-TRANSFORMER",
-            Self::GePressure => "GE-PRESSURE",
-            Self::GeVariable => "GE-VARIABLE",
-            Self::GeAccum => "GE-ACCUM",
-            Self::DcAlloc => "DC-ALLOC",
-            Self::DcHit => "DC-HIT",
-        }
-    }
-
-    /// A one-line description.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::MpT => "1000 pairs of 1 MiB after one warm pair",
-            Self::MpLat => "100 warm-up and 1000 pairs, each timed by itself",
-            Self::MpThr => "10,000 pairs of 1 MiB",
-            Self::MpMix => "5000 pairs of 64 KiB to 16 MiB, each size warmed",
-            Self::MpConc => "4 threads with 2500 pairs of 1 MiB each, no warm-up",
-            Self::MpReuse => "1000 blocks of 1 MiB held, all freed, and again",
-            Self::ColabMix => "100,000 steps of 512 B to 256 KiB; above 50 live, the newest goes",
-            Self::GeSame => "1000 pairs of each size; and 20 cycles of 50 held",
-            Self::GeLarge => "100 pairs of each size; and 20 held",
-            Self::GeTransformer => "9 training steps of 6 layers, after one warm",
-            Self::GePressure => "80 % of the device full, every other block freed",
-            Self::GeVariable => "1000 batches of 1 to 32 MiB, 8 live, first in first out",
-            Self::GeAccum => "24 gradients held over 8 micro-steps, 4 times, after one warm",
-            Self::DcAlloc => "100 blocks of 1 MiB held, then released",
-            Self::DcHit => "10,000 pairs of 1 MiB after one warm pair",
-        }
-    }
-
-    /// Returns the requests to an allocator. `limit` is the memory of the device for workloads about a nearly full
-    /// device; others ignore it.
-    pub fn sequences(self, limit: Bytes) -> Result<Vec<Sequence>, InvalidEvent> {
-        match self {
-            Self::MpT => pairs::after_one_warm(1000),
-            Self::MpLat => pairs::each_timed(),
-            Self::MpThr => pairs::throughput(),
-            Self::MpMix => pairs::mixed(),
-            Self::MpConc => pairs::concurrent(),
-            Self::MpReuse => pairs::held_twice(),
-            Self::ColabMix => pairs::newest_first(),
-            Self::GeSame => training::same(),
-            Self::GeLarge => training::large(),
-            Self::GeTransformer => training::transformer(),
-            Self::GePressure => training::pressure(limit),
-            Self::GeVariable => training::variable(),
-            Self::GeAccum => training::accumulation(),
-            Self::DcAlloc => pairs::held_once(),
-            Self::DcHit => pairs::after_one_warm(10_000),
-        }
-    }
-}
-
-impl fmt::Display for Workload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that no workload has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownWorkload {
-    /// The name as given.
-    pub given: String,
-}
-
-impl fmt::Display for UnknownWorkload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = Workload::ALL.iter().map(|workload| workload.name()).collect();
-        write!(f, "unknown workload \"{}\"; expected one of {}", self.given, names.join(", "))
-    }
-}
-
-impl core::error::Error for UnknownWorkload {}
-
-impl FromStr for Workload {
-    type Err = UnknownWorkload;
-
-    fn from_str(text: &str) -> Result<Self, UnknownWorkload> {
-        let found = Self::ALL.iter().find(|workload| workload.name() == text);
-        found.copied().ok_or_else(|| UnknownWorkload { given: text.to_owned() })
-    }
-}
+by_name!(Workload, "workload");
 
 /// Formats a size in the largest unit that divides it.
 pub fn size_name(size: Bytes) -> String {

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use super::super::pickle::Writer;
 use super::super::placement::{BASE, Placement, room};
 use super::OWN;
-use crate::{BlockIndex, Event, StreamIndex, Trace};
+use crate::{BlockIndex, Event, Trace};
 
 pub(in crate::format) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
     let placement = Placement::of(trace)?;
@@ -57,7 +57,7 @@ fn history(
             pickle.numbers(&[
                 ("addr", placement.address(block)),
                 ("size", trace.size(block).get()),
-                ("stream", handle(trace, stream)),
+                ("stream", trace.handle(stream)),
             ])?;
             if let Some(time) = trace.time(at) {
                 let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -66,10 +66,6 @@ fn history(
             frames.put(pickle, (action == "alloc").then_some(block))
         })
     })
-}
-
-fn handle(trace: &Trace, stream: StreamIndex) -> u64 {
-    trace.streams().get(usize::from(stream.0)).copied().unwrap_or(0)
 }
 
 /// A part of the segment: a block that is live at the end, or what is between two of them.

@@ -11,13 +11,13 @@
 use std::collections::BTreeMap;
 
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{Call, Error, PageHandle, StreamHandle};
+use forebay_hal::{Call, Error, PageHandle};
 
 use super::heap::{Block, BlockId, Heap, SegmentId, State};
 use super::{GRAIN, LARGE_SEGMENT, PoolKind, SMALL_SEGMENT, rounded};
 use crate::models::driver::Driver;
-use crate::models::{refused, too_large};
-use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
+use crate::models::{Policy, refused, too_large};
+use crate::{BlockIndex, ReplayError, StreamIndex};
 
 /// A reserved range and the pages behind it.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ struct Range {
 
 /// The model of expandable segments.
 #[derive(Debug)]
-pub struct Expandable {
+pub(crate) struct Expandable {
     driver: Driver,
     heap: Heap,
     ranges: BTreeMap<SegmentId, Range>,
@@ -43,7 +43,7 @@ fn is_open(block: &Block) -> bool {
 
 impl Expandable {
     /// Creates a model with nothing reserved.
-    pub fn new(driver: Driver) -> Self {
+    pub(crate) fn new(driver: Driver) -> Self {
         Self { driver, heap: Heap::default(), ranges: BTreeMap::new() }
     }
 
@@ -227,7 +227,9 @@ fn page_span(start: Address, offset: Bytes, page: Bytes) -> Result<Span, Error> 
     Span::new(start, page).map_err(|error| Error::quantity(Call::Unmap, "span", &error))
 }
 
-impl Player for Expandable {
+// SAFETY: the block is a part of a range that has pages and access there, and no two blocks of
+// one share bytes; and it is the block's until it is freed.
+unsafe impl Policy for Expandable {
     fn allocate(
         &mut self,
         block: BlockIndex,
@@ -252,36 +254,16 @@ impl Player for Expandable {
         Ok(())
     }
 
-    fn free(&mut self, block: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
+    fn free(&mut self, block: BlockIndex) -> Result<(), ReplayError> {
         self.heap.free(block)
     }
 
-    fn reserved(&self) -> Bytes {
-        self.driver.reserved()
+    fn driver(&self) -> &Driver {
+        &self.driver
     }
 
-    fn driver(&self) -> DriverUse {
-        self.driver.used()
-    }
-
-    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
-        Some(self)
-    }
-}
-
-// SAFETY: the block is a part of a range that has pages and access there, and no two blocks of
-// one share bytes; and it is the block's until it is freed.
-unsafe impl AddressedPlayer for Expandable {
     fn address(&self, block: BlockIndex) -> Option<Address> {
         let block = self.heap.live(block)?;
         self.ranges.get(&block.segment())?.start.checked_add(block.offset())
-    }
-
-    fn stream(&mut self, _: StreamIndex) -> Result<StreamHandle, ReplayError> {
-        Ok(StreamHandle::DEFAULT)
-    }
-
-    fn free_order(&self) -> FreeOrder {
-        FreeOrder::Idle
     }
 }

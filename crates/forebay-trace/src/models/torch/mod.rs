@@ -24,8 +24,8 @@ mod expandable;
 mod heap;
 mod native;
 
-pub use expandable::Expandable;
-pub use native::Native;
+pub(super) use expandable::Expandable;
+pub(super) use native::Native;
 
 use forebay_core::{Alignment, Bytes, MIB};
 

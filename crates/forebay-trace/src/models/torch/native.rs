@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::StreamHandle;
 
 use super::heap::{BlockId, Heap, SegmentId, State};
 use super::{
@@ -11,12 +10,12 @@ use super::{
     rounded,
 };
 use crate::models::driver::Driver;
-use crate::models::{refused, too_large};
-use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
+use crate::models::{Policy, refused, too_large};
+use crate::{BlockIndex, ReplayError, StreamIndex};
 
 /// The model of the native backend.
 #[derive(Debug)]
-pub struct Native {
+pub(crate) struct Native {
     driver: Driver,
     heap: Heap,
     segments: BTreeMap<SegmentId, (Address, Bytes)>,
@@ -24,7 +23,7 @@ pub struct Native {
 
 impl Native {
     /// Creates a model with nothing cached.
-    pub fn new(driver: Driver) -> Self {
+    pub(crate) fn new(driver: Driver) -> Self {
         Self { driver, heap: Heap::default(), segments: BTreeMap::new() }
     }
 
@@ -75,7 +74,9 @@ impl Native {
     }
 }
 
-impl Player for Native {
+// SAFETY: the block is part of a segment that the driver allocated, no two blocks of a segment overlap, and
+// its address does not change until it is freed.
+unsafe impl Policy for Native {
     fn allocate(
         &mut self,
         block: BlockIndex,
@@ -93,37 +94,17 @@ impl Player for Native {
         Ok(())
     }
 
-    fn free(&mut self, block: BlockIndex, _: StreamIndex) -> Result<(), ReplayError> {
+    fn free(&mut self, block: BlockIndex) -> Result<(), ReplayError> {
         self.heap.free(block)
     }
 
-    fn reserved(&self) -> Bytes {
-        self.driver.reserved()
+    fn driver(&self) -> &Driver {
+        &self.driver
     }
 
-    fn driver(&self) -> DriverUse {
-        self.driver.used()
-    }
-
-    fn placed(&mut self) -> Option<&mut dyn AddressedPlayer> {
-        Some(self)
-    }
-}
-
-// SAFETY: the block is part of a segment that the driver allocated, no two blocks of a segment overlap, and
-// its address does not change until it is freed.
-unsafe impl AddressedPlayer for Native {
     fn address(&self, block: BlockIndex) -> Option<Address> {
         let block = self.heap.live(block)?;
         let &(start, _) = self.segments.get(&block.segment())?;
         start.checked_add(block.offset())
-    }
-
-    fn stream(&mut self, _: StreamIndex) -> Result<StreamHandle, ReplayError> {
-        Ok(StreamHandle::DEFAULT)
-    }
-
-    fn free_order(&self) -> FreeOrder {
-        FreeOrder::Idle
     }
 }

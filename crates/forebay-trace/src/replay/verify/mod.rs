@@ -26,7 +26,7 @@ use forebay_hal::{Call, Capabilities, Copy, Device, Error, Event, EventKind, Pla
 
 use self::pattern::{Piece, Salt};
 use super::{AddressedPlayer, FreeOrder, Player, ReplayError};
-use crate::{BlockIndex, StreamIndex};
+use crate::{BlockIndex, StreamIndex, TransferDirection};
 
 /// How much host memory work under way may be using before it is waited for.
 const MOST_LENT: usize = 64 << 20;
@@ -159,7 +159,7 @@ impl Verifier {
         for piece in Piece::of_block(size) {
             let mut buffer = Vec::new();
             piece.fill(mark.salt, &mut buffer);
-            self.transfer(mark, piece, &mut buffer, CopyDirection::Device, stream)?;
+            self.transfer(mark, piece, &mut buffer, TransferDirection::Upload, stream)?;
             self.lent += buffer.len();
             self.written.push(buffer);
         }
@@ -189,7 +189,7 @@ impl Verifier {
         let mut pieces = Vec::new();
         for piece in Piece::of_block(mark.size) {
             let mut buffer = vec![0; piece.length()];
-            self.transfer(mark, piece, &mut buffer, CopyDirection::Host, stream)?;
+            self.transfer(mark, piece, &mut buffer, TransferDirection::Download, stream)?;
             self.lent += buffer.len();
             pieces.push((piece, buffer));
         }
@@ -214,7 +214,7 @@ impl Verifier {
         mark: WrittenBlock,
         piece: Piece,
         buffer: &mut Vec<u8>,
-        towards: CopyDirection,
+        towards: TransferDirection,
         stream: StreamHandle,
     ) -> Result<(), ReplayError> {
         let start = mark.address.checked_add(piece.offset).ok_or_else(|| {
@@ -226,8 +226,8 @@ impl Verifier {
         let block = (Place::Device(start), piece.pitch);
         let host = (Place::Host(Address::of_pointer(buffer.as_mut_ptr())), piece.width);
         let (to, from) = match towards {
-            CopyDirection::Device => (block, host),
-            CopyDirection::Host => (host, block),
+            TransferDirection::Upload => (block, host),
+            TransferDirection::Download => (host, block),
         };
         let copy = Copy::planes(to.0, to.1, from.0, from.1, (piece.width, piece.rows));
         copy.and_then(|copy| {
@@ -301,15 +301,6 @@ impl Drop for Verifier {
         // What was lent must not go before the device is done with it; nobody is left to be told.
         let _ = self.settle();
     }
-}
-
-/// Which way a copy goes.
-#[derive(Clone, Copy, Debug)]
-enum CopyDirection {
-    /// Into the block.
-    Device,
-    /// Out of it.
-    Host,
 }
 
 fn address_of(placed: &dyn AddressedPlayer, block: BlockIndex) -> Result<Address, ReplayError> {
