@@ -18,12 +18,11 @@
 use core::ffi::c_void;
 
 use forebay_core::Bytes;
-use forebay_hal::{self as hal, Access, Call, Place, Result};
+use forebay_hal::{self as hal, Access, Asked, Call, Place, Result};
 
 use crate::context::{RelaxedCapture, host_pointer};
 use crate::device::CudaDevice;
 use crate::kernel::{WARPS, can_launch};
-use crate::refusal::CallInfo;
 use crate::space::{Entry, Space, is_for_kernels, is_pinned};
 use crate::stream::StreamCore;
 use crate::sys::values::{access_order, attribute, capture_status};
@@ -184,7 +183,7 @@ impl CudaDevice {
                 Err(self.refused(
                     Call::Copy,
                     refusal,
-                    &CallInfo::of("copies", given, "allocated memory"),
+                    &Asked::of("copies", given, "allocated memory"),
                 ))
             }
         }

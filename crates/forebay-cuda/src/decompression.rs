@@ -3,11 +3,11 @@
 use core::ffi::c_void;
 use core::iter::once;
 
-use forebay_hal::{Access, Call, Decompression, Error, Lz4Blocks, Result, StreamHandle};
+use forebay_hal::{Access, Asked, Call, Decompression, Error, Lz4Blocks, Result, StreamHandle};
 
 use crate::device::CudaDevice;
 use crate::kernel::WARPS;
-use crate::refusal::{CallInfo, words};
+use crate::refusal::words;
 use crate::sys::{Code, Refusal};
 
 impl CudaDevice {
@@ -24,7 +24,7 @@ impl CudaDevice {
                 let missing = format!("the driver does not take the kernel: {said}");
                 Error::Unsupported { call, missing: missing.into() }
             }
-            _ => self.refused(call, refusal, &CallInfo::of("kernel", "PTX", "what it loads")),
+            _ => self.refused(call, refusal, &Asked::of("kernel", "PTX", "what it loads")),
         }
     }
 }
@@ -69,7 +69,7 @@ unsafe impl Decompression for CudaDevice {
         let launched = unsafe { self.context.launch(function, groups, core.raw, &mut parameters) };
         launched.map_err(|refusal| {
             let given = format!("{} blocks to {}", blocks.count(), blocks.to());
-            self.refused(call, refusal, &CallInfo::of("blocks", given, "blocks in device memory"))
+            self.refused(call, refusal, &Asked::of("blocks", given, "blocks in device memory"))
         })
     }
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
 use forebay_hal::address_book::Figures;
 use forebay_hal::{
-    Call, Capabilities, Decompression, Descriptor, Device, Error, ForeignStreams, Granularity,
-    ManagedMemory, MemoryInfo, Peers, PinnedMemory, PointerClass, Result, Sharing, VirtualMemory,
-    fresh_handle,
+    Asked, Call, Capabilities, Decompression, Descriptor, Device, Error, ForeignStreams,
+    Granularity, ManagedMemory, MemoryInfo, Peers, PinnedMemory, PointerClass, Result, Sharing,
+    VirtualMemory, fresh_handle,
 };
 use forebay_sync::fork::PerProcess;
 use forebay_sync::lock;
@@ -18,7 +18,7 @@ use crate::context::{Context, DriverPointer};
 use crate::context_pools::ContextPools;
 use crate::driver::CudaDriver;
 use crate::kernel::can_launch;
-use crate::refusal::{self, CallInfo};
+use crate::refusal::{self};
 use crate::space::{PageOrigin, Space};
 use crate::stream::StreamTable;
 use crate::sys::values::{allocation, attribute, granularity, handle_type, location};
@@ -158,15 +158,14 @@ impl CudaDevice {
     }
 
     /// The error of a call the driver refused.
-    pub(crate) fn refused(&self, call: Call, refusal: Refusal, asked: &CallInfo) -> Error {
+    pub(crate) fn refused(&self, call: Call, refusal: Refusal, asked: &Asked) -> Error {
         let figures = || self.figures().unwrap_or_default();
         refusal::error(call, refusal, asked, figures, Some(self.context.table()))
     }
 
     /// More than there is.
     pub(crate) fn out_of_memory(&self, call: Call, requested: Bytes) -> Error {
-        let MemoryInfo { free, total, .. } = self.figures().unwrap_or_default();
-        Error::OutOfMemory { call, requested, free, total }
+        self.figures().unwrap_or_default().out_of_memory(call, requested)
     }
 }
 
@@ -316,7 +315,7 @@ unsafe impl Device for CudaDevice {
 
     fn memory_info(&self) -> Result<MemoryInfo> {
         self.figures().map_err(|refusal| {
-            let asked = CallInfo::of("device", &self.descriptor, "a device that is up");
+            let asked = Asked::of("device", &self.descriptor, "a device that is up");
             self.refused(Call::MemoryInfo, refusal, &asked)
         })
     }

@@ -9,8 +9,10 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
+use forebay_hal::RefusalKind;
+
 use crate::context::Context;
-use crate::refusal::{ErrorClass, meaning};
+use crate::refusal::meaning;
 use crate::sys::{RawFunction, RawModule, RawStream, Refusal, Table};
 
 /// Threads of a thread block: four warps, each of which works on its own.
@@ -78,7 +80,7 @@ impl Kernel {
         }
         let got = self.get().inspect_err(|refusal| {
             let is_for_good =
-                matches!(meaning(*refusal), ErrorClass::Invalid | ErrorClass::Unsupported);
+                matches!(meaning(*refusal), RefusalKind::Invalid | RefusalKind::Unsupported);
             self.is_refused.store(is_for_good, Ordering::Relaxed);
         });
         got.ok()

@@ -4,10 +4,9 @@ use core::ffi::c_int;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::address_book::MemoryKind;
-use forebay_hal::{Advice, Call, ManagedMemory, PinnedFlags, Result, StreamHandle, invalid};
+use forebay_hal::{Advice, Asked, Call, ManagedMemory, PinnedFlags, Result, StreamHandle, invalid};
 
 use crate::device::CudaDevice;
-use crate::refusal::CallInfo;
 use crate::space::Taken;
 use crate::sys::Location;
 use crate::sys::values::{DEVICE_CPU, advice as advices, attach, location};
@@ -89,7 +88,7 @@ unsafe impl ManagedMemory for CudaDevice {
             }
         });
         moved.map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("span", span, "managed memory"))
+            self.refused(call, refusal, &Asked::of("span", span, "managed memory"))
         })
     }
 
@@ -125,11 +124,7 @@ unsafe impl ManagedMemory for CudaDevice {
         });
         told.map_err(|refusal| {
             let given = format!("{advice:?} for {span}");
-            self.refused(
-                call,
-                refusal,
-                &CallInfo::of("advice", given, "advice the device can take"),
-            )
+            self.refused(call, refusal, &Asked::of("advice", given, "advice the device can take"))
         })
     }
 }

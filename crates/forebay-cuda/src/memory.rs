@@ -2,10 +2,10 @@
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::address_book::{MemoryEntry, MemoryKind};
-use forebay_hal::{Call, Memory, PinnedFlags, Result};
+use forebay_hal::{Asked, Call, Memory, PinnedFlags, RefusalKind, Result};
 
 use crate::device::{ALIGNMENT, CudaDevice};
-use crate::refusal::{CallInfo, ErrorClass, meaning};
+use crate::refusal::meaning;
 use crate::space::{Entry, Taken};
 use crate::sys::{Refusal, Table};
 
@@ -63,8 +63,8 @@ impl CudaDevice {
         size: Bytes,
     ) -> forebay_hal::Error {
         match meaning(refusal) {
-            ErrorClass::Invalid => self.out_of_memory(call, size),
-            _ => self.refused(call, refusal, &CallInfo::size(size)),
+            RefusalKind::Invalid => self.out_of_memory(call, size),
+            _ => self.refused(call, refusal, &Asked::size(size)),
         }
     }
 
@@ -82,8 +82,8 @@ impl CudaDevice {
                 Ok(())
             }
             Err(refusal) => {
-                let asked = CallInfo::of("address", memory.span.start(), "memory of this device");
-                if meaning(refusal) == ErrorClass::Lost {
+                let asked = Asked::of("address", memory.span.start(), "memory of this device");
+                if meaning(refusal) == RefusalKind::Lost {
                     // It went with the device.
                     memory.owner.leak_pages();
                     self.space().settle(&memory);

@@ -1,12 +1,11 @@
 //! Other devices' memory.
 
 use forebay_core::DeviceOrdinal;
-use forebay_hal::{Call, PeerCopy, Peers, Result, StreamHandle, invalid};
+use forebay_hal::{Asked, Call, PeerCopy, Peers, Result, StreamHandle, invalid};
 use forebay_sync::lock;
 
 use crate::context::PeerUse;
 use crate::device::CudaDevice;
-use crate::refusal::CallInfo;
 use crate::sys::{Code, RawContext};
 
 impl CudaDevice {
@@ -36,7 +35,7 @@ impl CudaDevice {
         let disabled = self.context.call(|table| unsafe { table.context_disable_peer(theirs) });
         // It is off the books only when the driver has done it.
         disabled.map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("peer", peer, "a peer that was enabled"))
+            self.refused(call, refusal, &Asked::of("peer", peer, "a peer that was enabled"))
         })?;
         peers.remove(&peer.0);
         Ok(())
@@ -58,7 +57,7 @@ unsafe impl Peers for CudaDevice {
             unsafe { table.device_can_access_peer(&raw mut can, self.context.device, number) }
         });
         told.map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("peer", peer, "a device of this machine"))
+            self.refused(call, refusal, &Asked::of("peer", peer, "a device of this machine"))
         })?;
         Ok(can != 0)
     }
@@ -84,7 +83,7 @@ unsafe impl Peers for CudaDevice {
                 // Another library was first: then it is not ours to undo.
                 Err(refusal) if refusal.code == Code::ERROR_PEER_ACCESS_ALREADY_ENABLED => true,
                 Err(refusal) => {
-                    let asked = CallInfo::of("peer", peer, "a device that this one can reach");
+                    let asked = Asked::of("peer", peer, "a device that this one can reach");
                     return Err(self.refused(call, refusal, &asked));
                 }
             };
@@ -137,7 +136,7 @@ unsafe impl Peers for CudaDevice {
                 to.address,
                 to.device
             );
-            self.refused(call, refusal, &CallInfo::of("copy", given, "memory of both devices"))
+            self.refused(call, refusal, &Asked::of("copy", given, "memory of both devices"))
         })
     }
 }

@@ -2,11 +2,11 @@
 
 use forebay_core::Bytes;
 use forebay_core::transfer::{CopyEnd, Piece};
-use forebay_hal::{self as hal, Call, Result};
+use forebay_hal::{self as hal, Asked, Call, Result};
 
 use crate::context::host_pointer;
 use crate::device::CudaDevice;
-use crate::refusal::{CallInfo, words};
+use crate::refusal::words;
 use crate::stream::{StreamCore, TaskLane};
 use crate::sys::values::memory_type;
 use crate::sys::{Copy2d, RawStream, Refusal, Table};
@@ -69,7 +69,7 @@ impl CudaDevice {
     pub(crate) fn copy_refused(&self, copy: &hal::Copy, refusal: Refusal) -> hal::Error {
         let given =
             format!("{} B from {} to {}", copy.extent().bytes().get(), copy.from(), copy.to());
-        self.refused(Call::Copy, refusal, &CallInfo::of("copy", given, "allocated memory"))
+        self.refused(Call::Copy, refusal, &Asked::of("copy", given, "allocated memory"))
     }
 }
 

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, Span};
-use forebay_hal::address_book::{MemoryEntry, MemoryKind};
+use forebay_hal::address_book::MemoryKind;
 use forebay_hal::{
-    Call, Capabilities, Error, MemoryInfo, PinnedFlags, PinnedMemory, Result, invalid, nonzero,
+    Asked, Call, Capabilities, Error, MemoryInfo, PinnedFlags, PinnedMemory, RefusalKind, Result,
+    nonzero,
 };
 use forebay_host::PrefaultedPages;
 use forebay_host::system::System;
 
 use crate::device::CudaDevice;
-use crate::refusal::{self, CallInfo, ErrorClass, meaning};
+use crate::refusal::{self, meaning};
 use crate::space::Taken;
 use crate::sys::Refusal;
 use crate::sys::values::{attribute, host_alloc, host_register};
@@ -51,10 +52,10 @@ impl CudaDevice {
     /// The error of refused pinned memory, with the host's figures: that is whose memory it is.
     pub(crate) fn no_host_memory(&self, call: Call, refusal: Refusal, size: Bytes) -> Error {
         match meaning(refusal) {
-            ErrorClass::Invalid => host_shortage(call, size),
+            RefusalKind::Invalid => host_shortage(call, size),
             _ => {
                 let table = Some(self.context.table());
-                refusal::error(call, refusal, &CallInfo::size(size), host_figures, table)
+                refusal::error(call, refusal, &Asked::size(size), host_figures, table)
             }
         }
     }
@@ -102,8 +103,7 @@ fn host_figures() -> MemoryInfo {
 
 /// More than the host has.
 fn host_shortage(call: Call, requested: Bytes) -> Error {
-    let MemoryInfo { free, total, .. } = host_figures();
-    Error::OutOfMemory { call, requested, free, total }
+    host_figures().out_of_memory(call, requested)
 }
 
 /// The driver's flags, refused where memory that exists cannot be made so.
@@ -187,12 +187,7 @@ unsafe impl PinnedMemory for CudaDevice {
         // Entered first, so that of two threads that register the same one is refused.
         {
             let mut space = self.space();
-            if let Some(entry) = space.book.overlapping(span) {
-                let known = space.book.describe(entry.span().start());
-                let given = format!("{span}, which overlaps {known}");
-                let allowed = "host memory of which no byte is registered or given out";
-                return Err(invalid(call, "span", given, allowed));
-            }
+            space.book.check_apart(span)?;
             space.insert(span, MemoryKind::Registered, flags, Taken::by_driver(span));
         }
         let registered = self.context.call(|table| {
@@ -205,10 +200,10 @@ unsafe impl PinnedMemory for CudaDevice {
             memory.iter().for_each(|memory| space.settle(memory));
             drop(space);
             match meaning(refusal) {
-                ErrorClass::OutOfMemory => self.no_host_memory(call, refusal, span.size()),
+                RefusalKind::OutOfMemory => self.no_host_memory(call, refusal, span.size()),
                 _ => {
                     let allowed = "mapped host memory that no library has registered";
-                    self.refused(call, refusal, &CallInfo::of("span", span, allowed))
+                    self.refused(call, refusal, &Asked::of("span", span, allowed))
                 }
             }
         })
@@ -225,20 +220,15 @@ unsafe impl PinnedMemory for CudaDevice {
 
     fn device_address(&self, host: Address) -> Result<Address> {
         let call = Call::DeviceAddress;
-        let allowed = "an address in pinned memory that was asked to be mapped";
-        {
-            let space = self.space();
-            if !space.book.memory_at(host).is_some_and(MemoryEntry::is_mapped_host) {
-                let given = format!("{host}, {}", space.book.describe(host));
-                return Err(invalid(call, "host", given, allowed));
-            }
-        }
+        self.space().book.mapped_host(host)?;
         let mut device = 0;
         let told = self.context.call(|table| {
             // SAFETY: the address is written to a place of our own.
             unsafe { table.mem_host_device_pointer(&raw mut device, host.get(), 0) }
         });
-        told.map_err(|refusal| self.refused(call, refusal, &CallInfo::of("host", host, allowed)))?;
+        told.map_err(|refusal| {
+            self.refused(call, refusal, &Asked::of("host", host, "mapped memory"))
+        })?;
         Ok(Address::new(device))
     }
 }

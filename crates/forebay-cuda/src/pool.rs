@@ -6,10 +6,10 @@
 use core::ffi::c_int;
 
 use forebay_core::Bytes;
-use forebay_hal::{Call, Error, Result};
+use forebay_hal::{Asked, Call, Error, Result};
 
 use crate::device::CudaDevice;
-use crate::refusal::{CallInfo, words};
+use crate::refusal::words;
 use crate::sys::values::{attribute, memory_pool};
 use crate::sys::{RawMemoryPool, Refusal, Table};
 
@@ -204,7 +204,7 @@ impl<'a> Handle<'a> {
 
 fn refused(device: &CudaDevice, refusal: Refusal, argument: &'static str) -> Error {
     let given = words(refusal, Some(device.context.table()));
-    let asked = CallInfo::of(argument, given, "what the driver's default pool takes");
+    let asked = Asked::of(argument, given, "what the driver's default pool takes");
     device.refused(Call::MemoryInfo, refusal, &asked)
 }
 

@@ -2,33 +2,15 @@
 
 use core::ffi::CStr;
 
-use forebay_core::Bytes;
-use forebay_hal::{Call, Error, MemoryInfo, invalid};
+use forebay_hal::{Asked, Call, Error, MemoryInfo, RefusalKind};
 
 use crate::sys::{Code, Refusal, Table};
 
-/// The class of an error code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ErrorClass {
-    /// Not enough memory is left.
-    OutOfMemory,
-    /// An argument is invalid.
-    Invalid,
-    /// The device or its context is gone, for this process at least.
-    Lost,
-    /// Something is in use or unfinished.
-    Busy,
-    /// This device, driver or system does not support it.
-    Unsupported,
-    /// It failed for a reason that may pass.
-    Transient,
-}
-
 /// The class of a refusal. Codes not listed here are newer than this list. As nothing is known about them, the
 /// device counts as lost rather than as usable.
-pub(crate) fn meaning(refusal: Refusal) -> ErrorClass {
+pub(crate) fn meaning(refusal: Refusal) -> RefusalKind {
     match refusal.understood() {
-        Code::ERROR_OUT_OF_MEMORY | Code::HIP_RUNTIME_MEMORY => ErrorClass::OutOfMemory,
+        Code::ERROR_OUT_OF_MEMORY | Code::HIP_RUNTIME_MEMORY => RefusalKind::OutOfMemory,
         Code::ERROR_INVALID_VALUE
         | Code::ERROR_INVALID_DEVICE
         | Code::ERROR_INVALID_IMAGE
@@ -51,7 +33,7 @@ pub(crate) fn meaning(refusal: Refusal) -> ErrorClass {
         | Code::HIP_INVALID_CONFIGURATION
         | Code::HIP_INVALID_PITCH
         | Code::HIP_INVALID_DEVICE_POINTER
-        | Code::HIP_INVALID_COPY_DIRECTION => ErrorClass::Invalid,
+        | Code::HIP_INVALID_COPY_DIRECTION => RefusalKind::Invalid,
         Code::ERROR_NOT_READY
         | Code::ERROR_DEVICE_UNAVAILABLE
         | Code::ERROR_CONTEXT_ALREADY_IN_USE
@@ -63,7 +45,7 @@ pub(crate) fn meaning(refusal: Refusal) -> ErrorClass {
         | Code::ERROR_STREAM_CAPTURE_UNJOINED
         | Code::ERROR_STREAM_CAPTURE_ISOLATION
         | Code::ERROR_STREAM_CAPTURE_IMPLICIT
-        | Code::ERROR_STREAM_CAPTURE_WRONG_THREAD => ErrorClass::Busy,
+        | Code::ERROR_STREAM_CAPTURE_WRONG_THREAD => RefusalKind::Busy,
         Code::MISSING
         | Code::ERROR_STUB_LIBRARY
         | Code::ERROR_NO_DEVICE
@@ -77,7 +59,7 @@ pub(crate) fn meaning(refusal: Refusal) -> ErrorClass {
         | Code::ERROR_NOT_SUPPORTED
         | Code::ERROR_SYSTEM_DRIVER_MISMATCH
         | Code::ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
-        | Code::HIP_INSUFFICIENT_DRIVER => ErrorClass::Unsupported,
+        | Code::HIP_INSUFFICIENT_DRIVER => RefusalKind::Unsupported,
         Code::ERROR_OPERATING_SYSTEM
         | Code::ERROR_LAUNCH_OUT_OF_RESOURCES
         | Code::ERROR_SYSTEM_NOT_READY
@@ -85,40 +67,10 @@ pub(crate) fn meaning(refusal: Refusal) -> ErrorClass {
         | Code::ERROR_MPS_SERVER_NOT_READY
         | Code::ERROR_MPS_MAX_CLIENTS_REACHED
         | Code::ERROR_MPS_MAX_CONNECTIONS_REACHED
-        | Code::ERROR_TIMEOUT => ErrorClass::Transient,
+        | Code::ERROR_TIMEOUT => RefusalKind::Transient,
         // Among them the errors that stay: once a kernel has broken a context, every call in it
         // answers so for the rest of the process.
-        _ => ErrorClass::Lost,
-    }
-}
-
-/// The arguments of a driver call, for its error message.
-#[derive(Clone, Debug)]
-pub(crate) struct CallInfo {
-    /// The argument at fault, if there is one.
-    pub(crate) argument: &'static str,
-    /// The value given.
-    pub(crate) given: String,
-    /// What was expected.
-    pub(crate) allowed: &'static str,
-    /// The requested size; zero for calls that allocate nothing.
-    pub(crate) size: Bytes,
-}
-
-impl CallInfo {
-    /// A request for `size` bytes.
-    pub(crate) fn size(size: Bytes) -> Self {
-        let given = format!("{} B", size.get());
-        Self { argument: "size", given, allowed: "a size that the driver can allocate", size }
-    }
-
-    /// A call with one argument that could be at fault.
-    pub(crate) fn of(
-        argument: &'static str,
-        given: impl core::fmt::Display,
-        allowed: &'static str,
-    ) -> Self {
-        Self { argument, given: given.to_string(), allowed, size: Bytes::ZERO }
+        _ => RefusalKind::Lost,
     }
 }
 
@@ -152,24 +104,11 @@ fn name_of(table: &Table, code: Code) -> Option<String> {
 pub(crate) fn error(
     call: Call,
     refusal: Refusal,
-    asked: &CallInfo,
+    asked: &Asked,
     figures: impl FnOnce() -> MemoryInfo,
     table: Option<&Table>,
 ) -> Error {
-    let said = words(refusal, table);
-    match meaning(refusal) {
-        ErrorClass::OutOfMemory => {
-            let MemoryInfo { free, total, .. } = figures();
-            Error::OutOfMemory { call, requested: asked.size, free, total }
-        }
-        ErrorClass::Invalid => {
-            invalid(call, asked.argument, format!("{}; {said}", asked.given), asked.allowed)
-        }
-        ErrorClass::Lost => Error::Lost { call, reason: said.into() },
-        ErrorClass::Busy => Error::Busy { call, what: said.into() },
-        ErrorClass::Unsupported => Error::Unsupported { call, missing: said.into() },
-        ErrorClass::Transient => Error::Transient { call, reason: said.into() },
-    }
+    asked.refused(call, meaning(refusal), words(refusal, table), figures)
 }
 
 /// The error for a refused call that allocates nothing.
@@ -178,7 +117,7 @@ pub(crate) fn plain_error(
     refusal: Refusal,
     (argument, allowed): (&'static str, &'static str),
 ) -> Error {
-    let asked = CallInfo::of(argument, "what was given", allowed);
+    let asked = Asked::of(argument, "what was given", allowed);
     error(call, refusal, &asked, MemoryInfo::default, None)
 }
 

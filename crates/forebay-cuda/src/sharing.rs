@@ -4,11 +4,13 @@ use core::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use forebay_core::{Bytes, Span};
-use forebay_hal::{Call, Error, PageHandle, Result, Sharing, invalid};
+use forebay_hal::{
+    Asked, Call, Error, PageHandle, RefusalKind, Result, Sharing, invalid, multiple,
+};
 use rustix::io::FdFlags;
 
 use crate::device::CudaDevice;
-use crate::refusal::{CallInfo, ErrorClass, meaning};
+use crate::refusal::meaning;
 use crate::space::PageOrigin;
 use crate::sys::values::handle_type;
 use crate::sys::{RawPage, Refusal};
@@ -54,7 +56,7 @@ unsafe impl Sharing for CudaDevice {
             unsafe { table.mem_export(place, found.owner.raw, handle_type::FILE_DESCRIPTOR, 0) }
         });
         exported.map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("page", page, "a page of this device"))
+            self.refused(call, refusal, &Asked::of("page", page, "a page of this device"))
         })?;
         // SAFETY: the driver opened it for us, and nobody else has it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
@@ -67,7 +69,7 @@ unsafe impl Sharing for CudaDevice {
 
     fn import_page(&self, descriptor: BorrowedFd<'_>, size: Bytes) -> Result<PageHandle> {
         let call = Call::ImportPage;
-        self.check_multiple(call, "size", size)?;
+        multiple(call, "size", size, self.grain())?;
         Span::new(forebay_core::Address::NULL, size)
             .map_err(|error| Error::quantity(call, "size", &error))?;
         let raw_descriptor = descriptor.as_raw_fd();
@@ -86,8 +88,8 @@ unsafe impl Sharing for CudaDevice {
             invalid(call, "descriptor", given, A_PAGE)
         };
         imported.map_err(|refusal| match meaning(refusal) {
-            ErrorClass::OutOfMemory | ErrorClass::Transient => {
-                self.refused(call, refusal, &CallInfo::size(size))
+            RefusalKind::OutOfMemory | RefusalKind::Transient => {
+                self.refused(call, refusal, &Asked::size(size))
             }
             // A descriptor that is none is answered in several ways, as an unknown error among them.
             _ => not_a_page(refusal),

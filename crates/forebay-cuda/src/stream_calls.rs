@@ -5,14 +5,13 @@ use std::sync::{Arc, PoisonError};
 
 use forebay_core::StreamId;
 use forebay_hal::{
-    Call, Error, EventHandle, EventKind, ForeignStreams, HostTask, Priority, Progress, Result,
-    StreamHandle, Streams, fresh_handle, invalid, own_thread,
+    Asked, Call, Error, EventHandle, EventKind, ForeignStreams, HostTask, Priority, Progress,
+    Result, StreamHandle, Streams, fresh_handle, invalid, own_thread,
 };
 use forebay_sync::lock;
 
 use crate::device::CudaDevice;
 use crate::event::EventCore;
-use crate::refusal::CallInfo;
 use crate::stream::{OURS, StreamCore, StreamEntry, StreamOwner, query};
 use crate::sys::{Code, RawStream, Refusal};
 
@@ -69,7 +68,7 @@ unsafe impl Streams for CudaDevice {
     fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {
         self.streams.write().unwrap_or_else(PoisonError::into_inner).settle(self.context);
         let core = self.pools.streams.take(priority).map_err(|refusal| {
-            let asked = CallInfo::of("priority", format!("{priority:?}"), "low, normal or high");
+            let asked = Asked::of("priority", format!("{priority:?}"), "low, normal or high");
             self.refused(Call::CreateStream, refusal, &asked)
         })?;
         let mut table = self.streams.write().unwrap_or_else(PoisonError::into_inner);
@@ -129,7 +128,7 @@ unsafe impl Streams for CudaDevice {
         let call = Call::QueryStream;
         let core = self.stream(call, stream)?;
         query(self.context, core.raw).map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("stream", stream, "a live stream"))
+            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
         })
     }
 
@@ -137,7 +136,7 @@ unsafe impl Streams for CudaDevice {
         let call = Call::SynchronizeStream;
         let core = self.stream(call, stream)?;
         self.wait_for(&core).map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("stream", stream, "a live stream"))
+            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
         })
     }
 
@@ -161,7 +160,7 @@ unsafe impl Streams for CudaDevice {
                 }
                 Err(refusal) => {
                     let given = StreamHandle(core.raw.0);
-                    let asked = CallInfo::of("stream", given, "a live stream");
+                    let asked = Asked::of("stream", given, "a live stream");
                     return Err(self.refused(call, refusal, &asked));
                 }
             }
@@ -173,7 +172,7 @@ unsafe impl Streams for CudaDevice {
     fn synchronize_process(&self) -> Result<()> {
         // Fails if the driver lacks the function, which is better than returning before the work is done.
         self.context.synchronize().map_err(|refusal| {
-            let asked = CallInfo::of("device", &self.descriptor, "a device that is up");
+            let asked = Asked::of("device", &self.descriptor, "a device that is up");
             self.refused(Call::SynchronizeDevice, refusal, &asked)
         })
     }
@@ -193,13 +192,13 @@ unsafe impl Streams for CudaDevice {
         let lane = core.lane();
         let mut lane = lock(&lane);
         self.pools.tasks.enqueue(task, core.raw, &mut lane.signal).map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("stream", stream, "a live stream"))
+            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
         })
     }
 
     fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
         let core = self.pools.events.take(kind, self.serial).map_err(|refusal| {
-            let asked = CallInfo::of("kind", format!("{kind:?}"), "order or timed");
+            let asked = Asked::of("kind", format!("{kind:?}"), "order or timed");
             self.refused(Call::CreateEvent, refusal, &asked)
         })?;
         let handle = fresh_handle();
@@ -223,7 +222,7 @@ unsafe impl Streams for CudaDevice {
         let lane = self.stream(call, stream)?;
         let event = self.own_event(call, event)?;
         event.record(lane.raw).map_err(|refusal| {
-            let asked = CallInfo::of("stream", stream, "a live stream of the event's context");
+            let asked = Asked::of("stream", stream, "a live stream of the event's context");
             self.refused(call, refusal, &asked)
         })
     }
@@ -236,7 +235,7 @@ unsafe impl Streams for CudaDevice {
             return Ok(());
         }
         core.hold_back(lane.raw).map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("event", event, "an event of this machine"))
+            self.refused(call, refusal, &Asked::of("event", event, "an event of this machine"))
         })
     }
 
@@ -244,7 +243,7 @@ unsafe impl Streams for CudaDevice {
         let call = Call::QueryEvent;
         let core = self.event(call, event)?;
         core.query().map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("event", event, "a live event"))
+            self.refused(call, refusal, &Asked::of("event", event, "a live event"))
         })
     }
 
@@ -252,7 +251,7 @@ unsafe impl Streams for CudaDevice {
         let call = Call::SynchronizeEvent;
         let core = self.event(call, event)?;
         core.synchronize().map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("event", event, "a live event"))
+            self.refused(call, refusal, &Asked::of("event", event, "a live event"))
         })
     }
 
@@ -281,7 +280,7 @@ unsafe impl Streams for CudaDevice {
             }
             _ => {
                 let given = format!("{start} and {end}");
-                self.refused(call, refusal, &CallInfo::of("start", given, "events of one device"))
+                self.refused(call, refusal, &Asked::of("start", given, "events of one device"))
             }
         })?;
         // An end before its start is a negative time, which counts as zero.

@@ -14,11 +14,10 @@
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forebay_hal::{HostTask, run_host_task};
+use forebay_hal::{HostTask, Workers, run_host_task};
 use forebay_sync::lock;
 
 use crate::context::{Context, host_pointer};
@@ -33,9 +32,6 @@ const PAGE: usize = 4096;
 
 /// How many words that is.
 const AT_ONCE: u64 = PAGE as u64 / APART;
-
-/// How long a thread waits for another task before it ends.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The last number of a word. HIP does not compare numbers across their end, so a stream takes another word then.
 const LAST: u32 = u32::MAX;
@@ -141,7 +137,6 @@ struct PendingTask {
     task: Mutex<Option<Task>>,
     signal: Arc<Signal>,
     number: u32,
-    workers: &'static Workers,
 }
 
 /// A host function; wrapped because closures have no `Debug`.
@@ -163,69 +158,12 @@ impl PendingTask {
     }
 }
 
-/// The threads that run tasks: as many as there are tasks at once, since any may block.
-#[derive(Debug, Default)]
-struct Workers {
-    state: Mutex<TaskQueue>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct TaskQueue {
-    tasks: VecDeque<Arc<PendingTask>>,
-    idle: usize,
-}
-
-impl Workers {
-    fn hand_over(&'static self, pending: Arc<PendingTask>) {
-        let mut waiting = lock(&self.state);
-        waiting.tasks.push_back(pending);
-        if waiting.tasks.len() <= waiting.idle {
-            drop(waiting);
-            self.changed.notify_one();
-            return;
-        }
-        drop(waiting);
-        if forebay_sync::thread::spawn("forebay-cuda-task", || self.work()).is_err() {
-            // The system gives no thread: it is run here, which holds other streams' tasks back but
-            // loses none.
-            let pending = lock(&self.state).tasks.pop_front();
-            if let Some(pending) = pending {
-                pending.run();
-            }
-        }
-    }
-
-    fn work(&self) {
-        let mut waiting = lock(&self.state);
-        loop {
-            if let Some(pending) = waiting.tasks.pop_front() {
-                drop(waiting);
-                pending.run();
-                drop(pending);
-                waiting = lock(&self.state);
-                continue;
-            }
-            waiting.idle += 1;
-            let (guard, waited) = self
-                .changed
-                .wait_timeout(waiting, PATIENCE)
-                .unwrap_or_else(PoisonError::into_inner);
-            waiting = guard;
-            waiting.idle -= 1;
-            if waited.timed_out() && waiting.tasks.is_empty() {
-                return;
-            }
-        }
-    }
-}
+static WORKERS: Workers<Arc<PendingTask>> = Workers::new("forebay-cuda", |pending| pending.run());
 
 /// The driver's callback for a task that may block.
 unsafe extern "C" fn begin(data: *mut c_void) {
     // SAFETY: `Tasks::enqueue` gave away one count of this task, and the driver calls once.
-    let pending = unsafe { Arc::from_raw(data.cast_const().cast::<PendingTask>()) };
-    let workers = pending.workers;
-    workers.hand_over(pending);
+    WORKERS.hand_over(unsafe { Arc::from_raw(data.cast_const().cast::<PendingTask>()) });
 }
 
 /// The driver's callback for a short task.
@@ -240,12 +178,11 @@ unsafe extern "C" fn run_now(data: *mut c_void) {
 pub(crate) struct Tasks {
     context: &'static Context,
     signals: Signals,
-    workers: Workers,
 }
 
 impl Tasks {
     pub(crate) fn new(context: &'static Context) -> Self {
-        Self { context, signals: Signals::default(), workers: Workers::default() }
+        Self { context, signals: Signals::default() }
     }
 
     /// Runs `task` in the order of a live stream. `waits_for` is the signal by which that stream waits for its tasks.
@@ -262,8 +199,7 @@ impl Tasks {
         *waits_for = Some(Arc::clone(&signal));
         let number = signal.issued.load(Ordering::Acquire).wrapping_add(1);
         let task = Mutex::new(Some(Task(task)));
-        let workers = &self.workers;
-        let pending = Arc::new(PendingTask { task, signal: Arc::clone(&signal), number, workers });
+        let pending = Arc::new(PendingTask { task, signal: Arc::clone(&signal), number });
         let theirs = Arc::into_raw(Arc::clone(&pending)).cast_mut().cast::<c_void>();
         let table = self.context.table();
         let launched = self.context.enter().and_then(|current| {

@@ -4,7 +4,7 @@ use forebay_core::transfer::{CopyEnd, CopyShape};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::address_book::Reason;
 use forebay_hal::{
-    self as hal, Access, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid,
+    self as hal, Access, Asked, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid,
 };
 use forebay_sync::lock;
 
@@ -12,7 +12,6 @@ use crate::batch::GROUP;
 use crate::context::host_pointer;
 use crate::device::CudaDevice;
 use crate::piece::enqueue_plane;
-use crate::refusal::CallInfo;
 use crate::space::USABLE;
 use crate::stream::StreamCore;
 use crate::sys::values::memory_type;
@@ -226,7 +225,7 @@ unsafe impl Transfers for CudaDevice {
         });
         filled.map_err(|refusal| {
             let given = format!("{} B at {}", extent.bytes().get(), fill.to());
-            self.refused(call, refusal, &CallInfo::of("to", given, "allocated memory"))
+            self.refused(call, refusal, &Asked::of("to", given, "allocated memory"))
         })
     }
 }

@@ -6,13 +6,13 @@
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::address_book::{Mapping, MemoryKind, Region};
 use forebay_hal::{
-    Access, Call, Capabilities, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory,
-    fresh_handle, invalid, nonzero,
+    Access, Asked, Call, Capabilities, Error, Granularity, PageHandle, PageOptions, RefusalKind,
+    Result, VirtualMemory, fresh_handle, invalid, multiple,
 };
 use forebay_sync::lock;
 
 use crate::device::{CudaDevice, host_location, properties};
-use crate::refusal::{CallInfo, ErrorClass, meaning, words};
+use crate::refusal::{meaning, words};
 use crate::space::{DriverPage, Entry, Page, PageOrigin};
 use crate::sys::values::{access, location};
 use crate::sys::{AccessDescription, Location, RawPage, Refusal};
@@ -21,28 +21,9 @@ use crate::vendor::Unmaps;
 /// How often unmapping is tried again where it failed after other mappings were unmapped.
 const RETRIES: usize = 2;
 
-pub(crate) fn not_a_page(call: Call, page: PageHandle) -> Error {
-    invalid(call, "page", page, "a page that was created or imported and not released")
-}
-
 impl CudaDevice {
-    fn grain(&self) -> Alignment {
+    pub(crate) fn grain(&self) -> Alignment {
         self.granularity.minimum.alignment()
-    }
-
-    /// Refuses no bytes, and what is not a multiple of the granularity.
-    pub(crate) fn check_multiple(
-        &self,
-        call: Call,
-        argument: &'static str,
-        size: Bytes,
-    ) -> Result<()> {
-        nonzero(call, argument, size)?;
-        if size.is_aligned_to(self.grain()) {
-            return Ok(());
-        }
-        let allowed = format!("a multiple of {} B", self.grain().get());
-        Err(invalid(call, argument, format!("{} B", size.get()), allowed))
     }
 
     /// Reserves addresses, as the driver does it.
@@ -79,23 +60,12 @@ impl CudaDevice {
 
     /// A page that can still be used.
     pub(crate) fn open_page(&self, call: Call, page: PageHandle) -> Result<Page> {
-        self.space().book.page(page).copied().ok_or_else(|| not_a_page(call, page))
+        self.space().book.live_page(call, page).copied()
     }
 
     /// The mappings that cover `span` exactly.
     fn tiles(&self, call: Call, span: Span) -> Result<Vec<Mapping>> {
-        let space = self.space();
-        let refuse = |at: Address| {
-            let given = format!("{span}, of which {at} is {}", space.book.describe(at));
-            invalid(call, "span", given, "whole mappings side by side in one region")
-        };
-        match space.book.region_at(span.start()) {
-            Some(region) if !region.span.contains_span(span) => Err(refuse(region.span.end())),
-            _ => {
-                let (_, tiles) = space.book.whole_mappings(span).map_err(refuse)?;
-                Ok(tiles.into_iter().copied().collect())
-            }
-        }
+        Ok(self.space().book.whole(call, span)?.1.into_iter().copied().collect())
     }
 
     /// Unmaps the mappings that cover `span`, in as many calls as the driver needs. Where one fails after others, it is made
@@ -143,12 +113,12 @@ unsafe impl VirtualMemory for CudaDevice {
 
     fn reserve(&self, size: Bytes, alignment: Alignment) -> Result<Span> {
         let call = Call::Reserve;
-        self.check_multiple(call, "size", size)?;
+        multiple(call, "size", size, self.grain())?;
         let alignment = alignment.max(self.grain());
         let refused = |refusal: Refusal| match meaning(refusal) {
             // More addresses than there are, whichever way the driver puts it.
-            ErrorClass::Invalid | ErrorClass::OutOfMemory => self.out_of_memory(call, size),
-            _ => self.refused(call, refusal, &CallInfo::size(size)),
+            RefusalKind::Invalid | RefusalKind::OutOfMemory => self.out_of_memory(call, size),
+            _ => self.refused(call, refusal, &Asked::size(size)),
         };
         let of = |start, size| {
             Span::new(start, size).map_err(|error| Error::quantity(call, "size", &error))
@@ -178,30 +148,18 @@ unsafe impl VirtualMemory for CudaDevice {
     unsafe fn release_region(&self, start: Address) -> Result<()> {
         let call = Call::ReleaseRegion;
         let _order = lock(&self.mapping);
-        let region = {
-            let mut space = self.space();
-            if let Some(region) = space.book.region_at(start)
-                && region.span.start() == start
-                && region.mappings().len() > 0
-            {
-                let what =
-                    format!("{} mappings in region {}", region.mappings().len(), region.span);
-                return Err(Error::Busy { call, what: what.into() });
-            }
-            let region = space.book.take_region(start);
-            region.ok_or_else(|| space.book.not_first(call, "start", start, "a region"))?
-        };
+        let region = self.space().book.remove_region(start)?;
         self.free_raw(region.owner).map_err(|refusal| {
-            if meaning(refusal) != ErrorClass::Lost {
+            if meaning(refusal) != RefusalKind::Lost {
                 self.space().book.insert(Entry::Region(region));
             }
-            self.refused(call, refusal, &CallInfo::of("start", start, "the start of a region"))
+            self.refused(call, refusal, &Asked::of("start", start, "the start of a region"))
         })
     }
 
     fn create_page(&self, size: Bytes, options: PageOptions) -> Result<PageHandle> {
         let call = Call::CreatePage;
-        self.check_multiple(call, "size", size)?;
+        multiple(call, "size", size, self.grain())?;
         let unsupported =
             |missing: &'static str| Error::Unsupported { call, missing: missing.into() };
         let origin = match (options.pinned, options.shareable) {
@@ -236,9 +194,9 @@ unsafe impl VirtualMemory for CudaDevice {
         // SAFETY: a page that was created or imported and not released.
         let released = self.context.call(|table| unsafe { table.mem_release(found.owner.raw) });
         if let Err(refusal) = released
-            && meaning(refusal) != ErrorClass::Lost
+            && meaning(refusal) != RefusalKind::Lost
         {
-            let asked = CallInfo::of("page", page, "a page of this device");
+            let asked = Asked::of("page", page, "a page of this device");
             return Err(self.refused(call, refusal, &asked));
         }
         let mut space = self.space();
@@ -246,7 +204,7 @@ unsafe impl VirtualMemory for CudaDevice {
         space.settle_pages(dead);
         drop(space);
         released.map_err(|refusal| {
-            self.refused(call, refusal, &CallInfo::of("page", page, "a page of this device"))
+            self.refused(call, refusal, &Asked::of("page", page, "a page of this device"))
         })
     }
 
@@ -254,41 +212,14 @@ unsafe impl VirtualMemory for CudaDevice {
         let call = Call::Map;
         let _order = lock(&self.mapping);
         let found = self.open_page(call, page)?;
-        let span =
-            Span::new(at, found.size).map_err(|error| Error::quantity(call, "at", &error))?;
-        {
-            let space = self.space();
-            let refuse = |why: String| {
-                let allowed = format!(
-                    "a multiple of {} B inside one region with nothing mapped in the {} B from it",
-                    self.grain().get(),
-                    found.size.get()
-                );
-                Err(invalid(call, "at", why, allowed))
-            };
-            if !at.is_aligned_to(self.grain()) {
-                return refuse(at.to_string());
-            }
-            let Some(region) = space.book.region_at(at) else {
-                return refuse(format!("{at}, {}", space.book.describe(at)));
-            };
-            if !region.span.contains_span(span) {
-                return refuse(format!("{span}, past the end of region {}", region.span));
-            }
-            if let Some(mapping) = region.overlapping(span).next() {
-                return refuse(format!(
-                    "{span}, where {} is mapped at {}",
-                    mapping.page, mapping.span
-                ));
-            }
-        }
+        let (span, _) = self.space().book.place_for(at, found.size, self.grain())?;
         // SAFETY: reserved addresses with nothing mapped, and a live page of that size.
         let mapped = self.context.call(|table| unsafe {
             table.mem_map(at.get(), found.size.get(), 0, found.owner.raw, 0)
         });
         mapped.map_err(|refusal| {
-            let asked = CallInfo::of("at", span, "reserved addresses as long as the page");
-            self.refused(call, refusal, &CallInfo { size: found.size, ..asked })
+            let asked = Asked::of("at", span, "reserved addresses as long as the page");
+            self.refused(call, refusal, &Asked { size: found.size, ..asked })
         })?;
         self.space().book.map(span, page, ());
         Ok(())
@@ -329,7 +260,7 @@ unsafe impl VirtualMemory for CudaDevice {
             set.map_err(|refusal| {
                 let given = format!("{access:?} over {span} for device {device}");
                 let allowed = "access the device can have";
-                self.refused(call, refusal, &CallInfo::of("access", given, allowed))
+                self.refused(call, refusal, &Asked::of("access", given, allowed))
             })?;
             if ours && let Ok(run) = Span::new(start, size) {
                 self.space().book.set_access(run, access);
@@ -344,7 +275,7 @@ unsafe impl VirtualMemory for CudaDevice {
         let tiles = self.tiles(call, span)?;
         let unmapped = self.unmap_raw(span, &tiles).map_err(|(done, refusal)| {
             if done == 0 {
-                return self.refused(call, refusal, &CallInfo::of("span", span, "whole mappings"));
+                return self.refused(call, refusal, &Asked::of("span", span, "whole mappings"));
             }
             let said = words(refusal, Some(self.context.table()));
             let reason = format!("{said} after {done} of {} mappings", tiles.len());

@@ -17,13 +17,16 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use forebay_core::{Address, Span};
+use forebay_core::{Address, Alignment, Bytes, Span};
 
 pub use self::entry::{
     Entry, Figures, Mapping, MemoryEntry, MemoryKind, Page, Reason, Region, Unusable,
 };
 use self::span_map::SpanMap;
-use crate::{Access, Call, Error, PageHandle, PointerClass, PointerKind, Result, invalid};
+use crate::{
+    Access, Call, Error, PageHandle, PointerClass, PointerKind, Result, invalid, nonzero,
+    valid_span,
+};
 
 /// The memory, regions and pages of one device. `T`, `R`, `P` and `M` are what the device attaches to memory, regions,
 /// pages and mappings.
@@ -184,6 +187,20 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         }
     }
 
+    /// Like [`check_mapped`](Self::check_mapped), with the error of the contract.
+    pub fn check_use(
+        &self,
+        call: Call,
+        argument: &'static str,
+        span: Span,
+        need: Access,
+    ) -> Result<()> {
+        let allowed = "plain, managed or mapped pinned memory of this device inside one \
+                       allocation, or mapped pages side by side in one region with access";
+        self.check_mapped(span, need)
+            .map_err(|unusable| invalid(call, argument, self.explain(span, unusable), allowed))
+    }
+
     /// Explains why `span` may not be used, for errors.
     pub fn explain(&self, span: Span, Unusable { at, why }: Unusable) -> String {
         format!("{span}, of which {at} is {}{}", self.describe(at), why.suffix())
@@ -196,6 +213,68 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         }
         let given = format!("{span}, which begins {}", self.describe(span.start()));
         Err(invalid(call, "span", given, "a span inside one managed allocation"))
+    }
+
+    /// The page, or an error unless its handle is valid.
+    pub fn live_page(&self, call: Call, page: PageHandle) -> Result<&Page<P>> {
+        let allowed = "a page of this device, created or imported and not released";
+        self.page(page).ok_or_else(|| invalid(call, "page", page, allowed))
+    }
+
+    /// Where a page of `size` bytes is mapped at `at`, a multiple of `unit`: an error unless all of it is in one region
+    /// and nothing is mapped there.
+    pub fn place_for(
+        &self,
+        at: Address,
+        size: Bytes,
+        unit: Alignment,
+    ) -> Result<(Span, &Region<R, M>)> {
+        let call = Call::Map;
+        if !at.is_aligned_to(unit) {
+            return Err(invalid(call, "at", at, format!("a multiple of {unit}")));
+        }
+        let span = valid_span(call, "at", at, size)?;
+        let Some(region) = self.region_at(at) else {
+            let given = format!("{span}, {}", self.describe(at));
+            return Err(invalid(call, "at", given, "addresses inside a region"));
+        };
+        if !region.span.contains_span(span) {
+            let given = format!("{span}, which passes the end of region {}", region.span);
+            return Err(invalid(call, "at", given, "addresses inside one region"));
+        }
+        if let Some(other) = region.overlapping(span).next_back() {
+            let given = format!("{span}, where {} lies at {}", other.page, other.span);
+            return Err(invalid(call, "at", given, "addresses where nothing is mapped"));
+        }
+        Ok((span, region))
+    }
+
+    /// The region of `span` and the mappings that `span` is made of, or an error that says where it is not.
+    pub fn whole(&self, call: Call, span: Span) -> Result<(&Region<R, M>, Vec<&Mapping<M>>)> {
+        nonzero(call, "span", span.size())?;
+        self.whole_mappings(span).map_err(|at| {
+            let given = format!("{span}, in which {at} is {}", self.describe(at));
+            let allowed = "one mapping, or several side by side in one region, each of them whole";
+            invalid(call, "span", given, allowed)
+        })
+    }
+
+    /// Returns an error if `span`, which is to be registered, shares a byte with something in the book.
+    pub fn check_apart(&self, span: Span) -> Result<()> {
+        let Some(other) = self.overlapping(span) else { return Ok(()) };
+        let at = other.span().start().max(span.start());
+        let given = format!("{span}, of which {at} is {}", self.describe(at));
+        let allowed = "memory that is not this device's and not registered yet";
+        Err(invalid(Call::Register, "span", given, allowed))
+    }
+
+    /// The pinned or registered memory at `host` that the device has an address for.
+    pub fn mapped_host(&self, host: Address) -> Result<&MemoryEntry<T>> {
+        self.memory_at(host).filter(|memory| memory.is_mapped_host()).ok_or_else(|| {
+            let given = format!("{host}, {}", self.describe(host));
+            let allowed = "an address inside pinned or registered memory that is mapped";
+            invalid(Call::DeviceAddress, "host", given, allowed)
+        })
     }
 
     /// The error for a call that expects the first address of `what` and got another.
@@ -253,6 +332,20 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
             Entry::Region(region) => Some(region),
             Entry::Memory(_) => None,
         }
+    }
+
+    /// Like [`take_region`](Self::take_region), but returns an error for any other address, and while pages are mapped.
+    pub fn remove_region(&mut self, start: Address) -> Result<Region<R, M>> {
+        let call = Call::ReleaseRegion;
+        if let Some(region) = self.region_at(start)
+            && region.span.start() == start
+            && region.mappings().len() > 0
+        {
+            let (count, span) = (region.mappings().len(), region.span);
+            let what = format!("{count} mappings in region {span}; unmap them first");
+            return Err(Error::Busy { call, what: what.into() });
+        }
+        self.take_region(start).ok_or_else(|| self.not_first(call, "start", start, "a region"))
     }
 
     /// Inserts a page under a new handle.

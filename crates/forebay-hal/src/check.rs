@@ -2,7 +2,7 @@
 
 use core::fmt::Display;
 
-use forebay_core::{Address, Bytes, Span};
+use forebay_core::{Address, Alignment, Bytes, Span};
 
 use crate::{Call, Error, Result};
 
@@ -27,6 +27,16 @@ pub fn nonzero(call: Call, argument: &'static str, size: Bytes) -> Result<Bytes>
         return Err(invalid(call, argument, "0 B", "1 byte or more"));
     }
     Ok(size)
+}
+
+/// Returns an error for a size of 0 bytes, and for one that is not a multiple of `unit`.
+pub fn multiple(call: Call, argument: &'static str, size: Bytes, unit: Alignment) -> Result<()> {
+    nonzero(call, argument, size)?;
+    if size.is_aligned_to(unit) {
+        return Ok(());
+    }
+    let allowed = format!("a multiple of {unit} ({} B)", unit.get());
+    Err(invalid(call, argument, format!("{} B", size.get()), allowed))
 }
 
 /// The span of `size` bytes at `address`; an error if it would pass the end of the address space.

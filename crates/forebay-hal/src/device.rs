@@ -150,6 +150,11 @@ pub struct MemoryInfo {
 }
 
 impl MemoryInfo {
+    /// The error of a call that requested more than there is.
+    pub const fn out_of_memory(self, call: Call, requested: Bytes) -> Error {
+        Error::OutOfMemory { call, requested, free: self.free, total: self.total }
+    }
+
     /// The memory in use, by this or other processes.
     pub const fn used(self) -> Bytes {
         self.total.saturating_sub(self.free)

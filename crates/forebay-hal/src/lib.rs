@@ -66,22 +66,26 @@ mod device;
 mod error;
 mod memory;
 mod peer;
+mod refusal;
 mod sharing;
 mod source;
 mod stream;
 mod stream_end;
+mod tables;
 mod to_device;
 mod transfer;
 mod virtual_memory;
+mod workers;
 
 pub use call::{Call, CallGroup};
 pub use capability::Capabilities;
-pub use check::{invalid, nonzero, valid_span};
+pub use check::{invalid, multiple, nonzero, valid_span};
 pub use decompression::{Decompression, Lz4Blocks, decode_lz4, decode_lz4_blocks};
 pub use device::{Descriptor, Device, DeviceKind, MemoryInfo, PointerClass, PointerKind, Queue};
 pub use error::{Error, Result};
 pub use memory::{Advice, ManagedMemory, Memory, PinnedFlags, PinnedMemory};
 pub use peer::{PeerCopy, PeerPlace, Peers};
+pub use refusal::{Asked, RefusalKind};
 #[cfg(unix)]
 pub use sharing::Sharing;
 pub use source::MemorySource;
@@ -90,6 +94,8 @@ pub use stream::{
     StreamHandle, Streams, fresh_handle, own_thread, run_host_task,
 };
 pub use stream_end::{NamedStream, StreamEnd, announce_stream_end, on_stream_end, stream_ends};
+pub use tables::{EventEntry, EventTable, StreamTable};
 pub use to_device::ToDevice;
 pub use transfer::{Copy, Extent, Fill, Pattern, Pitch, Place, Rows, Transfers};
 pub use virtual_memory::{Access, Granularity, PageHandle, PageOptions, VirtualMemory};
+pub use workers::Workers;

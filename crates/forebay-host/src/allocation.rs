@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use forebay_core::{Alignment, Bytes, Span};
-use forebay_hal::{Call, Error, MemoryInfo, Result, invalid};
+use forebay_hal::{Call, MemoryInfo, Result, invalid};
 use forebay_sync::fork::ForkSafeMutex;
 
 use crate::backing::{Backing, Refusal};
@@ -106,10 +106,7 @@ impl HostAllocation {
             let free = settings.system_free(&System::here()).min(settings.limit);
             MemoryInfo { total: settings.limit, free, ..MemoryInfo::default() }
         };
-        let too_much = || {
-            let MemoryInfo { free, total, .. } = figures();
-            Error::OutOfMemory { call, requested, free, total }
-        };
+        let too_much = || figures().out_of_memory(call, requested);
         let whole = size.max(Bytes::new(1)).checked_align_up(settings.unit());
         let whole = whole.filter(|&whole| whole <= settings.limit).ok_or_else(too_much)?;
         let backing =

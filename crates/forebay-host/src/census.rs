@@ -3,6 +3,7 @@
 use forebay_hal::address_book::{Entry, MemoryKind};
 
 use crate::HostDevice;
+use crate::stream::{EVENTS, Queue};
 
 /// Counts of a [`HostDevice`]'s live objects. All zero if nothing leaked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +58,13 @@ impl HostDevice {
             }
         }
         drop(table);
-        (census.streams, census.draining, census.events, census.queued) = self.streams().counts();
+        let mut streams = self.streams();
+        streams.settle(Queue::is_done);
+        (census.streams, census.draining) = streams.counts();
+        // The default stream was not created by anyone.
+        census.streams = census.streams.saturating_sub(1);
+        census.queued = streams.all().iter().map(|queue| queue.pending()).sum();
+        census.events = EVENTS.count_of(self.serial);
         census
     }
 }

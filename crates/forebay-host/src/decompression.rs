@@ -22,10 +22,10 @@ unsafe impl Decompression for HostDevice {
         }
         {
             let table = self.space.table();
-            table.check_use(call, "data", blocks.data(), Access::Read)?;
-            table.check_use(call, "table", blocks.table(), Access::Read)?;
-            table.check_use(call, "to", blocks.to(), Access::ReadWrite)?;
-            table.check_use(call, "statuses", blocks.statuses(), Access::ReadWrite)?;
+            table.book.check_use(call, "data", blocks.data(), Access::Read)?;
+            table.book.check_use(call, "table", blocks.table(), Access::Read)?;
+            table.book.check_use(call, "to", blocks.to(), Access::ReadWrite)?;
+            table.book.check_use(call, "statuses", blocks.statuses(), Access::ReadWrite)?;
         }
         self.push(call, stream, &queue, Command::Decompress(*blocks))
     }

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use forebay_core::{Address, Alignment, DeviceOrdinal};
 use forebay_hal::{
     Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, ManagedMemory, MemoryInfo,
-    PinnedMemory, PointerClass, Result, Sharing, VirtualMemory,
+    PinnedMemory, PointerClass, Result, Sharing, StreamTable, VirtualMemory, fresh_handle,
 };
 
 use crate::backing::{Backing, Refusal};
 use crate::settings::Settings;
 use crate::space::Space;
-use crate::stream::StreamTable;
+use crate::stream::{EVENTS, Queue};
 use crate::system::System;
 use crate::{HostOptions, errno};
 
@@ -25,12 +25,17 @@ use crate::{HostOptions, errno};
 pub struct HostDevice {
     pub(crate) descriptor: Descriptor,
     pub(crate) space: ManuallyDrop<Arc<Space>>,
-    pub(crate) streams: ManuallyDrop<Mutex<StreamTable>>,
+    /// Tells its events from those of other host devices.
+    pub(crate) serial: u64,
+    pub(crate) streams: ManuallyDrop<Mutex<StreamTable<Queue>>>,
 }
 
 impl Drop for HostDevice {
     fn drop(&mut self) {
         if !self.descriptor.is_inherited() {
+            EVENTS.forget_all_of(self.serial);
+            // Every worker ends after its last command, and is not waited for.
+            self.streams().all().iter().for_each(|queue| queue.close());
             // SAFETY: nobody uses them after this.
             unsafe {
                 ManuallyDrop::drop(&mut self.space);
@@ -78,8 +83,8 @@ impl HostDevice {
             .alignment(Alignment::CACHE_LINE)
             .processor(true);
         let space = ManuallyDrop::new(Arc::new(Space::new(settings)));
-        let streams = ManuallyDrop::new(Mutex::new(StreamTable::new()));
-        Ok(Arc::new(Self { descriptor, space, streams }))
+        let streams = ManuallyDrop::new(Mutex::new(StreamTable::new(Arc::new(Queue::new()))));
+        Ok(Arc::new(Self { descriptor, space, serial: fresh_handle(), streams }))
     }
 }
 

@@ -38,9 +38,8 @@ pub(crate) fn refused(call: Call, errno: Errno) -> Error {
 
 /// The error for memory, where the figures were `info` when the system refused.
 pub(crate) fn no_memory(call: Call, requested: Bytes, info: MemoryInfo, errno: Errno) -> Error {
-    let MemoryInfo { free, total, .. } = info;
     match errno {
-        Errno::NOMEM | Errno::NOSPC => Error::OutOfMemory { call, requested, free, total },
+        Errno::NOMEM | Errno::NOSPC => info.out_of_memory(call, requested),
         _ => refused(call, errno),
     }
 }

@@ -9,7 +9,7 @@ use forebay_hal::{Call, Error, PinnedFlags, PinnedMemory, Result, invalid, nonze
 use rustix::io::Errno;
 
 use crate::lock::{LockedSpan, limit_reached};
-use crate::space::{MemoryBacking, Table};
+use crate::space::MemoryBacking;
 use crate::{HostDevice, errno};
 
 // SAFETY: pinned memory is ordinary memory of the process in whole pages, locked by the system
@@ -50,7 +50,7 @@ unsafe impl PinnedMemory for HostDevice {
         self.descriptor.check_process(call)?;
         check_flags(call, flags)?;
         nonzero(call, "span", span.size())?;
-        check_apart(&self.space.table(), span)?;
+        self.space.table().book.check_apart(span)?;
         let lock = LockedSpan::new(span).map_err(|errno| {
             limit_reached(call, span.size(), errno).unwrap_or_else(|| match errno {
                 Errno::NOMEM | Errno::INVAL => {
@@ -61,7 +61,7 @@ unsafe impl PinnedMemory for HostDevice {
         })?;
         let mut table = self.space.table();
         // Locking took its time: another thread may have been first.
-        check_apart(&table, span)?;
+        table.book.check_apart(span)?;
         let (kind, owner) =
             (MemoryKind::Registered, MemoryBacking { lock: Some(lock), backing: None });
         table.book.insert(Entry::Memory(MemoryEntry { span, kind, flags, owner }));
@@ -75,13 +75,7 @@ unsafe impl PinnedMemory for HostDevice {
 
     fn device_address(&self, host: Address) -> Result<Address> {
         self.descriptor.check_process(Call::DeviceAddress)?;
-        let table = self.space.table();
-        if table.book.memory_at(host).is_some_and(MemoryEntry::is_mapped_host) {
-            return Ok(host);
-        }
-        let given = format!("{host}, {}", table.book.describe(host));
-        let allowed = "an address inside pinned or registered memory that is mapped";
-        Err(invalid(Call::DeviceAddress, "host", given, allowed))
+        self.space.table().book.mapped_host(host).map(|_| host)
     }
 }
 
@@ -97,19 +91,6 @@ fn check_flags(call: Call, flags: PinnedFlags) -> Result<()> {
         flags.difference(able)
     );
     Err(Error::Unsupported { call, missing: missing.into() })
-}
-
-/// Refuses a span that shares a byte with something the device knows.
-fn check_apart(table: &Table, span: Span) -> Result<()> {
-    match table.book.overlapping(span) {
-        None => Ok(()),
-        Some(other) => {
-            let at = other.span().start().max(span.start());
-            let given = format!("{span}, of which {at} is {}", table.book.describe(at));
-            let allowed = "memory that is not this device's and not registered yet";
-            Err(invalid(Call::Register, "span", given, allowed))
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,12 +4,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use forebay_core::Bytes;
-use forebay_hal::{Call, PageHandle, Result, Sharing, invalid, nonzero};
+use forebay_hal::{Call, PageHandle, Result, Sharing, invalid, multiple};
 use rustix::io::Errno;
 
 use crate::mapping::MemoryFile;
 use crate::page::PageBacking;
-use crate::virtual_memory::not_a_page;
 use crate::{HostDevice, errno};
 
 /// What a descriptor must be.
@@ -23,10 +22,7 @@ unsafe impl Sharing for HostDevice {
     fn export_page(&self, page: PageHandle) -> Result<OwnedFd> {
         let call = Call::ExportPage;
         self.descriptor.check_process(call)?;
-        let substance = match self.space.table().book.page(page) {
-            Some(found) => found.owner.clone(),
-            None => return Err(not_a_page(call, page)),
-        };
+        let substance = self.space.table().book.live_page(call, page)?.owner.clone();
         match substance {
             PageBacking::Part(..) => {
                 Err(invalid(call, "page", page, "a page that was created shareable"))
@@ -40,7 +36,7 @@ unsafe impl Sharing for HostDevice {
     fn import_page(&self, descriptor: BorrowedFd<'_>, size: Bytes) -> Result<PageHandle> {
         let call = Call::ImportPage;
         self.descriptor.check_process(call)?;
-        self.check_multiple(call, "size", nonzero(call, "size", size)?)?;
+        multiple(call, "size", size, self.space.settings.unit())?;
         let file = MemoryFile::import(descriptor, size).map_err(|errno| match errno {
             Errno::INVAL | Errno::BADF => {
                 invalid(call, "descriptor", format!("no page of {} B", size.get()), A_PAGE)

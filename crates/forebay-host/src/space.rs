@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::address_book::{AddressBook, Entry, Figures, MemoryEntry, MemoryKind, Page};
-use forebay_hal::{Access, Call, Error, MemoryInfo, PageHandle, PinnedFlags, Result, invalid};
+use forebay_hal::{Call, Error, MemoryInfo, PageHandle, PinnedFlags, Result};
 
 use crate::backing::{Backing, Refusal};
 use crate::errno;
@@ -105,10 +105,8 @@ impl Space {
     /// `requested` rounded up to what memory comes in; what does not fit in 64 bits is more than
     /// there is.
     pub(crate) fn rounded(&self, call: Call, requested: Bytes) -> Result<Bytes> {
-        requested.checked_align_up(self.settings.unit()).ok_or_else(|| {
-            let MemoryInfo { free, total, .. } = self.info();
-            Error::OutOfMemory { call, requested, free, total }
-        })
+        let rounded = requested.checked_align_up(self.settings.unit());
+        rounded.ok_or_else(|| self.info().out_of_memory(call, requested))
     }
 
     /// Makes memory of its own for an allocation and counts it.
@@ -185,20 +183,5 @@ impl Table {
     fn given_out(&self) -> Bytes {
         let Figures { held, managed, pinned } = self.figures;
         held.saturating_add(managed).saturating_add(pinned)
-    }
-
-    /// Refuses a span that is not live memory of the device, or without the access that `need` is.
-    pub(crate) fn check_use(
-        &self,
-        call: Call,
-        argument: &'static str,
-        span: Span,
-        need: Access,
-    ) -> Result<()> {
-        let allowed = "plain, managed or mapped pinned memory of this device inside one \
-                       allocation, or mapped pages side by side in one region with access";
-        self.book
-            .check_mapped(span, need)
-            .map_err(|unusable| invalid(call, argument, self.book.explain(span, unusable), allowed))
     }
 }

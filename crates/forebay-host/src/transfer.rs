@@ -61,10 +61,10 @@ fn check_rows(
     mut rows: impl Iterator<Item = Span>,
     need: Access,
 ) -> Result<()> {
-    if table.check_use(call, argument, reach, need).is_ok() {
+    if table.book.check_use(call, argument, reach, need).is_ok() {
         return Ok(());
     }
-    rows.try_for_each(|row| table.check_use(call, argument, row, need))
+    rows.try_for_each(|row| table.book.check_use(call, argument, row, need))
 }
 
 /// Makes a copy.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
-use forebay_hal::address_book::{Entry, Mapping, MemoryKind, Region};
+use forebay_hal::address_book::{Entry, MemoryKind, Region};
 use forebay_hal::{
     Access, Call, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory, invalid,
-    nonzero, valid_span,
+    multiple,
 };
 use rustix::io::Errno;
 use rustix::process::Resource;
@@ -14,7 +14,7 @@ use rustix::process::Resource;
 use crate::backing::{Refusal, advise_huge};
 use crate::mapping::{AddressRange, MemoryFile};
 use crate::page::{PageBacking, prepare};
-use crate::space::{Space, Table};
+use crate::space::Space;
 use crate::{HostDevice, errno};
 
 /// The addresses a process of a 64-bit Linux has by default: 47 bits.
@@ -30,7 +30,7 @@ unsafe impl VirtualMemory for HostDevice {
 
     fn reserve(&self, size: Bytes, alignment: Alignment) -> Result<Span> {
         self.descriptor.check_process(Call::Reserve)?;
-        self.check_multiple(Call::Reserve, "size", nonzero(Call::Reserve, "size", size)?)?;
+        multiple(Call::Reserve, "size", size, self.space.settings.unit())?;
         let alignment = alignment.max(self.space.settings.unit());
         let range = AddressRange::reserve(size, alignment).map_err(|errno| match errno {
             Errno::NOMEM => no_addresses(size),
@@ -42,23 +42,9 @@ unsafe impl VirtualMemory for HostDevice {
     }
 
     unsafe fn release_region(&self, start: Address) -> Result<()> {
-        let call = Call::ReleaseRegion;
-        self.descriptor.check_process(call)?;
+        self.descriptor.check_process(Call::ReleaseRegion)?;
         let mut table = self.space.table();
-        if let Some(region) = table.book.region_at(start)
-            && region.span.start() == start
-            && region.mappings().len() > 0
-        {
-            let what = format!(
-                "{} mappings in region {}; unmap them first",
-                region.mappings().len(),
-                region.span
-            );
-            return Err(Error::Busy { call, what: what.into() });
-        }
-        let removed = table.book.take_region(start);
-        let removed =
-            removed.ok_or_else(|| table.book.not_first(call, "start", start, "a region"))?;
+        let removed = table.book.remove_region(start)?;
         drop(table);
         // Outside the lock: this is where the addresses go back to the system.
         drop(removed);
@@ -68,7 +54,7 @@ unsafe impl VirtualMemory for HostDevice {
     fn create_page(&self, size: Bytes, options: PageOptions) -> Result<PageHandle> {
         let call = Call::CreatePage;
         self.descriptor.check_process(call)?;
-        self.check_multiple(call, "size", nonzero(call, "size", size)?)?;
+        multiple(call, "size", size, self.space.settings.unit())?;
         if options.pinned {
             let missing = "pages that are locked in place: pinned memory can be allocated";
             return Err(Error::Unsupported { call, missing: missing.into() });
@@ -94,9 +80,7 @@ unsafe impl VirtualMemory for HostDevice {
     fn release_page(&self, page: PageHandle) -> Result<()> {
         self.descriptor.check_process(Call::ReleasePage)?;
         let mut table = self.space.table();
-        if table.book.page(page).is_none() {
-            return Err(not_a_page(Call::ReleasePage, page));
-        }
+        table.book.live_page(Call::ReleasePage, page)?;
         let dead = table.book.release_page(page);
         drop(table);
         bury(&self.space, dead.into_iter().map(|page| (page.size, page.owner)));
@@ -106,28 +90,11 @@ unsafe impl VirtualMemory for HostDevice {
     fn map(&self, at: Address, page: PageHandle) -> Result<()> {
         let call = Call::Map;
         self.descriptor.check_process(call)?;
-        let unit = self.space.settings.unit();
-        if !at.is_aligned_to(unit) {
-            return Err(invalid(call, "at", at, format!("a multiple of {unit}")));
-        }
         let mut table = self.space.table();
-        let Some(found) = table.book.page(page) else {
-            return Err(not_a_page(call, page));
-        };
-        let span = valid_span(call, "at", at, found.size)?;
+        let found = table.book.live_page(call, page)?;
         let substance = found.owner.clone();
-        let Some(region) = table.book.region_at(at) else {
-            let given = format!("{span}, {}", table.book.describe(at));
-            return Err(invalid(call, "at", given, "addresses inside a region"));
-        };
-        if !region.span.contains_span(span) {
-            let given = format!("{span}, which passes the end of region {}", region.span);
-            return Err(invalid(call, "at", given, "addresses inside one region"));
-        }
-        if let Some(other) = region.overlapping(span).next_back() {
-            let given = format!("{span}, where {} lies at {}", other.page, other.span);
-            return Err(invalid(call, "at", given, "addresses where nothing is mapped"));
-        }
+        let unit = self.space.settings.unit();
+        let (span, region) = table.book.place_for(at, found.size, unit)?;
         let (file, from) = substance.place();
         let part = (from, span.size());
         // SAFETY: nothing is mapped there, so nobody can be using it: the check above and this
@@ -147,7 +114,7 @@ unsafe impl VirtualMemory for HostDevice {
             return Err(invalid(call, "device", device, allowed));
         }
         let mut table = self.space.table();
-        let (region, tiles) = whole_mappings(call, &table, span)?;
+        let (region, tiles) = table.book.whole(call, span)?;
         let offset = region.offset(span.start());
         // SAFETY: the caller promises that nobody uses the span in a way this takes away.
         if let Err(errno) = unsafe { region.owner.protect(offset, span.size(), access) } {
@@ -168,7 +135,7 @@ unsafe impl VirtualMemory for HostDevice {
         let call = Call::Unmap;
         self.descriptor.check_process(call)?;
         let mut table = self.space.table();
-        let (region, _) = whole_mappings(call, &table, span)?;
+        let (region, _) = table.book.whole(call, span)?;
         let offset = region.offset(span.start());
         // SAFETY: the caller promises that nobody uses the span from now on.
         unsafe { region.owner.clear(offset, span.size()) }
@@ -178,37 +145,6 @@ unsafe impl VirtualMemory for HostDevice {
         bury(&self.space, dead.into_iter().map(|page| (page.size, page.owner)));
         Ok(())
     }
-}
-
-impl HostDevice {
-    /// Refuses a size that is not a multiple of the granularity.
-    pub(crate) fn check_multiple(
-        &self,
-        call: Call,
-        argument: &'static str,
-        size: Bytes,
-    ) -> Result<()> {
-        let unit = self.space.settings.unit();
-        if size.is_aligned_to(unit) {
-            return Ok(());
-        }
-        let allowed = format!("a multiple of {unit} ({} B)", unit.get());
-        Err(invalid(call, argument, format!("{} B", size.get()), allowed))
-    }
-}
-
-/// The region of `span` and the mappings that `span` is made of, or a refusal that says where it is not.
-fn whole_mappings(
-    call: Call,
-    table: &Table,
-    span: Span,
-) -> Result<(&Region<AddressRange>, Vec<&Mapping>)> {
-    let allowed = "one mapping, or several side by side in one region, each of them whole";
-    nonzero(call, "span", span.size())?;
-    table.book.whole_mappings(span).map_err(|at| {
-        let given = format!("{span}, in which {at} is {}", table.book.describe(at));
-        invalid(call, "span", given, allowed)
-    })
 }
 
 /// Gives the memory of pages that are gone back to the system, and takes it out of the books.
@@ -228,11 +164,6 @@ fn page_refused(space: &Space, size: Bytes, refusal: Refusal) -> Error {
         Refusal::Policy(errno) => space.settings.numa.refused(Call::CreatePage, errno),
         Refusal::Memory(errno) => errno::no_memory(Call::CreatePage, size, space.info(), errno),
     }
-}
-
-/// The refusal of a page handle that is not good.
-pub(crate) fn not_a_page(call: Call, page: PageHandle) -> Error {
-    invalid(call, "page", page, "a page of this device, created or imported and not released")
 }
 
 /// The refusal of more addresses than the system has, with how many there are and are taken.

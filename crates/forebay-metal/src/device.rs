@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use forebay_core::{Address, Bytes, DeviceOrdinal, StreamId};
 use forebay_hal::{
     Call, Capabilities, Descriptor, Device, DeviceKind, Error, EventHandle, EventKind, HostTask,
-    MemoryInfo, PinnedMemory, PointerClass, Priority, Progress, Result, StreamHandle, Streams,
-    fresh_handle, run_host_task,
+    MemoryInfo, PinnedMemory, PointerClass, Priority, Progress, Result, StreamHandle, StreamTable,
+    Streams, fresh_handle, run_host_task,
 };
 use forebay_sync::fork::{LeakOnFork, PerProcess};
 use forebay_sync::lock;
@@ -19,10 +19,11 @@ use objc2_foundation::NSProcessInfo;
 use objc2_metal::{MTLBuffer, MTLCommandBuffer, MTLCopyAllDevices, MTLDevice, MTLGPUFamily};
 
 use crate::buffer::BufferRef;
+use crate::event::EVENTS;
 use crate::kernel::Kernels;
 use crate::memory::ALIGNMENT;
 use crate::space::Space;
-use crate::stream::{Health, StreamCore, StreamTable};
+use crate::stream::{Health, StreamCore};
 use crate::{MetalMissing, event, transfer};
 
 /// A GPU through Metal.
@@ -39,7 +40,9 @@ pub(crate) struct Inner {
     pub(crate) raw: Retained<ProtocolObject<dyn MTLDevice>>,
     pub(crate) health: Arc<Health>,
     pub(crate) space: Mutex<Space<BufferRef>>,
-    pub(crate) streams: Mutex<StreamTable>,
+    pub(crate) streams: Mutex<StreamTable<StreamCore>>,
+    /// Tells its events from those of other devices.
+    serial: u64,
     kernels: OnceLock<core::result::Result<Kernels, String>>,
 }
 
@@ -81,6 +84,7 @@ impl MetalDevice {
             health,
             space: Mutex::default(),
             streams: Mutex::new(StreamTable::new(default)),
+            serial: fresh_handle(),
             kernels: OnceLock::new(),
         });
         Ok(Arc::new(Self { descriptor, inner }))
@@ -134,14 +138,19 @@ impl Inner {
     }
 
     pub(crate) fn out_of_memory(&self, call: Call, requested: Bytes) -> Error {
-        let MemoryInfo { free, total, .. } = self.figures();
-        Error::OutOfMemory { call, requested, free, total }
+        self.figures().out_of_memory(call, requested)
     }
 
     /// The kernels, compiled when they are first asked for.
     pub(crate) fn kernels(&self, call: Call) -> Result<&Kernels> {
         let kernels = self.kernels.get_or_init(|| Kernels::compile(&self.raw));
         kernels.as_ref().map_err(|reason| transfer::no_kernels(call, reason))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        EVENTS.forget_all_of(self.serial);
     }
 }
 
@@ -188,7 +197,10 @@ unsafe impl Streams for MetalDevice {
     }
 
     fn destroy_stream(&self, stream: StreamHandle) -> Result<()> {
-        lock(&self.inner(Call::DestroyStream)?.streams).end(stream)
+        let mut streams = lock(&self.inner(Call::DestroyStream)?.streams);
+        streams.destroy(stream)?;
+        streams.settle(StreamCore::is_done);
+        Ok(())
     }
 
     fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
@@ -222,19 +234,18 @@ unsafe impl Streams for MetalDevice {
     }
 
     fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
-        self.inner(Call::CreateEvent)?;
-        Ok(event::create(kind))
+        Ok(EVENTS.create(kind, self.inner(Call::CreateEvent)?.serial))
     }
 
     fn destroy_event(&self, event: EventHandle) -> Result<()> {
-        self.inner(Call::DestroyEvent)?;
-        event::destroy(event)
+        EVENTS.destroy(event, self.inner(Call::DestroyEvent)?.serial)
     }
 
     fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
         let call = Call::RecordEvent;
-        let core = lock(&self.inner(call)?.streams).get(call, stream)?;
-        event::record(event, &core)
+        let inner = self.inner(call)?;
+        let core = lock(&inner.streams).get(call, stream)?;
+        event::record(&*EVENTS.own(call, event, inner.serial)?, &core)
     }
 
     fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {

@@ -1,77 +1,50 @@
 //! Events: values of streams' timelines.
 
 use core::time::Duration;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use forebay_hal::{Call, Error, EventHandle, EventKind, Progress, Result, fresh_handle, invalid};
-use forebay_sync::fork::PerProcess;
+use forebay_hal::{
+    Call, Error, EventEntry, EventHandle, EventKind, EventTable, Progress, Result, invalid,
+};
 use forebay_sync::lock;
 use objc2_metal::MTLCommandBuffer;
 
 use crate::stream::StreamCore;
 
-/// The events of all devices: they order work of several, so each must know the others'.
-static EVENTS: PerProcess<HashMap<EventHandle, Arc<EventCore>>> = PerProcess::new();
-
-#[derive(Debug)]
-struct EventCore {
-    kind: EventKind,
-    record: Mutex<Option<Record>>,
-}
+/// The events of all devices.
+pub(crate) static EVENTS: EventTable<Mutex<Option<Record>>> = EventTable::new();
 
 /// A point in a stream.
 #[derive(Clone, Debug)]
-struct Record {
+pub(crate) struct Record {
     core: Arc<StreamCore>,
     value: u64,
     /// When it was reached, of a timed event.
     time: Arc<OnceLock<Instant>>,
 }
 
-fn event(call: Call, handle: EventHandle) -> Result<Arc<EventCore>> {
-    let allowed = "an event that was created and not destroyed";
-    EVENTS
-        .lock()
-        .get(&handle)
-        .map(Arc::clone)
-        .ok_or_else(|| invalid(call, "event", handle, allowed))
-}
-
 /// The latest record.
 fn record_of(call: Call, handle: EventHandle) -> Result<Option<Record>> {
-    Ok(lock(&event(call, handle)?.record).clone())
-}
-
-pub(crate) fn create(kind: EventKind) -> EventHandle {
-    let handle = EventHandle(fresh_handle());
-    EVENTS.lock().insert(handle, Arc::new(EventCore { kind, record: Mutex::new(None) }));
-    handle
-}
-
-pub(crate) fn destroy(handle: EventHandle) -> Result<()> {
-    let call = Call::DestroyEvent;
-    let removed = EVENTS.lock().remove(&handle);
-    let allowed = "an event that was created and not destroyed";
-    removed.map(drop).ok_or_else(|| invalid(call, "event", handle, allowed))
+    Ok(lock(&EVENTS.get(call, handle)?.state).clone())
 }
 
 /// Puts the event after all that is enqueued on the stream. A timed one is a function of the host that reads the clock.
-pub(crate) fn record(handle: EventHandle, core: &Arc<StreamCore>) -> Result<()> {
-    let call = Call::RecordEvent;
-    let event = event(call, handle)?;
+pub(crate) fn record(
+    event: &EventEntry<Mutex<Option<Record>>>,
+    core: &Arc<StreamCore>,
+) -> Result<()> {
     let time = Arc::new(OnceLock::new());
     let value = match event.kind {
         EventKind::Order => core.last(),
         EventKind::Timed => {
             let time = Arc::clone(&time);
-            core.task(call, move || {
+            core.task(Call::RecordEvent, move || {
                 let _ = time.set(Instant::now());
             })?
         }
     };
-    *lock(&event.record) = Some(Record { core: Arc::clone(core), value, time });
+    *lock(&event.state) = Some(Record { core: Arc::clone(core), value, time });
     Ok(())
 }
 
@@ -113,8 +86,8 @@ pub(crate) fn elapsed(start: EventHandle, end: EventHandle) -> Result<Duration> 
 /// When a timed event was reached.
 fn time_of(argument: &'static str, handle: EventHandle) -> Result<Instant> {
     let call = Call::Elapsed;
-    let event = event(call, handle)?;
-    let record = lock(&event.record).clone().filter(|_| event.kind == EventKind::Timed);
+    let event = EVENTS.get(call, handle)?;
+    let record = lock(&event.state).clone().filter(|_| event.kind == EventKind::Timed);
     let Some(record) = record else {
         return Err(invalid(call, argument, handle, "an event that is timed and was recorded"));
     };

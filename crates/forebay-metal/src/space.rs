@@ -5,7 +5,7 @@
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::address_book::{AddressBook, Entry, MemoryEntry, MemoryKind};
-use forebay_hal::{Call, PinnedFlags, PointerClass, PointerKind, Result, invalid};
+use forebay_hal::{Call, PinnedFlags, PointerClass, PointerKind, Result};
 
 /// A place in a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,19 +61,15 @@ impl<B: Clone> Space<B> {
 
     /// Takes plain memory out, by its first address.
     pub(crate) fn remove_plain(&mut self, address: Address) -> Result<B> {
-        let Some(memory) = self.device.take_memory(address, MemoryKind::Plain) else {
-            let allowed = "the address of live memory that allocate returned";
-            return Err(invalid(Call::Free, "address", address, allowed));
-        };
+        let kind = MemoryKind::Plain;
+        let memory = self.device.remove_memory(Call::Free, "address", address, kind)?;
         self.held = self.held.saturating_sub(memory.span.size());
         Ok(memory.owner.buffer)
     }
 
     /// Refuses host memory that shares a byte with what the device knows.
     pub(crate) fn check_apart(&self, span: Span) -> Result<()> {
-        let Some(other) = self.host.overlapping(span) else { return Ok(()) };
-        let given = format!("{span}, of which {} is pinned", other.span());
-        Err(invalid(Call::Register, "span", given, "memory that this device has not pinned"))
+        self.host.check_apart(span)
     }
 
     /// Enters host memory `span` that the GPU knows at `device`.
@@ -102,15 +98,8 @@ impl<B: Clone> Space<B> {
         start: Address,
         kind: MemoryKind,
     ) -> Result<B> {
-        let Some(memory) = self.host.take_memory(start, kind) else {
-            let (argument, allowed) = match kind {
-                MemoryKind::Registered => {
-                    ("start", "the first address of memory that is registered")
-                }
-                _ => ("address", "the address of live memory that allocate_pinned returned"),
-            };
-            return Err(invalid(call, argument, start, allowed));
-        };
+        let argument = if call == Call::Unregister { "start" } else { "address" };
+        let memory = self.host.remove_memory(call, argument, start, kind)?;
         self.device.take_memory(memory.owner.device, kind);
         Ok(memory.owner.location.buffer)
     }
@@ -129,12 +118,9 @@ impl<B: Clone> Space<B> {
 
     /// The GPU's address of mapped host memory.
     pub(crate) fn device_address(&self, host: Address) -> Result<Address> {
-        let found = self.host.memory_at(host).filter(|memory| memory.is_mapped_host());
-        let device = found.and_then(|memory| {
-            memory.owner.device.checked_add(host.offset_from(memory.span.start())?)
-        });
-        let allowed = "an address inside pinned or registered memory that is mapped";
-        device.ok_or_else(|| invalid(Call::DeviceAddress, "host", host, allowed))
+        let memory = self.host.mapped_host(host)?;
+        let inside = host.offset_from(memory.span.start()).unwrap_or_default();
+        Ok(memory.owner.device.checked_add(inside).unwrap_or(memory.owner.device))
     }
 
     /// What the device knows of an address: of the GPU's for plain memory, of the host's for pinned.

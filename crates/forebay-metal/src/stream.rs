@@ -12,12 +12,11 @@
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use block2::RcBlock;
 use dispatch2::DispatchQueue;
-use forebay_hal::{Call, Error, Progress, Result, StreamHandle, invalid};
+use forebay_hal::{Call, Error, Progress, Result};
 use forebay_sync::lock;
 use objc2::AllocAnyThread;
 use objc2::rc::{Retained, autoreleasepool};
@@ -108,6 +107,11 @@ impl StreamCore {
     /// Whether a value was reached.
     pub(crate) fn has_reached(&self, value: u64) -> bool {
         self.timeline.signaledValue() >= value
+    }
+
+    /// Whether everything was reached that was enqueued.
+    pub(crate) fn is_done(&self) -> bool {
+        self.has_reached(self.last())
     }
 
     /// Whether all is done, or the device is lost.
@@ -213,50 +217,5 @@ impl StreamCore {
 impl fmt::Debug for StreamCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "StreamCore({} of {} done)", self.timeline.signaledValue(), self.last())
-    }
-}
-
-/// The streams of a device.
-#[derive(Debug)]
-pub(crate) struct StreamTable {
-    known: HashMap<StreamHandle, Arc<StreamCore>>,
-    /// Destroyed streams whose work may not be done.
-    draining: Vec<Arc<StreamCore>>,
-}
-
-impl StreamTable {
-    pub(crate) fn new(default: Arc<StreamCore>) -> Self {
-        Self { known: HashMap::from([(StreamHandle::DEFAULT, default)]), draining: Vec::new() }
-    }
-
-    pub(crate) fn insert(&mut self, stream: StreamHandle, core: Arc<StreamCore>) {
-        self.known.insert(stream, core);
-    }
-
-    pub(crate) fn get(&self, call: Call, stream: StreamHandle) -> Result<Arc<StreamCore>> {
-        let allowed = "a stream of this device that was not destroyed";
-        self.known
-            .get(&stream)
-            .map(Arc::clone)
-            .ok_or_else(|| invalid(call, "stream", stream, allowed))
-    }
-
-    /// Takes a stream out; its work still runs.
-    pub(crate) fn end(&mut self, stream: StreamHandle) -> Result<()> {
-        let call = Call::DestroyStream;
-        if stream == StreamHandle::DEFAULT {
-            let allowed = "a stream that create_stream made";
-            return Err(invalid(call, "stream", "the default stream", allowed));
-        }
-        let core = self.get(call, stream)?;
-        self.known.remove(&stream);
-        self.draining.retain(|core| !core.has_reached(core.last()));
-        self.draining.push(core);
-        Ok(())
-    }
-
-    /// Every stream with work.
-    pub(crate) fn all(&self) -> Vec<Arc<StreamCore>> {
-        self.known.values().chain(&self.draining).map(Arc::clone).collect()
     }
 }

@@ -5,8 +5,7 @@ use core::fmt;
 use std::sync::{Arc, OnceLock};
 
 use cl3::error_codes as cl;
-use forebay_core::Bytes;
-use forebay_hal::{Call, Error, MemoryInfo, Result, invalid};
+use forebay_hal::{Asked, Call, Error, MemoryInfo, RefusalKind, Result};
 
 /// An error code of OpenCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,31 +82,6 @@ impl Made for core::result::Result<*mut c_void, i32> {
     }
 }
 
-/// The argument that a refused call was about, for its error.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    pub(crate) argument: &'static str,
-    pub(crate) given: String,
-    pub(crate) allowed: &'static str,
-    /// The requested size; zero for calls that allocate nothing.
-    pub(crate) size: Bytes,
-}
-
-impl Asked {
-    pub(crate) fn of(
-        argument: &'static str,
-        given: impl fmt::Display,
-        allowed: &'static str,
-    ) -> Self {
-        Self { argument, given: given.to_string(), allowed, size: Bytes::ZERO }
-    }
-
-    pub(crate) fn size(size: Bytes) -> Self {
-        let given = format!("{} B", size.get());
-        Self { argument: "size", given, allowed: "a size that the device can allocate", size }
-    }
-}
-
 impl Refusal {
     /// The error of a refused call, with `figures` in case memory ran out.
     pub(crate) fn error(
@@ -116,22 +90,17 @@ impl Refusal {
         asked: &Asked,
         figures: impl FnOnce() -> MemoryInfo,
     ) -> Error {
-        let said = self.to_string();
+        asked.refused(call, self.kind(!asked.size.is_zero()), self.to_string(), figures)
+    }
+
+    fn kind(self, is_allocation: bool) -> RefusalKind {
         match self.code.0 {
-            // Some drivers answer with the first where the device has no memory left, some with the second.
-            cl::CL_MEM_OBJECT_ALLOCATION_FAILURE | cl::CL_OUT_OF_RESOURCES
-                if !asked.size.is_zero() =>
-            {
-                let MemoryInfo { free, total, .. } = figures();
-                Error::OutOfMemory { call, requested: asked.size, free, total }
-            }
             cl::CL_OUT_OF_HOST_MEMORY
             | cl::CL_MEM_OBJECT_ALLOCATION_FAILURE
-            | cl::CL_MAP_FAILURE => {
-                let MemoryInfo { free, total, .. } = figures();
-                Error::OutOfMemory { call, requested: asked.size, free, total }
-            }
-            cl::CL_OUT_OF_RESOURCES => Error::Transient { call, reason: said.into() },
+            | cl::CL_MAP_FAILURE => RefusalKind::OutOfMemory,
+            // Some drivers answer so where the device has no memory left.
+            cl::CL_OUT_OF_RESOURCES if is_allocation => RefusalKind::OutOfMemory,
+            cl::CL_OUT_OF_RESOURCES => RefusalKind::Transient,
             cl::CL_DEVICE_NOT_AVAILABLE
             | cl::CL_COMPILER_NOT_AVAILABLE
             | cl::CL_DEVICE_NOT_FOUND
@@ -140,7 +109,7 @@ impl Refusal {
             | cl::CL_INVALID_OPERATION
             | cl::CL_INVALID_QUEUE_PROPERTIES
             | cl::DLOPEN_FUNCTION_NOT_AVAILABLE
-            | cl::DLOPEN_RUNTIME_LOAD_FAILED => Error::Unsupported { call, missing: said.into() },
+            | cl::DLOPEN_RUNTIME_LOAD_FAILED => RefusalKind::Unsupported,
             cl::CL_INVALID_VALUE
             | cl::CL_INVALID_BUFFER_SIZE
             | cl::CL_INVALID_MEM_OBJECT
@@ -149,12 +118,10 @@ impl Refusal {
             | cl::CL_INVALID_EVENT
             | cl::CL_INVALID_EVENT_WAIT_LIST
             | cl::CL_INVALID_HOST_PTR
-            | cl::CL_INVALID_COMMAND_QUEUE => {
-                invalid(call, asked.argument, format!("{}; {said}", asked.given), asked.allowed)
-            }
+            | cl::CL_INVALID_COMMAND_QUEUE => RefusalKind::Invalid,
             // A command that failed on the device or came without an event, and what no list has: nothing
             // is known about memory that it used, so the device does not count as usable.
-            _ => Error::Lost { call, reason: said.into() },
+            _ => RefusalKind::Lost,
         }
     }
 }

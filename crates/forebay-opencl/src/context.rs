@@ -12,11 +12,11 @@ use cl3::context::{CL_CONTEXT_PLATFORM, create_context};
 use cl3::device::{CL_DEVICE_EXTENSIONS, CL_DEVICE_QUEUE_ON_HOST_PROPERTIES, get_device_data};
 use cl3::types::cl_context;
 use forebay_core::Bytes;
-use forebay_hal::{Call, MemoryInfo, Priority, Result};
+use forebay_hal::{Asked, Call, MemoryInfo, Priority, Result};
 use forebay_sync::fork::PerProcess;
 use forebay_sync::lock;
 
-use crate::code::{Asked, Made, Outcome};
+use crate::code::{Made, Outcome};
 use crate::decompression::Program;
 use crate::driver::DeviceId;
 use crate::info::{as_number, check_alignment, number, text};

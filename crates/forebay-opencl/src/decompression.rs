@@ -11,10 +11,10 @@ use cl3::program::{
     release_program,
 };
 use cl3::types::{cl_kernel, cl_mem, cl_program};
-use forebay_hal::{Call, Decompression, Error, Lz4Blocks, Result, StreamHandle};
+use forebay_hal::{Asked, Call, Decompression, Error, Lz4Blocks, Result, StreamHandle};
 use forebay_sync::lock;
 
-use crate::code::{Asked, Made, Named, Outcome};
+use crate::code::{Made, Named, Outcome};
 use crate::context::Context;
 use crate::driver::DeviceId;
 use crate::info::{number, text_of};

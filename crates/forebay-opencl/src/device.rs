@@ -8,18 +8,19 @@ use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_event};
 use forebay_core::{Address, Bytes, DeviceOrdinal};
 use forebay_hal::address_book::Figures;
 use forebay_hal::{
-    Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, Error, ManagedMemory,
-    MemoryInfo, PinnedMemory, PointerClass, Priority, Result, StreamHandle, fresh_handle,
+    Asked, Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, Error, ManagedMemory,
+    MemoryInfo, PinnedMemory, PointerClass, Priority, Result, StreamHandle, StreamTable,
+    fresh_handle,
 };
 use forebay_sync::fork::PerProcess;
 use forebay_sync::lock;
 
-use crate::code::{Asked, Lost, Refusal};
+use crate::code::{Lost, Refusal};
 use crate::context::Context;
 use crate::decompression::can_decompress;
-use crate::event::forget_events_of;
+use crate::event::EVENTS;
 use crate::space::Space;
-use crate::stream::{QueueOrder, StreamQueue, StreamTable, about};
+use crate::stream::{QueueOrder, StreamQueue, about};
 use crate::{HostCopies, OpenClDeviceInfo, OpenClDeviceType, OpenClOptions};
 
 /// A device behind OpenCL.
@@ -37,7 +38,7 @@ pub struct OpenClDevice {
     pub(crate) host_copies: HostCopies,
     pub(crate) lost: Lost,
     pub(crate) space: ManuallyDrop<Mutex<Space>>,
-    pub(crate) streams: ManuallyDrop<Mutex<StreamTable>>,
+    pub(crate) streams: ManuallyDrop<Mutex<StreamTable<StreamQueue>>>,
 }
 
 impl OpenClDevice {
@@ -167,8 +168,7 @@ impl OpenClDevice {
 
     /// More than there is.
     pub(crate) fn out_of_memory(&self, call: Call, requested: Bytes) -> Error {
-        let MemoryInfo { free, total, .. } = self.figures();
-        Error::OutOfMemory { call, requested, free, total }
+        self.figures().out_of_memory(call, requested)
     }
 }
 
@@ -196,8 +196,8 @@ impl Drop for OpenClDevice {
         if self.descriptor.is_inherited() {
             return;
         }
-        forget_events_of(self.serial);
-        let queues = lock(&self.streams).queues();
+        EVENTS.forget_all_of(self.serial);
+        let queues = lock(&self.streams).all();
         let busy = queues.iter().filter_map(|queue| queue.tail()).filter(|end| !end.is_over());
         let busy: Vec<_> = busy.collect();
         if !busy.is_empty() {

@@ -99,6 +99,7 @@ mod options;
 mod pinned;
 mod space;
 mod stream;
+mod stream_calls;
 mod task;
 mod transfer;
 

@@ -44,7 +44,7 @@ unsafe impl ManagedMemory for OpenClDevice {
     fn prefetch(&self, span: Span, to: Option<DeviceOrdinal>, stream: StreamHandle) -> Result<()> {
         let call = Call::Prefetch;
         let queue = self.queue(call, stream)?;
-        lock(&self.space).check_managed(call, span)?;
+        lock(&self.space).book.check_managed(call, span)?;
         self.check_location(call, to)?;
         let flags = if to.is_none() { CL_MIGRATE_MEM_OBJECT_HOST } else { 0 };
         let Ok(size) = span.size().to_usize() else { return Ok(()) };
@@ -68,7 +68,7 @@ unsafe impl ManagedMemory for OpenClDevice {
     fn advise(&self, span: Span, advice: Advice) -> Result<()> {
         let call = Call::Advise;
         self.descriptor.check_process(call)?;
-        lock(&self.space).check_managed(call, span)?;
+        lock(&self.space).book.check_managed(call, span)?;
         // OpenCL takes no advice; what it is about is still checked.
         match advice {
             Advice::PreferredLocation(to) | Advice::AccessedBy(to) | Advice::NotAccessedBy(to) => {

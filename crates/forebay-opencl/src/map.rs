@@ -9,12 +9,12 @@ use cl3::error_codes::CL_MAP_FAILURE;
 use cl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MAP_WRITE_INVALIDATE_REGION};
 use cl3::types::{CL_FALSE, cl_mem};
 use forebay_core::Span;
-use forebay_hal::{Call, Error, Result, StreamHandle, nonzero};
+use forebay_hal::{Asked, Call, Error, Result, StreamHandle, nonzero};
 use forebay_sync::fork::Birth;
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
-use crate::code::{Asked, Named, Outcome};
+use crate::code::{Named, Outcome};
 use crate::space::Allocation;
 use crate::stream::StreamQueue;
 

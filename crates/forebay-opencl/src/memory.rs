@@ -12,13 +12,13 @@ use cl3::memory::{
 use cl3::types::{CL_TRUE, cl_buffer_region, cl_mem};
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::address_book::MemoryKind;
-use forebay_hal::{Call, Error, Memory, Result, invalid};
+use forebay_hal::{Asked, Call, Error, Memory, Result, invalid};
 use forebay_host::mapping::AddressRange;
 use forebay_sync::fork::LeakOnFork;
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
-use crate::code::{Asked, Made, Named, Outcome, Refusal};
+use crate::code::{Made, Named, Outcome, Refusal};
 use crate::context::{Context, Reservation};
 use crate::object::{Buffer, Event};
 use crate::space::{Allocation, Source};

@@ -125,23 +125,9 @@ impl Space {
         address: Address,
         kind: MemoryKind,
     ) -> Result<Arc<Allocation>> {
-        let Some(memory) = self.book.take_memory(address, kind) else {
-            let given = format!("{address}, {}", self.describe(address));
-            let allowed =
-                format!("the first address of {} that was allocated and not freed", kind.name());
-            return Err(invalid(call, "address", given, allowed));
-        };
+        let memory = self.book.remove_memory(call, "address", address, kind)?;
         self.figures.subtract(kind, memory.owner.counted());
         Ok(memory.owner)
-    }
-
-    /// What is at `address`, in words.
-    fn describe(&self, address: Address) -> String {
-        let Some(memory) = self.book.memory_at(address) else {
-            return "where this device has no memory".to_owned();
-        };
-        let offset = address.offset_from(memory.span.start()).unwrap_or_default().get();
-        format!("{offset} B into {} {}", memory.kind.name(), memory.span)
     }
 
     /// Whether all of `span` is pinned memory.
@@ -158,22 +144,13 @@ impl Space {
     ) -> Result<BufferOffset> {
         let found = self.book.memory_of(span).filter(|memory| memory.kind != MemoryKind::Pinned);
         let Some(MemoryEntry { span: known, owner, .. }) = found else {
-            let given = format!("{span}, which begins {}", self.describe(span.start()));
+            let given = format!("{span}, which begins {}", self.book.describe(span.start()));
             let allowed = "plain or managed memory of this device, inside one allocation";
             return Err(invalid(call, argument, given, allowed));
         };
         let inside = span.start().offset_from(known.start()).unwrap_or_default();
         let offset = owner.first.saturating_add(inside);
         Ok(BufferOffset { memory: Arc::clone(owner), offset })
-    }
-
-    /// Refuses a span that does not lie in one managed allocation.
-    pub(crate) fn check_managed(&self, call: Call, span: Span) -> Result<()> {
-        if self.book.memory_of(span).is_some_and(|memory| memory.kind == MemoryKind::Managed) {
-            return Ok(());
-        }
-        let given = format!("{span}, which begins {}", self.describe(span.start()));
-        Err(invalid(call, "span", given, "a part of one managed allocation"))
     }
 
     /// Takes all memory out. Gives what work may still use and only its owner keeps.

@@ -11,22 +11,15 @@
 //! An event records the tail, and a host task waits for it. On an out-of-order queue every command waits for it, so
 //! such a queue keeps the order of its calls too.
 
-use core::time::Duration;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cl3::command_queue::{enqueue_barrier_with_wait_list, enqueue_marker_with_wait_list, flush};
 use cl3::error_codes::CL_SUCCESS;
 use cl3::types::{cl_command_queue, cl_event, cl_uint};
-use forebay_core::StreamId;
-use forebay_hal::{
-    Call, Error, EventHandle, EventKind, HostTask, Priority, Progress, Result, StreamHandle,
-    Streams, fresh_handle, invalid,
-};
+use forebay_hal::{Asked, Priority, Progress, StreamHandle};
 use forebay_sync::lock;
 
-use crate::OpenClDevice;
-use crate::code::{Asked, Made, Outcome};
+use crate::code::{Made, Outcome};
 use crate::context::Context;
 use crate::object::{Event, Queue};
 
@@ -199,154 +192,7 @@ impl Drop for Submission<'_> {
     }
 }
 
-/// The streams a device knows.
-#[derive(Debug)]
-pub(crate) struct StreamTable {
-    default: (StreamId, Arc<StreamQueue>),
-    live: BTreeMap<StreamHandle, Arc<StreamQueue>>,
-    /// Destroyed streams whose work may not be done.
-    draining: Vec<Arc<StreamQueue>>,
-}
-
-impl StreamTable {
-    pub(crate) fn new(default: Arc<StreamQueue>) -> Self {
-        let default = (StreamId(fresh_handle()), default);
-        Self { default, live: BTreeMap::new(), draining: Vec::new() }
-    }
-
-    /// Every queue with work of this device.
-    pub(crate) fn queues(&self) -> Vec<Arc<StreamQueue>> {
-        let live = core::iter::once(&self.default.1).chain(self.live.values());
-        live.chain(&self.draining).map(Arc::clone).collect()
-    }
-
-    /// Lets destroyed streams whose work is done be used again.
-    fn settle(&mut self) {
-        let draining = core::mem::take(&mut self.draining);
-        let (over, busy) = draining.into_iter().partition(|queue| queue.is_over());
-        self.draining = busy;
-        let _: () = lock(&self.default.1.context.idle).extend::<Vec<_>>(over);
-    }
-}
-
-/// What the stream calls share.
-impl OpenClDevice {
-    /// The queue of a live stream.
-    pub(crate) fn queue(&self, call: Call, stream: StreamHandle) -> Result<Arc<StreamQueue>> {
-        self.descriptor.check_process(call)?;
-        let table = lock(&self.streams);
-        if stream == StreamHandle::DEFAULT {
-            return Ok(Arc::clone(&table.default.1));
-        }
-        table.live.get(&stream).map(Arc::clone).ok_or_else(|| not_a_stream(call, stream))
-    }
-}
-
-// SAFETY: a queue keeps the order of its commands, by itself or by the events of their predecessors, and
-// every submission of commands is sent to the device when it ends. Queues wait for each other by barriers on events
-// alone. A task runs when its callback or the call has handed it over, once, and the queue waits for its end.
-unsafe impl Streams for OpenClDevice {
-    fn create_stream(&self, priority: Priority) -> Result<StreamHandle> {
-        let call = Call::CreateStream;
-        self.descriptor.check_process(call)?;
-        lock(&self.streams).settle();
-        let queue = StreamQueue::take(self.context, self.order, priority).map_err(|refusal| {
-            let asked = Asked::of("priority", format!("{priority:?}"), "low, normal or high");
-            self.refused(call, refusal, &asked)
-        })?;
-        let handle = StreamHandle(fresh_handle());
-        lock(&self.streams).live.insert(handle, queue);
-        Ok(handle)
-    }
-
-    fn destroy_stream(&self, stream: StreamHandle) -> Result<()> {
-        let call = Call::DestroyStream;
-        self.descriptor.check_process(call)?;
-        if stream == StreamHandle::DEFAULT {
-            return Err(invalid(call, "stream", "the default stream", "a stream that was created"));
-        }
-        let mut table = lock(&self.streams);
-        let queue = table.live.remove(&stream).ok_or_else(|| not_a_stream(call, stream))?;
-        table.draining.push(queue);
-        table.settle();
-        Ok(())
-    }
-
-    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId> {
-        self.queue(Call::StreamId, stream)?;
-        // Handles never come back, so they are identities.
-        match stream {
-            StreamHandle::DEFAULT => Ok(lock(&self.streams).default.0),
-            StreamHandle(handle) => Ok(StreamId(handle)),
-        }
-    }
-
-    fn query_stream(&self, stream: StreamHandle) -> Result<Progress> {
-        let call = Call::QueryStream;
-        let queue = self.queue(call, stream)?;
-        let progress = queue.progress();
-        let progress = progress.map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
-        self.lost.check(call)?;
-        Ok(progress)
-    }
-
-    fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
-        let call = Call::SynchronizeStream;
-        let queue = self.queue(call, stream)?;
-        queue.wait().map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
-        self.lost.check(call)
-    }
-
-    fn synchronize_device(&self) -> Result<()> {
-        let call = Call::SynchronizeDevice;
-        self.descriptor.check_process(call)?;
-        let queues = lock(&self.streams).queues();
-        // All are waited for, whatever one of them says.
-        let outcomes: Vec<_> = queues.iter().map(|queue| queue.wait()).collect();
-        let waited = outcomes.into_iter().collect::<Outcome<()>>();
-        waited.map_err(|refusal| self.refused(call, refusal, &about(StreamHandle::DEFAULT)))?;
-        self.lost.check(call)
-    }
-
-    fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
-        self.enqueue_task(task, stream)
-    }
-
-    fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
-        self.new_event(kind)
-    }
-
-    fn destroy_event(&self, event: EventHandle) -> Result<()> {
-        self.end_event(event)
-    }
-
-    fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
-        self.record(event, stream)
-    }
-
-    fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
-        self.make_stream_wait(stream, event)
-    }
-
-    fn query_event(&self, event: EventHandle) -> Result<Progress> {
-        self.event_progress(event)
-    }
-
-    fn synchronize_event(&self, event: EventHandle) -> Result<()> {
-        self.wait_for_event(event)
-    }
-
-    fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {
-        self.time_between(start, end)
-    }
-}
-
 /// A stream, for the error of a call about it.
 pub(crate) fn about(stream: StreamHandle) -> Asked {
     Asked::of("stream", stream, "a live stream")
-}
-
-fn not_a_stream(call: Call, stream: StreamHandle) -> Error {
-    let allowed = "a stream of this device, created and not destroyed, or the default stream";
-    invalid(call, "stream", stream, allowed)
 }

@@ -15,10 +15,10 @@ use cl3::error_codes::CL_INVALID_VALUE;
 use cl3::types::{CL_FALSE, cl_command_queue, cl_event, cl_uint};
 use forebay_core::transfer::{CopyEnd, CopyShape};
 use forebay_core::{Address, Bytes, Span};
-use forebay_hal::{self as hal, Call, Pattern, Priority, Result, StreamHandle, Transfers};
+use forebay_hal::{self as hal, Asked, Call, Pattern, Priority, Result, StreamHandle, Transfers};
 use forebay_sync::lock;
 
-use crate::code::{Asked, Lost, Outcome, Refusal};
+use crate::code::{Lost, Outcome, Refusal};
 use crate::context::Context;
 use crate::memory::part_of;
 use crate::object::{Buffer, Event};

@@ -1,5 +1,7 @@
 use forebay_hal::{Call, Error, MemoryInfo};
 
+use forebay_core::Bytes;
+
 use super::*;
 use crate::sys::SYMBOLS;
 
@@ -11,7 +13,7 @@ fn refusal(code: Code) -> Refusal {
 fn error_of(code: Code) -> Error {
     let figures =
         || MemoryInfo { total: Bytes::gib(8), free: Bytes::gib(1), ..MemoryInfo::default() };
-    error(Call::Allocate, refusal(code), &CallInfo::size(Bytes::gib(2)), figures, None)
+    error(Call::Allocate, refusal(code), &Asked::size(Bytes::gib(2)), figures, None)
 }
 
 #[test]

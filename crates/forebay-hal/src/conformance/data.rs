@@ -44,7 +44,7 @@ pub(super) fn ensure_bytes(what: &str, found: &[u8], right: &[u8]) -> Verdict {
 /// Host memory for copies. Work on a device may touch it late, and a case may look at it while
 /// that work is pending, so it is atomic; the bench keeps it until the device is done.
 #[derive(Clone, Debug)]
-pub(super) struct HostBytes {
+pub(crate) struct HostBytes {
     /// By words: suites spend much of their time here.
     words: Arc<[AtomicU64]>,
     length: usize,
@@ -95,6 +95,16 @@ impl HostBytes {
         }
         bytes.truncate(self.length);
         bytes
+    }
+
+    /// What is there now is `right`.
+    pub(super) fn ensure(&self, what: &str, right: &[u8]) -> Verdict {
+        ensure_bytes(what, &self.read(), right)
+    }
+
+    /// Every byte is now `byte`.
+    pub(super) fn ensure_filled(&self, what: &str, byte: u8) -> Verdict {
+        self.ensure(what, &vec![byte; self.length])
     }
 
     /// Sets every byte.

@@ -3,20 +3,13 @@
 //! An event is a name; each time it is recorded it stands for a new [`Record`]. Waits hold the record that was the
 //! latest when they began, so a later record or destroying the event does not affect them.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use forebay_hal::{EventHandle, EventKind, Progress};
-use forebay_sync::fork::PerProcess;
+use forebay_hal::{EventTable, Progress};
 
-/// The events of all host devices: one device's streams may wait for another's event. A forked child knows none
-/// of its parent's: their locks may be held for ever.
-static EVENTS: PerProcess<BTreeMap<EventHandle, Arc<Event>>> = PerProcess::new();
-
-fn events() -> MutexGuard<'static, BTreeMap<EventHandle, Arc<Event>>> {
-    EVENTS.lock()
-}
+/// The events of all host devices.
+pub(crate) static EVENTS: EventTable<Latest> = EventTable::new();
 
 /// One reaching of a point, to come or past.
 #[derive(Debug, Default)]
@@ -55,38 +48,17 @@ impl Record {
     }
 }
 
-/// An event.
-#[derive(Debug)]
-pub(crate) struct Event {
-    pub(crate) kind: EventKind,
-    latest: Mutex<Option<Arc<Record>>>,
-}
+/// The latest record of an event.
+#[derive(Debug, Default)]
+pub(crate) struct Latest(Mutex<Option<Arc<Record>>>);
 
-impl Event {
-    /// Makes an event that every host device can find.
-    pub(crate) fn create(kind: EventKind) -> EventHandle {
-        let handle = EventHandle(forebay_hal::fresh_handle());
-        events().insert(handle, Arc::new(Self { kind, latest: Mutex::new(None) }));
-        handle
+impl Latest {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Record>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The event, where the handle is good.
-    pub(crate) fn find(handle: EventHandle) -> Option<Arc<Self>> {
-        events().get(&handle).map(Arc::clone)
-    }
-
-    /// Ends the handle. Records and waits that were made stay.
-    pub(crate) fn destroy(handle: EventHandle) {
-        events().remove(&handle);
-    }
-
-    fn latest_slot(&self) -> MutexGuard<'_, Option<Arc<Record>>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The latest record.
-    pub(crate) fn latest(&self) -> Option<Arc<Record>> {
-        self.latest_slot().as_ref().map(Arc::clone)
+    pub(crate) fn get(&self) -> Option<Arc<Record>> {
+        self.lock().as_ref().map(Arc::clone)
     }
 
     /// Makes a new record with `enqueue`, and the latest one where that succeeds. Two threads that
@@ -95,7 +67,7 @@ impl Event {
         &self,
         enqueue: impl FnOnce(Arc<Record>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut latest = self.latest_slot();
+        let mut latest = self.lock();
         let record = Arc::new(Record::default());
         enqueue(Arc::clone(&record))?;
         *latest = Some(record);

@@ -14,64 +14,19 @@ mod queue;
 mod worker;
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use forebay_core::StreamId;
 use forebay_hal::{
     Call, Error, EventHandle, EventKind, HostTask, Priority, Progress, Result, StreamHandle,
-    Streams, invalid,
+    StreamTable, Streams, invalid,
 };
 
-pub(crate) use event::Event;
+pub(crate) use event::EVENTS;
 pub(crate) use queue::{EnqueueError, Queue};
 pub(crate) use worker::Command;
 
 use crate::HostDevice;
-
-/// The streams and events of a device.
-#[derive(Debug)]
-pub(crate) struct StreamTable {
-    /// Live streams, the default one among them.
-    live: BTreeMap<StreamHandle, Arc<Queue>>,
-    /// Destroyed streams whose work may not be done yet.
-    draining: Vec<Arc<Queue>>,
-    /// Events this device made.
-    events: BTreeSet<EventHandle>,
-}
-
-impl StreamTable {
-    /// The default stream and no other.
-    pub(crate) fn new() -> Self {
-        let default = (StreamHandle::DEFAULT, Arc::new(Queue::new()));
-        Self { live: BTreeMap::from([default]), draining: Vec::new(), events: BTreeSet::new() }
-    }
-
-    /// Every stream whose work is of interest, destroyed ones that still run included.
-    fn queues(&mut self) -> Vec<Arc<Queue>> {
-        self.draining.retain(|queue| queue.pending() > 0);
-        self.live.values().chain(&self.draining).map(Arc::clone).collect()
-    }
-
-    /// Live streams that were created, destroyed ones still at work, events, and commands to come.
-    pub(crate) fn counts(&mut self) -> (usize, usize, usize, u64) {
-        let queued = self.queues().iter().map(|queue| queue.pending()).sum();
-        // The default stream was not created by anyone.
-        (self.live.len().saturating_sub(1), self.draining.len(), self.events.len(), queued)
-    }
-}
-
-impl Drop for StreamTable {
-    /// Lets every worker end after its last command, without waiting for it.
-    fn drop(&mut self) {
-        for queue in self.live.values() {
-            queue.close();
-        }
-        for event in &self.events {
-            Event::destroy(*event);
-        }
-    }
-}
 
 // Events of all host devices are found by all; closed queues run empty; a task is taken out of the
 // queue before it runs, so it runs once, and its panic is caught.
@@ -83,21 +38,15 @@ unsafe impl Streams for HostDevice {
         self.descriptor.check_process(Call::CreateStream)?;
         let queue = Arc::new(Queue::new());
         let handle = StreamHandle(queue.id().0);
-        self.streams().live.insert(handle, queue);
+        self.streams().insert(handle, queue);
         Ok(handle)
     }
 
     fn destroy_stream(&self, stream: StreamHandle) -> Result<()> {
-        let call = Call::DestroyStream;
-        self.descriptor.check_process(call)?;
-        if stream == StreamHandle::DEFAULT {
-            return Err(invalid(call, "stream", "the default stream", "a stream that was created"));
-        }
+        self.descriptor.check_process(Call::DestroyStream)?;
         let mut streams = self.streams();
-        let queue = streams.live.remove(&stream).ok_or_else(|| not_a_stream(call, stream))?;
-        queue.close();
-        streams.draining.retain(|queue| queue.pending() > 0);
-        streams.draining.push(queue);
+        streams.destroy(stream)?.close();
+        streams.settle(Queue::is_done);
         Ok(())
     }
 
@@ -116,7 +65,7 @@ unsafe impl Streams for HostDevice {
 
     fn synchronize_device(&self) -> Result<()> {
         self.descriptor.check_process(Call::SynchronizeDevice)?;
-        let queues = self.streams().queues();
+        let queues = self.streams().all();
         for queue in queues {
             queue.synchronize();
         }
@@ -130,33 +79,25 @@ unsafe impl Streams for HostDevice {
 
     fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
         self.descriptor.check_process(Call::CreateEvent)?;
-        let handle = Event::create(kind);
-        self.streams().events.insert(handle);
-        Ok(handle)
+        Ok(EVENTS.create(kind, self.serial))
     }
 
     fn destroy_event(&self, event: EventHandle) -> Result<()> {
         self.descriptor.check_process(Call::DestroyEvent)?;
-        if !self.streams().events.remove(&event) {
-            return Err(not_an_event(Call::DestroyEvent, event, OWN_EVENT));
-        }
-        Event::destroy(event);
-        Ok(())
+        EVENTS.destroy(event, self.serial)
     }
 
     fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
         let call = Call::RecordEvent;
         let queue = self.queue(call, stream)?;
-        let own = self.streams().events.contains(&event);
-        let found = Event::find(event).filter(|_| own);
-        let found = found.ok_or_else(|| not_an_event(call, event, OWN_EVENT))?;
-        found.record(|record| self.push(call, stream, &queue, Command::Record(record)))
+        let event = EVENTS.own(call, event, self.serial)?;
+        event.state.record(|record| self.push(call, stream, &queue, Command::Record(record)))
     }
 
     fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
         let call = Call::WaitEvent;
         let queue = self.queue(call, stream)?;
-        match find_event(call, event)?.latest() {
+        match EVENTS.get(call, event)?.state.get() {
             Some(record) if record.progress() == Progress::Pending => {
                 self.push(call, stream, &queue, Command::Wait(record))
             }
@@ -166,12 +107,12 @@ unsafe impl Streams for HostDevice {
     }
 
     fn query_event(&self, event: EventHandle) -> Result<Progress> {
-        let latest = find_event(Call::QueryEvent, event)?.latest();
+        let latest = EVENTS.get(Call::QueryEvent, event)?.state.get();
         Ok(latest.map_or(Progress::Done, |record| record.progress()))
     }
 
     fn synchronize_event(&self, event: EventHandle) -> Result<()> {
-        if let Some(record) = find_event(Call::SynchronizeEvent, event)?.latest() {
+        if let Some(record) = EVENTS.get(Call::SynchronizeEvent, event)?.state.get() {
             record.wait();
         }
         Ok(())
@@ -181,12 +122,12 @@ unsafe impl Streams for HostDevice {
     fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {
         let call = Call::Elapsed;
         let record = |argument: &'static str, handle: EventHandle| {
-            let event = find_event(call, handle)?;
+            let event = EVENTS.get(call, handle)?;
             if event.kind != EventKind::Timed {
                 let given = format!("{handle}, made for order alone");
                 return Err(invalid(call, argument, given, "an event made to be timed"));
             }
-            event.latest().ok_or_else(|| {
+            event.state.get().ok_or_else(|| {
                 let given = format!("{handle}, never recorded");
                 invalid(call, argument, given, "an event that was recorded")
             })
@@ -204,15 +145,14 @@ unsafe impl Streams for HostDevice {
 }
 
 impl HostDevice {
-    pub(crate) fn streams(&self) -> MutexGuard<'_, StreamTable> {
+    pub(crate) fn streams(&self) -> MutexGuard<'_, StreamTable<Queue>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The queue of a live stream.
     pub(crate) fn queue(&self, call: Call, stream: StreamHandle) -> Result<Arc<Queue>> {
         self.descriptor.check_process(call)?;
-        let found = self.streams().live.get(&stream).map(Arc::clone);
-        found.ok_or_else(|| not_a_stream(call, stream))
+        self.streams().get(call, stream)
     }
 
     /// Enqueues work.
@@ -225,7 +165,7 @@ impl HostDevice {
     ) -> Result<()> {
         queue.push(command, &self.space).map_err(|refused| match refused {
             // Another thread destroyed it since it was looked up.
-            EnqueueError::Closed => not_a_stream(call, stream),
+            EnqueueError::Closed => StreamTable::<Queue>::unknown(call, stream),
             EnqueueError::NoThread(error) => Error::Transient {
                 call,
                 reason: format!(
@@ -236,24 +176,6 @@ impl HostDevice {
             },
         })
     }
-}
-
-fn not_a_stream(call: Call, stream: StreamHandle) -> Error {
-    let allowed = "a stream of this device, created and not destroyed, or the default stream";
-    invalid(call, "stream", stream, allowed)
-}
-
-/// What an event must be to be recorded or destroyed.
-const OWN_EVENT: &str = "an event this device created and did not destroy";
-
-fn not_an_event(call: Call, event: EventHandle, allowed: &str) -> Error {
-    invalid(call, "event", event, allowed)
-}
-
-/// An event of any host device.
-fn find_event(call: Call, event: EventHandle) -> Result<Arc<Event>> {
-    let allowed = "an event that a host device created and did not destroy";
-    Event::find(event).ok_or_else(|| not_an_event(call, event, allowed))
 }
 
 #[cfg(test)]

@@ -131,9 +131,13 @@ impl Queue {
         self.went.notify_all();
     }
 
-    /// Whether all work is done.
     pub(crate) fn progress(&self) -> Progress {
-        if self.pending() == 0 { Progress::Done } else { Progress::Pending }
+        if self.is_done() { Progress::Done } else { Progress::Pending }
+    }
+
+    /// Whether all work is done.
+    pub(crate) fn is_done(&self) -> bool {
+        self.pending() == 0
     }
 
     /// How many commands are enqueued or running.

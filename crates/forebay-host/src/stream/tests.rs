@@ -1,5 +1,6 @@
 //! Order, events across devices, tasks that misbehave, and ends.
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::thread;

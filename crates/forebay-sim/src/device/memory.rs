@@ -54,14 +54,7 @@ impl SimDevice {
     ) -> Result<()> {
         let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
         let space = state.space(call, self.ordinal)?;
-        let Some(block) = space.book.take_memory(address, kind) else {
-            let there = match space.book.classify(address) {
-                None => "not memory of this device: never allocated, or freed".to_owned(),
-                Some(class) => format!("{:?} memory, {}", class.kind, class.span),
-            };
-            let given = format!("{address}: {there}");
-            return Err(invalid(call, argument, given, allowed_to_release(call)));
-        };
+        let block = space.book.remove_memory(call, argument, address, kind)?;
         let size = block.span.size();
         space.figures.subtract(kind, size);
         state.check_taken(call, block.span, Removal::All, &block.owner.uses);
@@ -82,16 +75,6 @@ impl SimDevice {
             }
         }
         Ok(())
-    }
-}
-
-/// What a call that gives memory back takes.
-fn allowed_to_release(call: Call) -> &'static str {
-    match call {
-        Call::FreePinned => "an address that allocate_pinned returned and that was not freed",
-        Call::FreeManaged => "an address that allocate_managed returned and that was not freed",
-        Call::Unregister => "the first address of registered memory",
-        _ => "an address that allocate returned and that was not freed",
     }
 }
 
@@ -152,10 +135,7 @@ unsafe impl PinnedMemory for SimDevice {
             return Err(invalid(call, "span", span, "1 byte or more of mapped host memory"));
         }
         let space = state.space(call, self.ordinal)?;
-        if let Some(known) = space.book.overlapping(span) {
-            let given = format!("{span}, of which {} is known already", known.span());
-            return Err(invalid(call, "span", given, "host memory that is not pinned yet"));
-        }
+        space.book.check_apart(span)?;
         // SAFETY: the caller promised that the span stays mapped until it is unregistered, and that
         // no operation uses it by then.
         let store = unsafe { Store::registered(span) };
@@ -172,16 +152,7 @@ unsafe impl PinnedMemory for SimDevice {
     fn device_address(&self, host: Address) -> Result<Address> {
         let call = Call::DeviceAddress;
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
-        let space = state.space(call, self.ordinal)?;
-        match space.book.memory_at(host) {
-            Some(block) if block.is_mapped_host() => Ok(host),
-            Some(block) => {
-                let kind = block.kind.class();
-                let given = format!("{host} in {kind:?} memory that is not mapped");
-                Err(invalid(call, "host", given, "an address in mapped pinned memory"))
-            }
-            None => Err(invalid(call, "host", host, "an address in mapped pinned memory")),
-        }
+        state.space(call, self.ordinal)?.book.mapped_host(host).map(|_| host)
     }
 }
 
@@ -198,11 +169,7 @@ impl SimDevice {
         if let Some(device) = place.filter(|device| device.0 as usize >= count) {
             return Err(unknown_device(call, device, count));
         }
-        let block = state.space(call, self.ordinal)?.book.memory_of(span);
-        if block.is_some_and(|block| block.kind == MemoryKind::Managed) {
-            return Ok(());
-        }
-        Err(invalid(call, "span", span, "addresses inside one managed allocation"))
+        state.space(call, self.ordinal)?.book.check_managed(call, span)
     }
 }
 

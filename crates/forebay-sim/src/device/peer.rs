@@ -5,7 +5,7 @@ use forebay_hal::{Access, Call, PeerCopy, Peers, Result, StreamHandle, invalid};
 
 use super::SimDevice;
 use super::transfer::peer_moves;
-use crate::engine::{Job, State, Work, refused, unknown_device};
+use crate::engine::{Job, State, Work, unknown_device};
 
 impl SimDevice {
     /// Refuses an ordinal that names no device of this machine.
@@ -58,14 +58,9 @@ unsafe impl Peers for SimDevice {
         if copy.size().is_zero() {
             return Ok(());
         }
-        let written = state
-            .space(call, to)?
-            .resolve(copy.written()?, Access::ReadWrite)
-            .map_err(|refusal| refused(call, "to", refusal))?;
-        let read = state
-            .space(call, from)?
-            .resolve(copy.read()?, Access::Read)
-            .map_err(|refusal| refused(call, "from", refusal))?;
+        let space = state.space(call, to)?;
+        let written = space.resolve(call, "to", copy.written()?, Access::ReadWrite)?;
+        let read = state.space(call, from)?.resolve(call, "from", copy.read()?, Access::Read)?;
         let duration = state.costs().to_peer(copy.size());
         let (moves, uses) = peer_moves((to, written), (from, read));
         let mut job = Job::named(call.name());

@@ -18,7 +18,7 @@ unsafe impl Sharing for SimDevice {
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
         let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
-        let found = self.live_page(space, call, page)?;
+        let found = space.book.live_page(call, page)?;
         match found.owner.store.file().filter(|_| found.owner.options.shareable) {
             Some(file) => {
                 file.export().map_err(|errno| system_refused(call, found.size, info, errno))

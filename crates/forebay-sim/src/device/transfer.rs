@@ -9,7 +9,7 @@ use forebay_hal::{
 
 use super::SimDevice;
 use crate::checker::OverlapRule;
-use crate::engine::{CopyEnd, CopyPiece, Job, Piece, Space, Wire, Work, refused};
+use crate::engine::{CopyEnd, CopyPiece, Job, Piece, Space, Wire, Work};
 use crate::finding::Effect;
 use crate::kernel::{Kernel, KernelBody, KernelMemory};
 
@@ -43,9 +43,7 @@ impl SimDevice {
                     Effect::Reads => Access::Read,
                     Effect::Writes => Access::ReadWrite,
                 };
-                space
-                    .resolve(span, need)
-                    .map_err(|refusal| refused(Call::Copy, argument, refusal))?
+                space.resolve(Call::Copy, argument, span, need)?
             }
         };
         let mut side = Side::new();
@@ -84,8 +82,7 @@ impl SimDevice {
         let resolve = |spans: &[Span], argument, need| -> Result<Vec<Piece>> {
             let mut pieces = Vec::new();
             for &span in spans {
-                let found = space.resolve(span, need);
-                pieces.extend(found.map_err(|refusal| refused(call, argument, refusal))?);
+                pieces.extend(space.resolve(call, argument, span, need)?);
             }
             Ok(pieces)
         };
@@ -187,8 +184,7 @@ unsafe impl Transfers for SimDevice {
         let mut pieces = Vec::new();
         let space = state.space(call, self.ordinal)?;
         for row in fill.rows() {
-            let found = space.resolve(row, Access::ReadWrite);
-            pieces.extend(found.map_err(|refusal| refused(call, "to", refusal))?);
+            pieces.extend(space.resolve(call, "to", row, Access::ReadWrite)?);
         }
         let duration = state.costs().on_device(fill.extent().bytes());
         let uses = pieces.iter().map(|piece| (Effect::Writes, self.ordinal, piece.clone()));

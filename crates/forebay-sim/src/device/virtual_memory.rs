@@ -6,44 +6,16 @@ use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::address_book::{Entry, MemoryKind, Page};
 use forebay_hal::{
     Access, Call, Capabilities, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory,
-    invalid, nonzero, valid_span,
+    multiple, valid_span,
 };
 use forebay_host::mapping::AddressRange;
 
 use super::SimDevice;
 use crate::checker::{Removal, Uses};
-use crate::engine::{PageStore, Region, Space, State, Store, system_refused, unknown_device};
+use crate::engine::{PageStore, Region, State, Store, system_refused, unknown_device};
 use crate::machine::MemoryModel;
 
 impl SimDevice {
-    /// Refuses what is not a multiple of the granularity.
-    fn whole(&self, state: &State, call: Call, argument: &'static str, value: u64) -> Result<()> {
-        let page = state.options.granularity;
-        if Bytes::new(value).is_aligned_to(page.alignment()) {
-            return Ok(());
-        }
-        let allowed = format!("multiples of {} B", page.bytes().get());
-        Err(invalid(call, argument, format!("{value:#x}"), allowed))
-    }
-
-    /// The region of `span`, which is made up of whole mappings.
-    fn region_of_whole<'a>(&self, space: &'a Space, call: Call, span: Span) -> Result<&'a Region> {
-        let allowed = "whole mappings of one region, one or several side by side";
-        let found = space.book.whole_mappings(span);
-        found.map(|(region, _)| region).map_err(|_| invalid(call, "span", span, allowed))
-    }
-
-    /// The live page behind a handle.
-    pub(super) fn live_page<'a>(
-        &self,
-        space: &'a Space,
-        call: Call,
-        page: PageHandle,
-    ) -> Result<&'a Page<PageStore>> {
-        let found = space.book.page(page);
-        found.ok_or_else(|| invalid(call, "page", page, "a live page of this device"))
-    }
-
     /// Enters a page in the table.
     pub(super) fn add_page(
         &self,
@@ -75,8 +47,7 @@ unsafe impl VirtualMemory for SimDevice {
     fn reserve(&self, size: Bytes, alignment: Alignment) -> Result<Span> {
         let call = Call::Reserve;
         let mut state = self.engine.enter(self.ordinal, call, size)?;
-        nonzero(call, "size", size)?;
-        self.whole(&state, call, "size", size.get())?;
+        multiple(call, "size", size, state.options.granularity.alignment())?;
         let alignment = alignment.max(state.options.granularity.alignment());
         let no_room = state.out_of_memory(self.ordinal, call, size);
         let range = match state.options.memory {
@@ -101,24 +72,14 @@ unsafe impl VirtualMemory for SimDevice {
     unsafe fn release_region(&self, start: Address) -> Result<()> {
         let call = Call::ReleaseRegion;
         let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
-        let space = state.space(call, self.ordinal)?;
-        let region = space.book.region_at(start).filter(|region| region.span.start() == start);
-        let Some(region) = region else {
-            return Err(invalid(call, "start", start, "the first address of a live region"));
-        };
-        if region.mappings().len() > 0 {
-            let what = format!("{} has {} mappings in it", region.span, region.mappings().len());
-            return Err(Error::Busy { call, what: what.into() });
-        }
-        space.book.take_region(start);
+        state.space(call, self.ordinal)?.book.remove_region(start)?;
         verdict
     }
 
     fn create_page(&self, size: Bytes, options: PageOptions) -> Result<PageHandle> {
         let call = Call::CreatePage;
         let mut state = self.engine.enter(self.ordinal, call, size)?;
-        nonzero(call, "size", size)?;
-        self.whole(&state, call, "size", size.get())?;
+        multiple(call, "size", size, state.options.granularity.alignment())?;
         if options.shareable && !self.can(Capabilities::SHARE_BY_FD) {
             let missing = "pages that leave the process: this device has no sharing";
             return Err(Error::Unsupported { call, missing: missing.into() });
@@ -146,7 +107,7 @@ unsafe impl VirtualMemory for SimDevice {
         let call = Call::ReleasePage;
         let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
         let space = state.space(call, self.ordinal)?;
-        let size = self.live_page(space, call, page)?.size;
+        let size = space.book.live_page(call, page)?.size;
         let dead = space.book.release_page(page);
         space.settle_pages(dead);
         state.charge(call, size);
@@ -156,19 +117,12 @@ unsafe impl VirtualMemory for SimDevice {
     fn map(&self, at: Address, page: PageHandle) -> Result<()> {
         let call = Call::Map;
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
-        self.whole(&state, call, "at", at.get())?;
+        let unit = state.options.granularity.alignment();
         let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
-        let found = self.live_page(space, call, page)?;
+        let found = space.book.live_page(call, page)?;
         let size = found.size;
-        let span = valid_span(call, "at", at, size)?;
-        let region = space.book.region_at(at).filter(|region| region.span.contains_span(span));
-        let Some(region) = region else {
-            return Err(invalid(call, "at", span, "addresses inside one live region"));
-        };
-        if region.overlapping(span).next().is_some() {
-            return Err(invalid(call, "at", span, "addresses where nothing is mapped"));
-        }
+        let (span, region) = space.book.place_for(at, size, unit)?;
         if let (Some(range), Some(file)) = (&region.owner, found.owner.store.file()) {
             // SAFETY: the span lies in the region, and the table says nothing is mapped there, so
             // nobody can be using it.
@@ -189,7 +143,7 @@ unsafe impl VirtualMemory for SimDevice {
         }
         let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
-        let region = self.region_of_whole(space, call, span)?;
+        let (region, _) = space.book.whole(call, span)?;
         if let (Some(range), true) = (&region.owner, device == self.ordinal) {
             // SAFETY: the span is whole mappings of this region, and the caller promised that
             // nobody uses them in a way that is taken away.
@@ -218,7 +172,7 @@ unsafe impl VirtualMemory for SimDevice {
         let (mut state, verdict) = self.engine.enter_release(self.ordinal, call)?;
         let info = state.memory_info(self.ordinal);
         let space = state.space(call, self.ordinal)?;
-        let region = self.region_of_whole(space, call, span)?;
+        let (region, _) = space.book.whole(call, span)?;
         if let Some(range) = &region.owner {
             // SAFETY: the span is whole mappings of this region, and the caller promised that
             // nobody uses them from now on. The simulation itself uses the stores' own addresses.

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, Random, Serial, Span, StreamId};
-use forebay_hal::address_book::{Entry, Figures, Unusable};
+use forebay_hal::address_book::{Entry, Figures};
 use forebay_hal::{
     Call, Capabilities, Error, EventHandle, MemoryInfo, Priority, Result, StreamHandle, invalid,
 };
@@ -263,8 +263,7 @@ impl State {
         call: Call,
         requested: Bytes,
     ) -> Error {
-        let MemoryInfo { total, free, .. } = self.memory_info(device);
-        Error::OutOfMemory { call, requested, free, total }
+        self.memory_info(device).out_of_memory(call, requested)
     }
 
     /// Refuses what the device has no room for.
@@ -442,10 +441,4 @@ pub(crate) fn lost(call: Call) -> Error {
 /// The error for an ordinal that names no device of the machine.
 pub(crate) fn unknown_device(call: Call, device: DeviceOrdinal, count: usize) -> Error {
     invalid(call, "device", device, format!("0 to {}", count.saturating_sub(1)))
-}
-
-/// The error for an address an operation cannot use.
-pub(crate) fn refused(call: Call, argument: &'static str, refused: Unusable) -> Error {
-    let given = format!("{}: {}", refused.at, space::reason(refused.why));
-    invalid(call, argument, given, "memory of this device that it has access to")
 }

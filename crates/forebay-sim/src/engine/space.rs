@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
-use forebay_hal::address_book::{
-    self, AddressBook, Entry, Figures, Mapping, MemoryKind, Page, Reason, Unusable,
-};
-use forebay_hal::{Access, PageOptions};
+use forebay_hal::address_book::{self, AddressBook, Entry, Figures, Mapping, MemoryKind, Page};
+use forebay_hal::{Access, Call, PageOptions, Result};
 use forebay_host::mapping::AddressRange;
 
 use super::store::Store;
@@ -105,8 +103,14 @@ impl Space {
     /// The memories behind `span`, for the device to use with `need`: part of one allocation, or
     /// mappings side by side in one region. What lies beyond the end of either is another's, even
     /// where it is next door.
-    pub(crate) fn resolve(&self, span: Span, need: Access) -> Result<Vec<Piece>, Unusable> {
-        self.book.check_mapped(span, need)?;
+    pub(crate) fn resolve(
+        &self,
+        call: Call,
+        argument: &'static str,
+        span: Span,
+        need: Access,
+    ) -> Result<Vec<Piece>> {
+        self.book.check_use(call, argument, span, need)?;
         let piece = |mapping: &Mapping<Uses>| {
             let page = self.book.mapped_page(mapping)?;
             Some(Piece::of(&page.owner.store, mapping.span, span))
@@ -138,17 +142,5 @@ impl Space {
         for page in pages {
             self.figures.subtract(MemoryKind::Plain, page.owner.charged);
         }
-    }
-}
-
-/// Why an address cannot be used, for the error.
-pub(crate) const fn reason(why: Reason) -> &'static str {
-    match why {
-        Reason::Unknown => "not memory of this device: never allocated, or freed",
-        Reason::PastEnd => "past the end of the allocation",
-        Reason::NotMapped => "pinned host memory that is not mapped for the device",
-        Reason::NoPage => "a reserved address with no page behind it, or past the region's end",
-        Reason::NoAccess(Access::Read) => "mapped for reading alone",
-        Reason::NoAccess(_) => "mapped, but this device was granted no access",
     }
 }

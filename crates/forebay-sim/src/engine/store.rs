@@ -117,10 +117,7 @@ pub(crate) fn system_refused(
     errno: Errno,
 ) -> Error {
     let cure = match errno {
-        Errno::NOMEM => {
-            let MemoryInfo { free, total, .. } = info;
-            return Error::OutOfMemory { call, requested, free, total };
-        }
+        Errno::NOMEM => return info.out_of_memory(call, requested),
         Errno::MFILE | Errno::NFILE => {
             "every page is an open file: raise the limit on open files (ulimit -n)"
         }

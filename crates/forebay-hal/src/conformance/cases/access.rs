@@ -2,12 +2,7 @@
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, Span};
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::{Step, invalid};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::{at, device};
-use super::mapping::span;
+use super::prelude::*;
 use crate::{Access, Call, Copy, Fill, Pattern, StreamHandle};
 
 cases! { Virtual "virtual":
@@ -66,7 +61,7 @@ fn access_can_be_granted_over_several_mappings(bench: &Bench) -> Verdict {
     let size = 2 * bench.grain()?;
     bench.grant(span(region.start(), size)?, Access::ReadWrite)?;
     bench.write(region.start(), &picture(1, size))?;
-    ensure_bytes("both pages", &bench.read(region.start(), size)?, &picture(1, size))
+    bench.ensure_holds("both pages", region.start(), &picture(1, size))
 }
 
 fn access_can_be_granted_again(bench: &Bench) -> Verdict {
@@ -76,8 +71,7 @@ fn access_can_be_granted_again(bench: &Bench) -> Verdict {
         bench.grant(left, Access::ReadWrite)?;
         bench.write(left.start(), &picture(round, size))?;
         bench.grant(left, Access::Read)?;
-        let found = bench.read(left.start(), size)?;
-        ensure_bytes(&format!("round {round}"), &found, &picture(round, size))?;
+        bench.ensure_holds(&format!("round {round}"), left.start(), &picture(round, size))?;
     }
     Ok(())
 }
@@ -91,8 +85,11 @@ fn access_is_each_mappings_own(bench: &Bench) -> Verdict {
     bench.write(open.start(), &picture(1, grain))?;
     ensure_not_written(bench, "the closed place of an open page", closed.start(), grain)?;
     bench.grant(closed, Access::Read)?;
-    let found = bench.read(closed.start(), grain)?;
-    ensure_bytes("the page through the place opened for reading", &found, &picture(1, grain))?;
+    bench.ensure_holds(
+        "the page through the place opened for reading",
+        closed.start(),
+        &picture(1, grain),
+    )?;
     ensure_not_written(bench, "a place open for reading", closed.start(), grain)?;
     bench.write(open.start(), &picture(2, grain))
 }
@@ -117,8 +114,7 @@ fn read_access_refuses_writes(bench: &Bench) -> Verdict {
     bench.grant(left, Access::Read)?;
     ensure_not_written(bench, "a mapping for reading", left.start(), size)?;
     ensure_not_written(bench, "one byte of it", at(left.start(), size / 2), 1)?;
-    let found = bench.read(left.start(), size)?;
-    ensure_bytes("its bytes after the refusals", &found, &picture(3, size))
+    bench.ensure_holds("its bytes after the refusals", left.start(), &picture(3, size))
 }
 
 fn access_can_be_taken_away(bench: &Bench) -> Verdict {
@@ -130,7 +126,7 @@ fn access_can_be_taken_away(bench: &Bench) -> Verdict {
     ensure_not_read(bench, "a mapping closed again", left.start(), size)?;
     ensure_not_written(bench, "a mapping closed again", left.start(), size)?;
     bench.grant(left, Access::Read)?;
-    ensure_bytes("its bytes", &bench.read(left.start(), size)?, &picture(4, size))
+    bench.ensure_holds("its bytes", left.start(), &picture(4, size))
 }
 
 fn access_does_not_survive_unmap(bench: &Bench) -> Verdict {
@@ -153,8 +149,7 @@ fn a_copy_half_without_access_is_refused(bench: &Bench) -> Verdict {
     ensure_not_read(bench, "an open page and a closed one", middle, grain)?;
     bench.grant(right, Access::Read)?;
     ensure_not_written(bench, "an open page and one for reading", middle, grain)?;
-    let found = bench.read(left.start(), grain)?;
-    ensure_bytes("the open page after the refusals", &found, &picture(5, grain))
+    bench.ensure_holds("the open page after the refusals", left.start(), &picture(5, grain))
 }
 
 fn access_over_a_part_is_refused(bench: &Bench) -> Verdict {

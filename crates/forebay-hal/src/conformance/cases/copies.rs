@@ -2,10 +2,7 @@
 
 use forebay_core::{Address, Bytes, MIB};
 
-use super::super::data::{HostBytes, ensure_bytes, picture};
-use super::super::verdict::{Step, ensure_equal, invalid};
-use super::super::{Bench, Verdict};
-use super::cases;
+use super::prelude::*;
 use crate::{Call, Copy, Extent, Pitch, Place, StreamHandle};
 
 cases! { Transfers "transfers":
@@ -30,14 +27,6 @@ cases! { Transfers "transfers":
 /// Room around what is written, which must stay as it is.
 const MARGIN: u64 = 67;
 const SIZES: [u64; 11] = [1, 2, 3, 7, 63, 511, 513, 4095, 4097, 65_535, 65_537];
-
-pub(super) fn at(address: Address, offset: u64) -> Address {
-    Address::new(address.get() + offset)
-}
-
-pub(super) fn device(address: Address, offset: u64) -> Place {
-    Place::Device(at(address, offset))
-}
 
 /// Sees that `bytes` lie at `MARGIN` in what was `ground` before, and nothing else changed.
 fn ensure_inlaid(what: &str, found: &[u8], ground: &[u8], bytes: &[u8]) -> Verdict {
@@ -81,7 +70,7 @@ fn odd_sizes_arrive_whole_and_alone_on_the_device(bench: &Bench) -> Verdict {
         bench.copy(device(to, MARGIN), device(from, 0), size, StreamHandle::DEFAULT)?;
         let found = bench.read(to, size + 2 * MARGIN)?;
         ensure_inlaid(&format!("{size} B on the device"), &found, &ground, &bytes)?;
-        ensure_bytes("the source", &bench.read(from, size)?, &bytes)?;
+        bench.ensure_holds("the source", from, &bytes)?;
     }
     Ok(())
 }
@@ -101,7 +90,7 @@ fn prime_megabytes_arrive_whole(bench: &Bench) -> Verdict {
         let (one, two) = (bench.allocate(size)?, bench.allocate(size)?);
         bench.write(one, &bytes)?;
         bench.copy(device(two, 0), device(one, 0), size, StreamHandle::DEFAULT)?;
-        ensure_bytes(&format!("{size} B there and back"), &bench.read(two, size)?, &bytes)?;
+        bench.ensure_holds(&format!("{size} B there and back"), two, &bytes)?;
     }
     Ok(())
 }
@@ -120,13 +109,9 @@ fn odd_places_on_both_sides(bench: &Bench) -> Verdict {
             right[to] = bytes[from];
         }
         let what = format!("{size} B from byte {here} to byte {there}");
-        ensure_bytes(&what, &bench.read(to, length)?, &right)?;
+        bench.ensure_holds(&what, to, &right)?;
     }
     Ok(())
-}
-
-pub(super) fn index(value: u64) -> Step<usize> {
-    Ok(Bytes::new(value).to_usize()?)
 }
 
 fn a_chain_of_copies_on_one_stream(bench: &Bench) -> Verdict {
@@ -143,7 +128,7 @@ fn a_chain_of_copies_on_one_stream(bench: &Bench) -> Verdict {
         bench.fill(blocks[1], size, 0xdd, stream)?;
         bench.copy(to.place(), device(blocks[2], 0), size, stream)?;
         bench.synchronize(stream)?;
-        ensure_bytes(&format!("round {round}, through three blocks"), &to.read(), &bytes)?;
+        to.ensure(&format!("round {round}, through three blocks"), &bytes)?;
     }
     Ok(())
 }
@@ -161,7 +146,7 @@ fn five_hundred_small_copies_in_order(bench: &Bench) -> Verdict {
     }
     bench.synchronize(stream)?;
     let length = pieces * 8;
-    ensure_bytes("500 copies", &bench.read(memory, length)?, &right[..index(length)?])
+    bench.ensure_holds("500 copies", memory, &right[..index(length)?])
 }
 
 /// Copies of every shape that has nothing in it.
@@ -217,7 +202,7 @@ fn a_copy_on_a_dead_stream_is_refused(bench: &Bench) -> Verdict {
         refused_copy(bench, "4096 B on a stream that is none", &copy, handle)?;
     }
     bench.device().synchronize_device()?;
-    ensure_bytes("memory after the refusals", &bench.read(memory, 4096)?, &ground)
+    bench.ensure_holds("memory after the refusals", memory, &ground)
 }
 
 fn a_copy_from_freed_memory_is_refused(bench: &Bench) -> Verdict {
@@ -256,7 +241,7 @@ fn a_copy_past_the_end_is_refused(bench: &Bench) -> Verdict {
     let copy =
         Copy::planes(device(memory, 0), Bytes::mib(1), host.place(), Bytes::new(16), extent)?;
     refused_copy(bench, "a third row past the end", &copy, StreamHandle::DEFAULT)?;
-    ensure_bytes("memory after the refusals", &bench.read(memory, size)?, &ground)
+    bench.ensure_holds("memory after the refusals", memory, &ground)
 }
 
 fn a_copy_to_memory_of_others_is_refused(bench: &Bench) -> Verdict {
@@ -287,7 +272,7 @@ fn the_host_sees_device_memory_in_place(bench: &Bench) -> Verdict {
     unsafe { pointer.add(4096).write_volatile(!bytes[4096]) };
     let mut right = bytes;
     right[4096] = !right[4096];
-    ensure_bytes("a byte the host wrote", &bench.read(memory, size)?, &right)
+    bench.ensure_holds("a byte the host wrote", memory, &right)
 }
 
 /// Neighbours touch on many devices; a byte too many is still nobody's to write.

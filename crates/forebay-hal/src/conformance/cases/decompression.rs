@@ -1,14 +1,10 @@
 //! LZ4 blocks.
 
+use forebay_core::Address;
 use forebay_core::transfer::{BlockStatus, Lz4Layout};
-use forebay_core::{Address, Bytes, Span};
 use lz4_flex::block::compress;
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::{Failure, Step, ensure, ensure_equal, invalid};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::at;
+use super::prelude::*;
 use crate::{Call, Lz4Blocks, StreamHandle};
 
 cases! { Transfers "transfers":
@@ -110,10 +106,6 @@ impl Sample {
 
 fn failed(error: impl core::fmt::Display) -> Failure {
     Failure::new(error.to_string())
-}
-
-fn span(start: Address, size: u64) -> Step<Span> {
-    Span::new(start, Bytes::new(size)).map_err(failed)
 }
 
 fn blocks_are_decoded_and_nothing_else_is_written(bench: &Bench) -> Verdict {

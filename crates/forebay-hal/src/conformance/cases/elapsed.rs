@@ -4,10 +4,7 @@ use core::time::Duration;
 
 use forebay_core::MIB;
 
-use super::super::gate::Latch;
-use super::super::verdict::{Step, busy, ensure, ensure_equal, invalid};
-use super::super::{Bench, Verdict};
-use super::cases;
+use super::prelude::*;
 use crate::{Call, EventHandle, EventKind, StreamHandle};
 
 cases! { Streams "streams":

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use forebay_core::{Alignment, Bytes};
 
-use super::super::verdict::{Failure, Step, ensure, ensure_equal};
-use super::super::{Bench, Verdict};
-use super::cases;
+use super::prelude::*;
 use crate::{
     Access, Copy, Device, EventKind, Fill, PageOptions, Pattern, PinnedFlags, Place, Priority,
     StreamHandle,

@@ -1,12 +1,7 @@
 //! Events.
 
-use super::super::data::{HostBytes, ensure_bytes};
-use super::super::gate::Latch;
-use super::super::verdict::{Step, ensure_equal, invalid};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::device;
-use crate::{Call, Capabilities, EventHandle, EventKind, Progress, StreamHandle};
+use super::prelude::*;
+use crate::{Call, Capabilities, EventHandle, EventKind, Progress};
 
 cases! { Streams "streams":
     an_event_never_recorded_is_reached,
@@ -29,40 +24,6 @@ cases! { Streams "streams":
     a_destroyed_event_is_refused_everywhere,
 }
 
-const SIZE: u64 = 4096;
-
-/// Work that fills a block, and work that brings what it finds there to the host.
-struct Relay {
-    memory: forebay_core::Address,
-    seen: HostBytes,
-}
-
-impl Relay {
-    fn new(bench: &Bench) -> Step<Self> {
-        Self::of(bench, SIZE)
-    }
-
-    fn of(bench: &Bench, size: u64) -> Step<Self> {
-        let relay = Self { memory: bench.allocate(size)?, seen: bench.blank(size, 0)? };
-        bench.write(relay.memory, &relay.seen.read())?;
-        Ok(relay)
-    }
-
-    fn write(&self, bench: &Bench, byte: u8, stream: StreamHandle) -> Verdict {
-        bench.fill(self.memory, self.seen.size().get(), byte, stream)
-    }
-
-    fn look(&self, bench: &Bench, stream: StreamHandle) -> Verdict {
-        let size = self.seen.size().get();
-        bench.copy(self.seen.place(), device(self.memory, 0), size, stream)
-    }
-
-    fn ensure_seen(&self, what: &str, byte: u8) -> Verdict {
-        let found = self.seen.read();
-        ensure_bytes(what, &found, &vec![byte; found.len()])
-    }
-}
-
 fn an_event_never_recorded_is_reached(bench: &Bench) -> Verdict {
     let event = bench.event()?;
     let progress = bench.device().query_event(event)?;
@@ -76,8 +37,7 @@ fn waiting_for_an_event_never_recorded_is_no_wait(bench: &Bench) -> Verdict {
     let gate = Latch::close(bench, held)?;
     let event = bench.event()?;
     bench.device().wait_event(free, event)?;
-    relay.write(bench, 3, free)?;
-    relay.look(bench, free)?;
+    relay.pass(bench, 3, free)?;
     // A record made after the wait is none of its business.
     bench.device().record_event(event, held)?;
     bench.done_soon("work behind an event never recorded", free)?;
@@ -196,9 +156,9 @@ fn one_event_holds_several_streams(bench: &Bench) -> Verdict {
     bench.device().record_event(event, first)?;
     let mut waiting = Vec::new();
     for _ in 0..5 {
-        let (stream, seen) = (bench.stream()?, bench.blank(SIZE, 0)?);
+        let (stream, seen) = (bench.stream()?, bench.blank(Relay::SIZE, 0)?);
         bench.device().wait_event(stream, event)?;
-        bench.copy(seen.place(), device(relay.memory, 0), SIZE, stream)?;
+        bench.copy(seen.place(), device(relay.memory, 0), Relay::SIZE, stream)?;
         waiting.push((stream, seen));
     }
     for (stream, _) in &waiting {
@@ -207,7 +167,7 @@ fn one_event_holds_several_streams(bench: &Bench) -> Verdict {
     gate.open()?;
     for (stream, seen) in &waiting {
         bench.done_soon("one of five that waited", *stream)?;
-        ensure_bytes("what it saw", &seen.read(), &[6; 4096])?;
+        seen.ensure("what it saw", &[6; 4096])?;
     }
     Ok(())
 }
@@ -250,8 +210,7 @@ fn a_wait_ignores_records_made_later(bench: &Bench) -> Verdict {
     bench.device().wait_event(waiting, event)?;
     let gate = Latch::close(bench, held)?;
     bench.device().record_event(event, held)?;
-    relay.write(bench, 5, waiting)?;
-    relay.look(bench, waiting)?;
+    relay.pass(bench, 5, waiting)?;
     bench.done_soon("a wait for a record that was reached", waiting)?;
     relay.ensure_seen("what it wrote", 5)?;
     gate.open()
@@ -284,8 +243,7 @@ fn synchronize_event_shows_what_was_written(bench: &Bench) -> Verdict {
     let (stream, event) = (bench.stream()?, bench.event()?);
     let relay = Relay::of(bench, 128 << 10)?;
     for round in 0..40 {
-        relay.write(bench, round, stream)?;
-        relay.look(bench, stream)?;
+        relay.pass(bench, round, stream)?;
         bench.device().record_event(event, stream)?;
         bench.device().synchronize_event(event)?;
         relay.ensure_seen(&format!("round {round}"), round)?;
@@ -295,8 +253,7 @@ fn synchronize_event_shows_what_was_written(bench: &Bench) -> Verdict {
 
 fn synchronize_event_waits_for_no_more_than_its_event(bench: &Bench) -> Verdict {
     let (stream, event, relay) = (bench.stream()?, bench.event()?, Relay::new(bench)?);
-    relay.write(bench, 7, stream)?;
-    relay.look(bench, stream)?;
+    relay.pass(bench, 7, stream)?;
     bench.device().record_event(event, stream)?;
     let gate = Latch::close(bench, stream)?;
     bench.device().synchronize_event(event)?;

@@ -2,11 +2,7 @@
 
 use forebay_core::{Address, Bytes, MIB};
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::invalid;
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::{at, index};
+use super::prelude::*;
 use crate::{Call, Fill, Pattern, StreamHandle};
 
 cases! { Transfers "transfers":
@@ -41,7 +37,7 @@ fn ensure_filled(bench: &Bench, width: u64, rows: u64, pitch: u64, pattern: Patt
         }
     }
     let what = format!("{rows} rows of {width} B, {pitch} B apart, of {pattern:?}");
-    ensure_bytes(&what, &bench.read(memory, size)?, &right)?;
+    bench.ensure_holds(&what, memory, &right)?;
     bench.free(memory)
 }
 
@@ -109,7 +105,7 @@ fn a_fill_on_a_dead_stream_is_refused(bench: &Bench) -> Verdict {
     let fill = Fill::linear(memory, Bytes::new(4096), Pattern::U8(1))?;
     // SAFETY: the memory is the case's own.
     invalid(Call::Fill, "a destroyed stream", unsafe { bench.device().fill(&fill, stream) })?;
-    ensure_bytes("memory after the refusal", &bench.read(memory, 4096)?, &picture(2, 4096))
+    bench.ensure_holds("memory after the refusal", memory, &picture(2, 4096))
 }
 
 fn a_fill_outside_memory_is_refused(bench: &Bench) -> Verdict {

@@ -4,9 +4,7 @@ use core::mem;
 
 use forebay_core::Bytes;
 
-use super::super::verdict::{Step, ensure, ensure_equal, invalid};
-use super::super::{Bench, Verdict};
-use super::cases;
+use super::prelude::*;
 use crate::{Call, Fill, Pattern, Stream, StreamHandle};
 
 cases! { Streams "streams":

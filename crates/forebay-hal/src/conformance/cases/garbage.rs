@@ -2,9 +2,7 @@
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Random, Span};
 
-use super::super::verdict::{ensure_equal, refused};
-use super::super::{Bench, Verdict};
-use super::cases;
+use super::prelude::*;
 use crate::{
     Access, Advice, Call, Capabilities, Copy, EventHandle, Fill, PageHandle, PageOptions, Pattern,
     PeerCopy, PeerPlace, PinnedFlags, Place, StreamHandle,

@@ -2,9 +2,7 @@
 
 use forebay_core::{Address, Bytes, MIB, Span};
 
-use super::super::verdict::{Failure, Step, ensure, ensure_equal};
-use super::super::{Bench, Verdict};
-use super::cases;
+use super::prelude::*;
 use crate::{Capabilities, PointerClass, PointerKind};
 
 cases! { Info "info":

@@ -2,12 +2,7 @@
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, MIB, Span};
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::gate::Latch;
-use super::super::verdict::{Step, ensure_equal, invalid, out_of_memory, refused};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::{at, device, index};
+use super::prelude::*;
 use crate::{Advice, Call, Place, StreamHandle};
 
 cases! { Managed "managed":
@@ -72,7 +67,7 @@ fn host_and_device_share_managed_memory(bench: &Bench) -> Verdict {
     for size in [1, 4095, 4097, MIB + 1] {
         let managed = Managed::new(bench, size)?;
         managed.host_write(&picture(1, size))?;
-        ensure_bytes("seen by the device", &bench.read(managed.start, size)?, &picture(1, size))?;
+        bench.ensure_holds("seen by the device", managed.start, &picture(1, size))?;
         bench.write(managed.start, &picture(2, size))?;
         ensure_bytes("seen by the host", &managed.host_read()?, &picture(2, size))?;
         bench.fill(managed.start, size, 0x31, StreamHandle::DEFAULT)?;
@@ -83,7 +78,7 @@ fn host_and_device_share_managed_memory(bench: &Bench) -> Verdict {
         let plain = bench.allocate(size)?;
         let stream = StreamHandle::DEFAULT;
         bench.copy(device(plain, 0), Place::Host(managed.start), size, stream)?;
-        ensure_bytes("copied from it", &bench.read(plain, size)?, &found)?;
+        bench.ensure_holds("copied from it", plain, &found)?;
     }
     Ok(())
 }
@@ -111,7 +106,7 @@ fn prefetching_changes_no_byte(bench: &Bench) -> Verdict {
         bench.synchronize(stream)?;
         let what = format!("after {span} was sent to {to:?}");
         ensure_bytes(&what, &managed.host_read()?, &picture(3, size))?;
-        ensure_bytes(&what, &bench.read(managed.start, size)?, &picture(3, size))?;
+        bench.ensure_holds(&what, managed.start, &picture(3, size))?;
     }
     Ok(())
 }
@@ -148,7 +143,7 @@ fn advice_changes_no_byte(bench: &Bench) -> Verdict {
         bench.managed_memory()?.advise(managed.span()?, advice)?;
         let what = format!("after {advice:?}");
         ensure_bytes(&what, &managed.host_read()?, &picture(4, size))?;
-        ensure_bytes(&what, &bench.read(managed.start, size)?, &picture(4, size))?;
+        bench.ensure_holds(&what, managed.start, &picture(4, size))?;
     }
     Ok(())
 }

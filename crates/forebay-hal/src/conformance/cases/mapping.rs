@@ -2,11 +2,7 @@
 
 use forebay_core::{Address, Bytes, Span};
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::{Step, ensure_equal, invalid, refused};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::{at, device, index};
+use super::prelude::*;
 use crate::{Call, StreamHandle};
 
 cases! { Virtual "virtual":
@@ -29,10 +25,6 @@ cases! { Virtual "virtual":
     a_copy_into_a_hole_is_refused needs VIRTUAL_MEMORY wants AddressChecks,
 }
 
-pub(super) fn span(start: Address, size: u64) -> Step<Span> {
-    Ok(Span::new(start, Bytes::new(size))?)
-}
-
 /// Unmaps by a call that must be refused.
 fn raw_unmap(bench: &Bench, span: Span) -> crate::Result<()> {
     let Some(memory) = bench.device().virtual_memory() else { return Ok(()) };
@@ -44,8 +36,7 @@ fn raw_unmap(bench: &Bench, span: Span) -> crate::Result<()> {
 fn ensure_one_memory(bench: &Bench, one: Address, two: Address, size: u64) -> Verdict {
     for (round, (to, from)) in (0..).zip([(one, two), (two, one), (one, two)]) {
         bench.write(to, &picture(round, size))?;
-        let found = bench.read(from, size)?;
-        ensure_bytes("a page, through its other place", &found, &picture(round, size))?;
+        bench.ensure_holds("a page, through its other place", from, &picture(round, size))?;
     }
     // A byte at a time, to see that the places agree and not merely the contents.
     bench.write(at(one, size - 1), &[0x17])?;
@@ -91,8 +82,11 @@ fn two_pages_stay_apart(bench: &Bench) -> Verdict {
     let grain = bench.grain()?;
     let (_, mappings) = row_of_pages(bench, 8)?;
     for (number, mapping) in (0..).zip(&mappings) {
-        let found = bench.read(mapping.start(), grain)?;
-        ensure_bytes(&format!("page {number} of 8"), &found, &picture(number, grain))?;
+        bench.ensure_holds(
+            &format!("page {number} of 8"),
+            mapping.start(),
+            &picture(number, grain),
+        )?;
     }
     Ok(())
 }
@@ -104,7 +98,7 @@ fn a_copy_across_mappings(bench: &Bench) -> Verdict {
     let (start, size) = (at(region.start(), grain / 2 + 1), 3 * grain - 3);
     let bytes = picture(77, size);
     bench.write(start, &bytes)?;
-    ensure_bytes("bytes across four pages", &bench.read(start, size)?, &bytes)?;
+    bench.ensure_holds("bytes across four pages", start, &bytes)?;
     // What lies around them stays.
     let before = bench.read(region.start(), grain / 2 + 1)?;
     ensure_bytes("before them", &before, &picture(0, grain)[..index(grain / 2 + 1)?])?;
@@ -112,10 +106,9 @@ fn a_copy_across_mappings(bench: &Bench) -> Verdict {
     let (to, from) = (at(region.start(), grain / 2), at(region.start(), 2 * grain + grain / 2));
     let right = bench.read(from, grain)?;
     bench.copy(device(to, 0), device(from, 0), grain, StreamHandle::DEFAULT)?;
-    ensure_bytes("from across two to across two", &bench.read(to, grain)?, &right)?;
+    bench.ensure_holds("from across two to across two", to, &right)?;
     bench.fill(at(region.start(), grain - 5), 10, 0xb1, StreamHandle::DEFAULT)?;
-    let found = bench.read(at(region.start(), grain - 5), 10)?;
-    ensure_bytes("a fill across a border", &found, &[0xb1; 10])
+    bench.ensure_holds("a fill across a border", at(region.start(), grain - 5), &[0xb1; 10])
 }
 
 fn pages_can_be_put_in_any_order(bench: &Bench) -> Verdict {
@@ -133,7 +126,7 @@ fn pages_can_be_put_in_any_order(bench: &Bench) -> Verdict {
     for page in bytes.chunks(index(grain)?).rev() {
         right.extend_from_slice(page);
     }
-    ensure_bytes("the pages backwards", &bench.read(two.start(), 3 * grain)?, &right)
+    bench.ensure_holds("the pages backwards", two.start(), &right)
 }
 
 fn a_page_keeps_its_bytes_when_moved(bench: &Bench) -> Verdict {
@@ -144,8 +137,11 @@ fn a_page_keeps_its_bytes_when_moved(bench: &Bench) -> Verdict {
     for place in 1..4 {
         bench.unmap(mapping)?;
         mapping = bench.map_open(at(region.start(), place * grain), page, grain)?;
-        let found = bench.read(mapping.start(), grain)?;
-        ensure_bytes(&format!("a page at its place {place}"), &found, &picture(1, grain))?;
+        bench.ensure_holds(
+            &format!("a page at its place {place}"),
+            mapping.start(),
+            &picture(1, grain),
+        )?;
     }
     Ok(())
 }
@@ -166,9 +162,8 @@ fn map_over_a_mapping_is_refused(bench: &Bench) -> Verdict {
     let found = bench.device().classify(region.start())?.map(|class| class.span);
     ensure_equal!("the first mapping", found, mappings.first().copied());
     for (number, mapping) in (0..).zip(&mappings) {
-        let found = bench.read(mapping.start(), grain)?;
         let what = format!("page {number} after the refusals");
-        ensure_bytes(&what, &found, &picture(number, grain))?;
+        bench.ensure_holds(&what, mapping.start(), &picture(number, grain))?;
     }
     Ok(())
 }
@@ -232,8 +227,11 @@ fn unmap_takes_several_side_by_side(bench: &Bench) -> Verdict {
     let (region, _) = row_of_pages(bench, 6)?;
     bench.unmap(span(at(region.start(), grain), 3 * grain)?)?;
     for kept in [0, 4, 5] {
-        let found = bench.read(at(region.start(), kept * grain), grain)?;
-        ensure_bytes(&format!("page {kept}, which stayed"), &found, &picture(kept, grain))?;
+        bench.ensure_holds(
+            &format!("page {kept}, which stayed"),
+            at(region.start(), kept * grain),
+            &picture(kept, grain),
+        )?;
     }
     for gone in 1..4 {
         let class = bench.device().classify(at(region.start(), gone * grain))?;
@@ -264,8 +262,7 @@ fn unmap_of_a_part_is_refused(bench: &Bench) -> Verdict {
         bench.device().classify(region.start())?.map(|class| class.span),
         Some(mapping)
     );
-    let found = bench.read(region.start(), 5 * grain)?;
-    ensure_bytes("its bytes after the refusals", &found, &picture(1, 5 * grain))
+    bench.ensure_holds("its bytes after the refusals", region.start(), &picture(1, 5 * grain))
 }
 
 fn unmap_of_a_hole_is_refused(bench: &Bench) -> Verdict {
@@ -308,9 +305,8 @@ fn a_place_can_be_used_again(bench: &Bench) -> Verdict {
         let page = pages[index(round % 2)?];
         let mapping = bench.map_open(region.start(), page, grain)?;
         if round >= 2 {
-            let found = bench.read(region.start(), grain)?;
             let what = format!("round {round}: the bytes this page had");
-            ensure_bytes(&what, &found, &picture(round - 2, grain))?;
+            bench.ensure_holds(&what, region.start(), &picture(round - 2, grain))?;
         }
         bench.write(region.start(), &picture(round, grain))?;
         bench.unmap(mapping)?;

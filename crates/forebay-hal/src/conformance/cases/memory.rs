@@ -2,10 +2,7 @@
 
 use forebay_core::{Address, Alignment, Bytes, GIB, MIB, Random};
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::{ensure, ensure_equal, invalid, out_of_memory, refused};
-use super::super::{Bench, Verdict};
-use super::cases;
+use super::prelude::*;
 use crate::Call;
 
 cases! { Memory "memory":
@@ -98,7 +95,7 @@ fn odd_sizes_hold_their_bytes(bench: &Bench) -> Verdict {
         let memory = bench.allocate(size)?;
         let right = picture(seed, size);
         bench.write(memory, &right)?;
-        ensure_bytes(&format!("{size} B"), &bench.read(memory, size)?, &right)?;
+        bench.ensure_holds(&format!("{size} B"), memory, &right)?;
         bench.free(memory)?;
     }
     Ok(())
@@ -109,13 +106,13 @@ fn allocations_do_not_overlap(bench: &Bench) -> Verdict {
     let blocks = (0..60_u64)
         .zip(sizes.into_iter().cycle())
         .map(|(seed, size)| Ok((seed, size, bench.allocate(size)?)))
-        .collect::<Result<Vec<_>, super::super::Failure>>()?;
+        .collect::<Result<Vec<_>, Failure>>()?;
     for &(seed, size, memory) in &blocks {
         bench.write(memory, &picture(seed, size))?;
     }
     for &(seed, size, memory) in &blocks {
         let what = format!("block {seed} of {size} B, after all others were written");
-        ensure_bytes(&what, &bench.read(memory, size)?, &picture(seed, size))?;
+        bench.ensure_holds(&what, memory, &picture(seed, size))?;
     }
     Ok(())
 }
@@ -256,7 +253,7 @@ fn a_refused_free_changes_nothing(bench: &Bench) -> Verdict {
         (bench.held()?, bench.device().classify(memory)?),
         before
     );
-    ensure_bytes("the memory after the refusal", &bench.read(memory, size)?, &right)
+    bench.ensure_holds("the memory after the refusal", memory, &right)
 }
 
 fn random_programs_keep_their_figures(bench: &Bench) -> Verdict {

@@ -17,6 +17,7 @@ mod own;
 mod pages;
 mod peers;
 mod pinned;
+mod prelude;
 mod regions;
 mod shapes;
 #[cfg(unix)]
@@ -26,28 +27,6 @@ mod tasks;
 mod threads;
 
 use super::Case;
-
-/// Lists a file's cases: `Group "prefix": function [needs CAPABILITY | ...] [wants Requirement], ...;`,
-/// for one group or several.
-macro_rules! cases {
-    ($($group:ident $prefix:literal: $(
-        $run:ident $(needs $($need:ident)|+)? $(wants $wants:ident)?
-    ),+ $(,)?);+) => {
-        pub(super) const CASES: &[$crate::conformance::Case] = &[$($(
-            $crate::conformance::Case {
-                name: concat!($prefix, "/", stringify!($run)),
-                group: $crate::CallGroup::$group,
-                needs: $crate::Capabilities::empty()$($(.union($crate::Capabilities::$need))+)?,
-                wants: cases!(@wants $($wants)?),
-                run: $run,
-            },
-        )+)+];
-    };
-    (@wants) => { $crate::conformance::Requirement::Device };
-    (@wants $wants:ident) => { $crate::conformance::Requirement::$wants };
-}
-
-use cases;
 
 /// All, subject by subject.
 pub(super) const ALL: &[&[Case]] = &[

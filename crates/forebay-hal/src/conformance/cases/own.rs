@@ -8,12 +8,7 @@ use std::time::Duration;
 
 use forebay_core::StreamId;
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::gate::Latch;
-use super::super::verdict::{Failure, Step, ensure, ensure_equal, invalid};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::device;
+use super::prelude::*;
 use super::streams::ensure_refused_everywhere;
 use crate::{Call, StreamHandle};
 
@@ -88,7 +83,7 @@ fn work_on_a_threads_default_stream_runs_in_order(bench: &Bench) -> Verdict {
             bench.copy(to.place(), device(memory, 0), size, OWN)?;
         }
         bench.synchronize(OWN)?;
-        ensure_bytes("what went there and back", &to.read(), &bytes)
+        to.ensure("what went there and back", &bytes)
     };
     adopted(bench, || {
         round(0)?;
@@ -98,15 +93,14 @@ fn work_on_a_threads_default_stream_runs_in_order(bench: &Bench) -> Verdict {
 
 fn threads_default_streams_do_not_wait_for_each_other(bench: &Bench) -> Verdict {
     adopted(bench, || {
-        let (memory, seen) = (bench.allocate(4096)?, bench.blank(4096, 0)?);
+        let relay = Relay::new(bench)?;
         let gate = Latch::close(bench, OWN)?;
         elsewhere(|| {
-            bench.fill(memory, 4096, 7, OWN)?;
-            bench.copy(seen.place(), device(memory, 0), 4096, OWN)?;
+            relay.pass(bench, 7, OWN)?;
             bench.done_soon("another thread's stream", OWN)
         })?;
         bench.stays_pending("the stream that is held", OWN)?;
-        ensure_bytes("what the other thread's stream wrote", &seen.read(), &[7; 4096])?;
+        relay.ensure_seen("what the other thread's stream wrote", 7)?;
         gate.open()?;
         bench.synchronize(OWN)
     })
@@ -145,10 +139,10 @@ fn synchronize_device_waits_for_every_threads_default_stream(bench: &Bench) -> V
     adopted(bench, || {
         let (memory, seen) = (bench.allocate(4096)?, bench.blank(4096, 0)?);
         // A thread that goes on and one that is gone leave work behind, each held by a gate.
-        let work = |at: u64| -> Step<Latch> {
+        let work = |offset: u64| -> Step<Latch> {
             let gate = Latch::close(bench, OWN)?;
-            bench.fill(super::copies::at(memory, at), 2048, 9, OWN)?;
-            bench.copy(seen.place_at(at), device(memory, at), 2048, OWN)?;
+            bench.fill(at(memory, offset), 2048, 9, OWN)?;
+            bench.copy(seen.place_at(offset), device(memory, offset), 2048, OWN)?;
             Ok(gate)
         };
         let first = elsewhere(|| work(0))?;
@@ -177,19 +171,18 @@ fn synchronize_device_waits_for_every_threads_default_stream(bench: &Bench) -> V
 
 fn an_event_orders_the_default_streams_of_two_threads(bench: &Bench) -> Verdict {
     adopted(bench, || {
-        let (memory, seen) = (bench.allocate(4096)?, bench.blank(4096, 0)?);
-        let event = bench.event()?;
+        let (relay, event) = (Relay::new(bench)?, bench.event()?);
         let gate = Latch::close(bench, OWN)?;
-        bench.fill(memory, 4096, 5, OWN)?;
+        relay.write(bench, 5, OWN)?;
         bench.device().record_event(event, OWN)?;
         elsewhere(|| {
             bench.device().wait_event(OWN, event)?;
-            bench.copy(seen.place(), device(memory, 0), 4096, OWN)?;
+            relay.look(bench, OWN)?;
             bench.stays_pending("what waits for the other thread's stream", OWN)?;
             gate.open()?;
             bench.synchronize(OWN)
         })?;
-        ensure_bytes("what was written before the event", &seen.read(), &[5; 4096])?;
+        relay.ensure_seen("what was written before the event", 5)?;
         bench.device().synchronize_event(event)?;
         bench.synchronize(OWN)
     })

@@ -2,11 +2,7 @@
 
 use forebay_core::{Bytes, MIB};
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::{ensure, ensure_equal, invalid, out_of_memory, refused};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::at;
+use super::prelude::*;
 use crate::{Access, Call, PageHandle, PageOptions};
 
 cases! { Virtual "virtual":
@@ -53,8 +49,11 @@ fn pages_of_several_sizes(bench: &Bench) -> Verdict {
     offset = 0;
     for count in [1, 2, 3, 5, 8] {
         let size = count * grain;
-        let found = bench.read(at(region.start(), offset), size)?;
-        ensure_bytes(&format!("a page of {size} B"), &found, &picture(count, size))?;
+        bench.ensure_holds(
+            &format!("a page of {size} B"),
+            at(region.start(), offset),
+            &picture(count, size),
+        )?;
         offset += size;
     }
     Ok(())
@@ -159,8 +158,7 @@ fn a_released_page_lives_while_mapped(bench: &Bench) -> Verdict {
     ensure_bytes("a released page, when another was written", &found, &picture(1, grain))?;
     bench.grant(one, Access::Read)?;
     bench.unmap(one)?;
-    let found = bench.read(two.start(), grain)?;
-    ensure_bytes("a released page, one mapping less", &found, &picture(1, grain))
+    bench.ensure_holds("a released page, one mapping less", two.start(), &picture(1, grain))
 }
 
 fn a_released_page_goes_with_its_last_mapping(bench: &Bench) -> Verdict {

@@ -2,12 +2,7 @@
 
 use forebay_core::{Address, Bytes, DeviceOrdinal, MIB};
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::gate::Latch;
-use super::super::verdict::{ensure, ensure_equal, invalid};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::{at, device, index};
+use super::prelude::*;
 use crate::{Call, PeerCopy, PeerPlace, StreamHandle};
 
 cases! { Peers "peers":
@@ -124,7 +119,7 @@ fn ensure_there_and_back(bench: &Bench) -> Verdict {
         bench.write(here, &picture(3, size))?;
         enqueue(bench, from, to, size, stream)?;
         bench.synchronize(stream)?;
-        ensure_bytes(&format!("{size} B back"), &bench.read(here, size)?, &bytes)?;
+        bench.ensure_holds(&format!("{size} B back"), here, &bytes)?;
     }
     enqueue(bench, place(bench, Address::NULL), place(partner, Address::NULL), 0, stream)?;
     Ok(())
@@ -154,7 +149,7 @@ fn peer_copies_keep_the_order_of_their_stream(bench: &Bench) -> Verdict {
     bench.stays_pending("a held stream with a peer copy", stream)?;
     gate.open()?;
     bench.done_soon("the stream of a peer copy", stream)?;
-    ensure_bytes("the other device afterwards", &partner.read(there, 4096)?, &[1; 4096])
+    partner.ensure_holds("the other device afterwards", there, &[1; 4096])
 }
 
 fn peer_copies_on_a_dead_stream_are_refused(bench: &Bench) -> Verdict {
@@ -187,7 +182,7 @@ fn an_event_orders_two_devices(bench: &Bench) -> Verdict {
         // The first device's work has to get on for the second's to be done.
         bench.synchronize(first)?;
         partner.done_soon("the second device", second)?;
-        ensure_bytes(&format!("round {round}"), &seen.read(), &[round; 4096])?;
+        seen.ensure(&format!("round {round}"), &[round; 4096])?;
     }
     Ok(())
 }

@@ -2,11 +2,7 @@
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::{Failure, Step, ensure, ensure_equal, invalid, refused, unsupported};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::{at, device, index};
+use super::prelude::*;
 use crate::{
     Access, Call, Capabilities, Copy, PageOptions, PinnedFlags, Place, PointerKind, StreamHandle,
 };
@@ -151,7 +147,7 @@ fn many_copies_at_once_are_each_of_them(bench: &Bench) -> Verdict {
             right.0[block(there(number))?].copy_from_slice(bytes);
             right.1[block((number * 2) * SIZE)?].copy_from_slice(bytes);
         }
-        ensure_bytes("on the device", &bench.read(memory, total)?, &right.0)?;
+        bench.ensure_holds("on the device", memory, &right.0)?;
         ensure_bytes("on the host", &host_read(to, total)?, &right.1)?;
     }
     Ok(())
@@ -202,7 +198,7 @@ fn mapped_memory_has_a_device_address(bench: &Bench) -> Verdict {
     ensure_equal!("the device's address of the last byte", last, at(there, size - 1));
     // The device reads what the host wrote, and the host what the device wrote.
     host_write(host, &picture(1, size))?;
-    ensure_bytes("seen by the device", &bench.read(there, size)?, &picture(1, size))?;
+    bench.ensure_holds("seen by the device", there, &picture(1, size))?;
     bench.write(there, &picture(2, size))?;
     ensure_bytes("seen by the host", &host_read(host, size)?, &picture(2, size))?;
     bench.fill(there, size, 0x66, StreamHandle::DEFAULT)?;
@@ -265,12 +261,12 @@ fn registered_memory_can_be_copied(bench: &Bench) -> Verdict {
     bench.copy(device(memory, 0), from.place(), size, StreamHandle::DEFAULT)?;
     bench.copy(to.place(), device(memory, 0), size, StreamHandle::DEFAULT)?;
     bench.synchronize(StreamHandle::DEFAULT)?;
-    ensure_bytes("through registered memory", &to.read(), &picture(1, size))?;
+    to.ensure("through registered memory", &picture(1, size))?;
     // It is the owner's again afterwards, bytes and all.
     for bytes in [&from, &to] {
         bench.unregister(bytes.address())?;
     }
-    ensure_bytes("no longer registered", &from.read(), &picture(1, size))
+    from.ensure("no longer registered", &picture(1, size))
 }
 
 fn registering_twice_is_refused(bench: &Bench) -> Verdict {
@@ -283,7 +279,7 @@ fn registering_twice_is_refused(bench: &Bench) -> Verdict {
     // The first stands as it was: known, and undone once.
     let class = bench.device().classify(whole.start())?;
     ensure_equal!("its span", class.map(|class| class.span), Some(whole));
-    ensure_bytes("its bytes", &bytes.read(), &picture(1, 64 << 10))?;
+    bytes.ensure("its bytes", &picture(1, 64 << 10))?;
     bench.unregister(whole.start())?;
     bench.register(&bytes)?;
     Ok(())

@@ -2,11 +2,7 @@
 
 use forebay_core::{Address, Alignment, Bytes, GIB, PageSize};
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::{busy, ensure, ensure_equal, invalid, refused};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::at;
+use super::prelude::*;
 use crate::Call;
 
 cases! { Virtual "virtual":

@@ -2,11 +2,7 @@
 
 use forebay_core::{Address, Bytes};
 
-use super::super::data::{HostBytes, ensure_bytes, picture};
-use super::super::verdict::Step;
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::{device, index};
+use super::prelude::*;
 use crate::{Copy, Extent, Pitch, Place, StreamHandle};
 
 cases! { Transfers "transfers":
@@ -102,10 +98,10 @@ impl Side {
         }
     }
 
-    fn read(&self, bench: &Bench, size: u64) -> Step<Vec<u8>> {
+    fn ensure(&self, what: &str, bench: &Bench, right: &[u8]) -> Verdict {
         match self {
-            Self::Host(bytes) => Ok(bytes.read()),
-            Self::Device(memory) => bench.read(*memory, size),
+            Self::Host(bytes) => bytes.ensure(what, right),
+            Self::Device(memory) => bench.ensure_holds(what, *memory, right),
         }
     }
 }
@@ -129,9 +125,9 @@ fn ensure_copied(bench: &Bench, way: Way, shape: Shape) -> Verdict {
     bench.enqueue(&copy, StreamHandle::DEFAULT)?;
     bench.synchronize(StreamHandle::DEFAULT)?;
     let right = shape.applied(&ground, &source)?;
-    ensure_bytes(&format!("{way:?} of {shape:?}"), &to.read(bench, sizes[0])?, &right)?;
+    to.ensure(&format!("{way:?} of {shape:?}"), bench, &right)?;
     let what = format!("the source of {way:?} of {shape:?}");
-    ensure_bytes(&what, &from.read(bench, sizes[1])?, &source)
+    from.ensure(&what, bench, &source)
 }
 
 /// Planes with gaps on neither side, on one, on the other, on both, of even and odd sizes.
@@ -197,7 +193,7 @@ fn interleaved_rows_on_the_device(bench: &Bench) -> Verdict {
         let (even, odd) = pair.split_at_mut(index(width)?);
         odd.copy_from_slice(even);
     }
-    ensure_bytes("odd rows after even ones", &bench.read(memory, size)?, &right)
+    bench.ensure_holds("odd rows after even ones", memory, &right)
 }
 
 fn single_rows_and_slices_do_not_read_their_pitch(bench: &Bench) -> Verdict {
@@ -249,9 +245,9 @@ fn a_pitch_above_four_gibibytes(bench: &Bench) -> Verdict {
     )?;
     bench.enqueue(&copy, StreamHandle::DEFAULT)?;
     let (first, second) = bytes.split_at(index(width)?);
-    ensure_bytes("the first row", &bench.read(region.start(), width)?, first)?;
+    bench.ensure_holds("the first row", region.start(), first)?;
     let there = Address::new(region.start().get() + far + shift);
-    ensure_bytes("the row 4 GiB on", &bench.read(there, width)?, second)?;
+    bench.ensure_holds("the row 4 GiB on", there, second)?;
 
     let back = bench.blank(2 * width, 0)?;
     let copy = Copy::planes(
@@ -263,5 +259,5 @@ fn a_pitch_above_four_gibibytes(bench: &Bench) -> Verdict {
     )?;
     bench.enqueue(&copy, StreamHandle::DEFAULT)?;
     bench.synchronize(StreamHandle::DEFAULT)?;
-    ensure_bytes("both rows, gathered", &back.read(), &bytes)
+    back.ensure("both rows, gathered", &bytes)
 }

@@ -4,11 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use forebay_core::Bytes;
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::{Failure, Step, ensure, ensure_equal, invalid};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::at;
+use super::prelude::*;
 use crate::{Call, PageHandle, PageOptions};
 
 cases! { Sharing "sharing":
@@ -45,8 +41,7 @@ fn an_imported_page_is_the_exported_one(bench: &Bench) -> Verdict {
         let two = bench.map_open(at(region.start(), size), twin, size)?;
         for (round, (to, from)) in (0..).zip([(one, two), (two, one)]) {
             bench.write(to.start(), &picture(round, size))?;
-            let found = bench.read(from.start(), size)?;
-            ensure_bytes("the page's other side", &found, &picture(round, size))?;
+            bench.ensure_holds("the page's other side", from.start(), &picture(round, size))?;
         }
     }
     Ok(())
@@ -64,8 +59,7 @@ fn a_shared_page_outlives_its_exporter(bench: &Bench) -> Verdict {
     let twin = imported(bench, &descriptor, grain)?;
     drop(descriptor);
     let mapping = bench.map_open(at(region.start(), grain), twin, grain)?;
-    let found = bench.read(mapping.start(), grain)?;
-    ensure_bytes("a page whose exporter is gone", &found, &picture(1, grain))
+    bench.ensure_holds("a page whose exporter is gone", mapping.start(), &picture(1, grain))
 }
 
 fn an_imported_page_is_its_creators(bench: &Bench) -> Verdict {
@@ -88,7 +82,7 @@ fn a_descriptor_can_be_imported_twice(bench: &Bench) -> Verdict {
     let one = bench.map_open(region.start(), twins[0], grain)?;
     let two = bench.map_open(at(region.start(), grain), twins[1], grain)?;
     bench.write(one.start(), &picture(5, grain))?;
-    ensure_bytes("the second import", &bench.read(two.start(), grain)?, &picture(5, grain))
+    bench.ensure_holds("the second import", two.start(), &picture(5, grain))
 }
 
 fn a_page_not_shareable_is_refused(bench: &Bench) -> Verdict {

@@ -4,12 +4,7 @@ use std::collections::BTreeSet;
 
 use forebay_core::{Bytes, MIB};
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::gate::Latch;
-use super::super::verdict::{ensure, ensure_equal, invalid};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::device;
+use super::prelude::*;
 use crate::{
     Call, Capabilities, Copy, EventKind, Fill, Pattern, Place, Priority, Progress, StreamHandle,
 };
@@ -77,7 +72,7 @@ fn priorities_are_taken_or_ignored(bench: &Bench) -> Verdict {
     let memory = bench.allocate(3)?;
     for (offset, priority) in [Priority::Low, Priority::Normal, Priority::High].iter().enumerate() {
         let stream = bench.stream_of(*priority)?;
-        bench.fill(super::copies::at(memory, offset as u64), 1, 1, stream)?;
+        bench.fill(at(memory, offset as u64), 1, 1, stream)?;
         bench.synchronize(stream)?;
     }
     Ok(())
@@ -94,66 +89,54 @@ fn a_fresh_stream_is_done(bench: &Bench) -> Verdict {
 fn work_of_one_stream_runs_in_order(bench: &Bench) -> Verdict {
     let (stream, size) = (bench.stream()?, 64 << 10);
     let memory = bench.allocate(size)?;
-    let copies = (0..100)
-        .map(|round: u8| {
-            let seen = bench.blank(size, 0xff)?;
-            bench.fill(memory, size, round, stream)?;
-            bench.copy(seen.place(), device(memory, 0), size, stream)?;
-            Ok((round, seen))
-        })
-        .collect::<Result<Vec<_>, super::super::Failure>>()?;
+    let mut copies = Vec::new();
+    for round in 0..100 {
+        let relay = Relay { memory, seen: bench.blank(size, 0xff)? };
+        relay.pass(bench, round, stream)?;
+        copies.push(relay);
+    }
     bench.synchronize(stream)?;
-    for (round, seen) in copies {
-        let right = vec![round; seen.read().len()];
-        ensure_bytes(&format!("what round {round} of 100 saw"), &seen.read(), &right)?;
+    for (round, relay) in (0..).zip(copies) {
+        relay.ensure_seen(&format!("what round {round} of 100 saw"), round)?;
     }
     Ok(())
 }
 
 fn query_is_pending_while_held_then_done(bench: &Bench) -> Verdict {
-    let (stream, memory) = (bench.stream()?, bench.allocate(4096)?);
-    let seen = bench.blank(4096, 0)?;
+    let (stream, relay) = (bench.stream()?, Relay::new(bench)?);
     let gate = Latch::close(bench, stream)?;
-    bench.fill(memory, 4096, 7, stream)?;
-    bench.copy(seen.place(), device(memory, 0), 4096, stream)?;
+    relay.pass(bench, 7, stream)?;
     bench.stays_pending("a held stream", stream)?;
-    ensure_bytes("host memory while the copy is held", &seen.read(), &[0; 4096])?;
+    relay.ensure_seen("host memory while the copy is held", 0)?;
     gate.open()?;
     bench.done_soon("a stream let go", stream)?;
-    ensure_bytes("host memory once a query said done", &seen.read(), &[7; 4096])
+    relay.ensure_seen("host memory once a query said done", 7)
 }
 
 fn synchronize_shows_what_was_written(bench: &Bench) -> Verdict {
-    let (stream, size) = (bench.stream()?, 256 << 10);
-    let memory = bench.allocate(size)?;
-    let seen = bench.blank(size, 0)?;
+    let (stream, relay) = (bench.stream()?, Relay::of(bench, 256 << 10)?);
     for round in 0..50 {
-        bench.fill(memory, size, round, stream)?;
-        bench.copy(seen.place(), device(memory, 0), size, stream)?;
+        relay.pass(bench, round, stream)?;
         bench.synchronize(stream)?;
-        let found = seen.read();
-        ensure_bytes(&format!("round {round}"), &found, &vec![round; found.len()])?;
+        relay.ensure_seen(&format!("round {round}"), round)?;
     }
     Ok(())
 }
 
 fn synchronize_device_covers_every_stream(bench: &Bench) -> Verdict {
-    let size = 64 << 10;
     let mut lanes = Vec::new();
     for lane in 0..6_u8 {
         let stream = if lane == 0 { StreamHandle::DEFAULT } else { bench.stream()? };
-        lanes.push((lane, stream, bench.allocate(size)?, bench.blank(size, 0)?));
+        lanes.push((lane, stream, Relay::of(bench, 64 << 10)?));
     }
     for round in 0..10_u8 {
-        for (lane, stream, memory, seen) in &lanes {
-            bench.fill(*memory, size, lane * 16 + round, *stream)?;
-            bench.copy(seen.place(), device(*memory, 0), size, *stream)?;
+        for (lane, stream, relay) in &lanes {
+            relay.pass(bench, lane * 16 + round, *stream)?;
         }
         bench.device().synchronize_device()?;
-        for (lane, stream, _, seen) in &lanes {
-            let found = seen.read();
+        for (lane, stream, relay) in &lanes {
             let what = format!("round {round}, lane {lane}");
-            ensure_bytes(&what, &found, &vec![lane * 16 + round; found.len()])?;
+            relay.ensure_seen(&what, lane * 16 + round)?;
             ensure_equal!(what, bench.device().query_stream(*stream)?, Progress::Done);
         }
     }
@@ -162,14 +145,12 @@ fn synchronize_device_covers_every_stream(bench: &Bench) -> Verdict {
 
 /// Work on `free` is done while `held` is held back.
 fn ensure_independent(bench: &Bench, held: StreamHandle, free: StreamHandle) -> Verdict {
-    let memory = bench.allocate(4096)?;
-    let seen = bench.blank(4096, 0)?;
+    let relay = Relay::new(bench)?;
     let gate = Latch::close(bench, held)?;
-    bench.fill(memory, 4096, 9, free)?;
-    bench.copy(seen.place(), device(memory, 0), 4096, free)?;
+    relay.pass(bench, 9, free)?;
     bench.done_soon("a stream that nothing holds", free)?;
     bench.synchronize(free)?;
-    ensure_bytes("what it wrote", &seen.read(), &[9; 4096])?;
+    relay.ensure_seen("what it wrote", 9)?;
     bench.stays_pending("the held stream", held)?;
     gate.open()?;
     bench.done_soon("the stream that was held", held)
@@ -251,24 +232,22 @@ fn work_of_a_destroyed_stream_still_runs(bench: &Bench) -> Verdict {
         bench.copy(seen.place(), device(memory, 0), 4096, stream)?;
         bench.destroy_stream(stream)?;
         bench.device().synchronize_device()?;
-        ensure_bytes("what a destroyed stream wrote", &seen.read(), &picture(round, 4096))?;
+        seen.ensure("what a destroyed stream wrote", &picture(round, 4096))?;
     }
     Ok(())
 }
 
 fn destroying_a_busy_stream_does_not_wait(bench: &Bench) -> Verdict {
-    let (stream, after) = (bench.stream()?, bench.stream()?);
-    let (memory, seen) = (bench.allocate(4096)?, bench.blank(4096, 0)?);
+    let (stream, after, relay) = (bench.stream()?, bench.stream()?, Relay::new(bench)?);
     let gate = Latch::close(bench, stream)?;
-    bench.fill(memory, 4096, 5, stream)?;
-    bench.copy(seen.place(), device(memory, 0), 4096, stream)?;
+    relay.pass(bench, 5, stream)?;
     bench.order(stream, after)?;
     bench.destroy_stream(stream)?;
     bench.stays_pending("what waits for a destroyed, held stream", after)?;
-    ensure_bytes("what the held stream has yet to write", &seen.read(), &[0; 4096])?;
+    relay.ensure_seen("what the held stream has yet to write", 0)?;
     gate.open()?;
     bench.done_soon("what waits for a destroyed stream", after)?;
-    ensure_bytes("what the destroyed stream wrote", &seen.read(), &[5; 4096])
+    relay.ensure_seen("what the destroyed stream wrote", 5)
 }
 
 /// Every call that takes a stream refuses this one.
@@ -326,12 +305,11 @@ fn destroying_one_stream_leaves_the_others(bench: &Bench) -> Verdict {
     bench.device().record_event(event, gone)?;
     bench.destroy_stream(gone)?;
     ensure_equal!("the other stream's id", bench.device().stream_id(kept)?, id);
-    let (memory, seen) = (bench.allocate(4096)?, bench.blank(4096, 0)?);
+    let relay = Relay::new(bench)?;
     bench.device().wait_event(kept, event)?;
-    bench.fill(memory, 4096, 8, kept)?;
-    bench.copy(seen.place(), device(memory, 0), 4096, kept)?;
+    relay.pass(bench, 8, kept)?;
     bench.synchronize(kept)?;
-    ensure_bytes("what the other stream wrote", &seen.read(), &[8; 4096])
+    relay.ensure_seen("what the other stream wrote", 8)
 }
 
 fn hundreds_of_streams_at_once(bench: &Bench) -> Verdict {
@@ -340,12 +318,12 @@ fn hundreds_of_streams_at_once(bench: &Bench) -> Verdict {
     for lane in 0..200_u8 {
         let stream = bench.stream()?;
         let offset = u64::from(lane) * 512;
-        bench.fill(super::copies::at(memory, offset), 512, lane, stream)?;
+        bench.fill(at(memory, offset), 512, lane, stream)?;
         lanes.push(stream);
     }
     for stream in lanes {
         bench.synchronize(stream)?;
     }
     let right: Vec<u8> = (0..200).flat_map(|lane| [lane; 512]).collect();
-    ensure_bytes("what 200 streams wrote", &bench.read(memory, 200 * 512)?, &right)
+    bench.ensure_holds("what 200 streams wrote", memory, &right)
 }

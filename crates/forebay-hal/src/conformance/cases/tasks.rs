@@ -3,12 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::super::data::ensure_bytes;
-use super::super::gate::Latch;
-use super::super::verdict::{ensure_equal, invalid};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::device;
+use super::prelude::*;
 use crate::{Call, StreamHandle};
 
 cases! { Streams "streams":
@@ -76,7 +71,7 @@ fn tasks_run_between_the_work_around_them(bench: &Bench) -> Verdict {
         let wrong = wrong.load(Ordering::SeqCst);
         ensure_equal!(format!("round {round}: bytes the task saw too early"), wrong, 0);
         let what = format!("round {round}: what came after the task");
-        ensure_bytes(&what, &last.read(), &[round + 100; 1024])?;
+        last.ensure(&what, &[round + 100; 1024])?;
     }
     Ok(())
 }
@@ -107,8 +102,8 @@ impl Drop for UnwindsWhenDropped {
 }
 
 fn a_panicking_task_harms_nothing(bench: &Bench) -> Verdict {
-    let (stream, other, memory) = (bench.stream()?, bench.stream()?, bench.allocate(4096)?);
-    let (log, seen) = (Log::default(), bench.blank(4096, 0)?);
+    let (stream, other, relay) = (bench.stream()?, bench.stream()?, Relay::new(bench)?);
+    let log = Log::default();
     for round in 0..3 {
         log.enqueue(bench, 2 * round, stream)?;
         // `resume_unwind` unwinds as a panic does, and leaves the hook's words out of the output.
@@ -119,12 +114,12 @@ fn a_panicking_task_harms_nothing(bench: &Bench) -> Verdict {
         bench.device().enqueue_host(Box::new(throws), stream)?;
         log.enqueue(bench, 2 * round + 1, stream)?;
     }
-    bench.fill(memory, 4096, 4, stream)?;
+    relay.write(bench, 4, stream)?;
     bench.order(stream, other)?;
-    bench.copy(seen.place(), device(memory, 0), 4096, other)?;
+    relay.look(bench, other)?;
     bench.done_soon("a stream behind a task that panics", other)?;
     ensure_equal!("tasks that ran", log.entries(), (0..6).collect::<Vec<_>>());
-    ensure_bytes("work behind them", &seen.read(), &[4; 4096])?;
+    relay.ensure_seen("work behind them", 4)?;
     // And the device takes new work.
     log.enqueue(bench, 6, stream)?;
     bench.synchronize(stream)?;

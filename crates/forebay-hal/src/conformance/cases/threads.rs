@@ -2,11 +2,7 @@
 
 use forebay_core::{Bytes, Random};
 
-use super::super::data::{ensure_bytes, picture};
-use super::super::verdict::{Failure, ensure, ensure_equal};
-use super::super::{Bench, Verdict};
-use super::cases;
-use super::copies::{at, device};
+use super::prelude::*;
 use crate::{Priority, Progress, StreamHandle};
 
 cases! {
@@ -61,7 +57,7 @@ fn eight_threads_allocate_copy_and_verify(bench: &Bench) -> Verdict {
             bench.fill(one, size, 0, stream)?;
             bench.copy(to.place(), device(two, 0), size, stream)?;
             bench.synchronize(stream)?;
-            ensure_bytes(&format!("round {round}, {size} B"), &to.read(), &bytes)?;
+            to.ensure(&format!("round {round}, {size} B"), &bytes)?;
             bench.free(one)?;
             bench.free(two)?;
         }
@@ -82,7 +78,7 @@ fn eight_threads_share_one_stream(bench: &Bench) -> Verdict {
             bench.copy(device(mine, 0), from.place(), slice, stream)?;
             bench.copy(to.place(), device(mine, 0), slice, stream)?;
             bench.synchronize(stream)?;
-            ensure_bytes(&format!("round {round}"), &to.read(), &bytes)?;
+            to.ensure(&format!("round {round}"), &bytes)?;
         }
         Ok(())
     })
@@ -103,15 +99,14 @@ fn threads_make_and_destroy_while_others_work(bench: &Bench) -> Verdict {
             return Ok(());
         }
         // These stay, and their order must hold.
-        let (one, two, memory) = (bench.stream()?, bench.stream()?, bench.allocate(4096)?);
-        let seen = bench.blank(4096, 0)?;
+        let (one, two, relay) = (bench.stream()?, bench.stream()?, Relay::new(bench)?);
         for round in 0..30 {
-            bench.fill(memory, 4096, round, one)?;
+            relay.write(bench, round, one)?;
             let there = bench.order(one, two)?;
-            bench.copy(seen.place(), device(memory, 0), 4096, two)?;
+            relay.look(bench, two)?;
             let back = bench.order(two, one)?;
             bench.synchronize(two)?;
-            ensure_bytes(&format!("round {round}"), &seen.read(), &[round; 4096])?;
+            relay.ensure_seen(&format!("round {round}"), round)?;
             bench.destroy_event(there)?;
             bench.destroy_event(back)?;
         }
@@ -121,14 +116,13 @@ fn threads_make_and_destroy_while_others_work(bench: &Bench) -> Verdict {
 
 fn eight_threads_wait_for_one_event(bench: &Bench) -> Verdict {
     for round in 0..10 {
-        let (stream, memory, event) = (bench.stream()?, bench.allocate(4096)?, bench.event()?);
-        bench.fill(memory, 4096, round, stream)?;
-        let seen = bench.blank(4096, 0xff)?;
-        bench.copy(seen.place(), device(memory, 0), 4096, stream)?;
+        let (stream, relay, event) = (bench.stream()?, Relay::new(bench)?, bench.event()?);
+        relay.seen.clear(0xff);
+        relay.pass(bench, round, stream)?;
         bench.device().record_event(event, stream)?;
         in_threads(|_| {
             bench.device().synchronize_event(event)?;
-            ensure_bytes(&format!("round {round}"), &seen.read(), &[round; 4096])?;
+            relay.ensure_seen(&format!("round {round}"), round)?;
             ensure_equal!("the event", bench.device().query_event(event)?, Progress::Done);
             Ok(())
         })?;
@@ -141,15 +135,14 @@ fn eight_threads_synchronize_at_once(bench: &Bench) -> Verdict {
     in_threads(|number| {
         let (stream, mine) = (bench.stream()?, at(memory, number * 4096));
         for round in 0..20_u8 {
-            let seen = bench.blank(4096, 0xff)?;
-            bench.fill(mine, 4096, round, stream)?;
-            bench.copy(seen.place(), device(mine, 0), 4096, stream)?;
+            let relay = Relay { memory: mine, seen: bench.blank(4096, 0xff)? };
+            relay.pass(bench, round, stream)?;
             if u64::from(round).wrapping_add(number).is_multiple_of(2) {
                 bench.device().synchronize_device()?;
             } else {
                 bench.synchronize(stream)?;
             }
-            ensure_bytes(&format!("round {round}"), &seen.read(), &[round; 4096])?;
+            relay.ensure_seen(&format!("round {round}"), round)?;
         }
         Ok(())
     })
@@ -170,7 +163,7 @@ fn eight_threads_map_and_unmap(bench: &Bench) -> Verdict {
             bench.copy(device(one.start(), 0), from.place(), sample, stream)?;
             bench.copy(to.place(), device(two.start(), 0), sample, stream)?;
             bench.synchronize(stream)?;
-            ensure_bytes(&format!("round {round}"), &to.read(), &bytes)?;
+            to.ensure(&format!("round {round}"), &bytes)?;
             bench.unmap(one)?;
             bench.unmap(two)?;
             bench.release_page(page)?;
@@ -195,7 +188,7 @@ fn threads_of_one_region_do_not_mix(bench: &Bench) -> Verdict {
             bench.copy(device(place, grain - sample), from.place(), sample, stream)?;
             bench.copy(to.place(), device(place, grain - sample), sample, stream)?;
             bench.synchronize(stream)?;
-            ensure_bytes(&format!("round {round}"), &to.read(), &bytes)?;
+            to.ensure(&format!("round {round}"), &bytes)?;
             bench.unmap(mapping)?;
         }
         Ok(())

@@ -1,0 +1,89 @@
+//! What every case uses.
+
+use forebay_core::{Address, Bytes, Span};
+
+pub(super) use super::super::Bench;
+pub(super) use super::super::data::{HostBytes, ensure_bytes, picture};
+pub(super) use super::super::gate::Latch;
+pub(super) use super::super::verdict::{
+    Failure, Step, Verdict, busy, ensure, ensure_equal, invalid, out_of_memory, refused,
+    unsupported,
+};
+use crate::{Place, StreamHandle};
+
+/// Lists a file's cases: `Group "prefix": function [needs CAPABILITY | ...] [wants Requirement], ...;`,
+/// for one group or several.
+macro_rules! cases {
+    ($($group:ident $prefix:literal: $(
+        $run:ident $(needs $($need:ident)|+)? $(wants $wants:ident)?
+    ),+ $(,)?);+) => {
+        pub(super) const CASES: &[$crate::conformance::Case] = &[$($(
+            $crate::conformance::Case {
+                name: concat!($prefix, "/", stringify!($run)),
+                group: $crate::CallGroup::$group,
+                needs: $crate::Capabilities::empty()$($(.union($crate::Capabilities::$need))+)?,
+                wants: cases!(@wants $($wants)?),
+                run: $run,
+            },
+        )+)+];
+    };
+    (@wants) => { $crate::conformance::Requirement::Device };
+    (@wants $wants:ident) => { $crate::conformance::Requirement::$wants };
+}
+
+pub(super) use cases;
+
+pub(super) fn at(address: Address, offset: u64) -> Address {
+    Address::new(address.get() + offset)
+}
+
+pub(super) fn device(address: Address, offset: u64) -> Place {
+    Place::Device(at(address, offset))
+}
+
+pub(super) fn index(value: u64) -> Step<usize> {
+    Ok(Bytes::new(value).to_usize()?)
+}
+
+pub(super) fn span(start: Address, size: u64) -> Step<Span> {
+    Ok(Span::new(start, Bytes::new(size))?)
+}
+
+/// Work that fills a block, and work that brings what it finds there to the host.
+pub(super) struct Relay {
+    pub(super) memory: Address,
+    pub(super) seen: HostBytes,
+}
+
+impl Relay {
+    pub(super) const SIZE: u64 = 4096;
+
+    pub(super) fn new(bench: &Bench) -> Step<Self> {
+        Self::of(bench, Self::SIZE)
+    }
+
+    pub(super) fn of(bench: &Bench, size: u64) -> Step<Self> {
+        let relay = Self { memory: bench.allocate(size)?, seen: bench.blank(size, 0)? };
+        bench.write(relay.memory, &relay.seen.read())?;
+        Ok(relay)
+    }
+
+    pub(super) fn write(&self, bench: &Bench, byte: u8, stream: StreamHandle) -> Verdict {
+        bench.fill(self.memory, self.seen.size().get(), byte, stream)
+    }
+
+    pub(super) fn look(&self, bench: &Bench, stream: StreamHandle) -> Verdict {
+        let size = self.seen.size().get();
+        bench.copy(self.seen.place(), device(self.memory, 0), size, stream)
+    }
+
+    /// Enqueues both.
+    pub(super) fn pass(&self, bench: &Bench, byte: u8, stream: StreamHandle) -> Verdict {
+        self.write(bench, byte, stream)?;
+        self.look(bench, stream)
+    }
+
+    pub(super) fn ensure_seen(&self, what: &str, byte: u8) -> Verdict {
+        self.seen.ensure_filled(what, byte)
+    }
+}
