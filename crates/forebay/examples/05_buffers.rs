@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         moved(buffer.figures())
     ));
 
-    buffer.slice(500..510)?.host_mut()?.fill(3.0);
+    buffer.slice_mut(500..510)?.host_mut()?.fill(3.0);
     let _ = buffer.on_device_mut(stream)?;
     say(format_args!("ten of a million: {:?}, {}", buffer.state(), moved(buffer.figures())));
 

@@ -9,7 +9,7 @@ mod every_device;
 use std::process::Command;
 use std::sync::Arc;
 
-use forebay::buffer::{Access, BufferState, DoubleBuffer, Memory, OnDevice, Replica};
+use forebay::buffer::{BufferState, DoubleBuffer, Memory, OnDevice, Replica};
 use forebay::hal::Capabilities;
 use forebay::sim::{Kernel, SimDevice, SimMachine};
 use forebay::{Device, Span, StreamHandle};
@@ -86,7 +86,7 @@ fn a_slice_is_the_buffers_own_memory() {
     let (device, memory) = accelerator();
     let mut buffer = memory.buffer::<f32>(1000).unwrap();
     buffer.fill(1.0).unwrap();
-    launch_double(&device, &buffer.slice(100..300).unwrap().on_device_mut(STREAM).unwrap());
+    launch_double(&device, &buffer.slice_mut(100..300).unwrap().on_device_mut(STREAM).unwrap());
     let numbers = buffer.to_vec().unwrap();
     assert_eq!((numbers[99], numbers[100], numbers[299], numbers[300]), (1.0, 2.0, 2.0, 1.0));
     assert_eq!(buffer.figures().to_device.bytes, 800, "the slice alone");
@@ -98,7 +98,7 @@ fn two_buffers_take_turns() {
     let (device, memory) = accelerator();
     let mut frames = DoubleBuffer::<f32>::new(&memory, 1024).unwrap();
     for step in 0_u16..10 {
-        frames.back().map(Access::Overwrite).unwrap().fill(f32::from(step));
+        frames.back().host_overwrite().unwrap().fill(f32::from(step));
         frames.swap();
         launch_double(&device, &frames.front().on_device_mut(STREAM).unwrap());
     }

@@ -43,12 +43,11 @@ pub(super) fn of_buffers(setup: BenchSetup<'_>, progress: &Progress) -> Result<V
     let row = |allocator| Row::of(VIEWS, size_name(SIZE), setup, allocator);
     let mut contestants = Vec::new();
     for (allocator, own_memory) in buffers {
-        let buffer = Mutex::new(buffer(own_memory).map_err(|error| error.to_string())?);
+        let buffer = buffer(own_memory).map_err(|error| error.to_string())?;
         contestants.push(Contestant::new(row(allocator), move |count| {
-            let mut buffer = buffer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let began = Instant::now();
             for _ in 0..count {
-                black_box(black_box(&mut *buffer).host()?);
+                black_box(black_box(&buffer).host()?);
             }
             Ok(began.elapsed())
         }));

@@ -19,15 +19,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_core::{Address, BufferState, Bytes, Replica};
 use forebay_hal::{Call, StreamHandle, invalid};
 
-use super::turn::{NoTurn, TakeTurns, Turn};
 use crate::Error;
-use crate::buffer::{Access, Buffer, BufferFigures, BufferSlice};
+use crate::buffer::{Access, Buffer, BufferFigures, BufferSlice, BufferSliceMut, Turn, Turns};
 use crate::sync::lock;
 
 /// A buffer of bytes with counted views.
 #[derive(Debug)]
 pub struct CountedBuffer {
-    buffer: TakeTurns<Buffer<u8>>,
+    /// `None` once it was closed.
+    buffer: Turns<Option<Buffer<u8>>>,
     /// The live views. Adding one takes a turn; removing one does not.
     views: Mutex<Vec<LiveView>>,
 }
@@ -105,9 +105,17 @@ fn range(offset: u64, size: u64) -> Range<u64> {
     offset..offset.saturating_add(size)
 }
 
-fn slice<'a>(buffer: &'a mut Buffer<u8>, bytes: &Range<u64>) -> Result<BufferSlice<'a, u8>> {
+fn index(bytes: &Range<u64>) -> Range<usize> {
     let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-    Ok(buffer.slice(index(bytes.start)..index(bytes.end))?)
+    index(bytes.start)..index(bytes.end)
+}
+
+fn slice<'a>(buffer: &'a Buffer<u8>, bytes: &Range<u64>) -> Result<BufferSlice<'a, u8>> {
+    Ok(buffer.slice(index(bytes))?)
+}
+
+fn slice_mut<'a>(buffer: &'a mut Buffer<u8>, bytes: &Range<u64>) -> Result<BufferSliceMut<'a, u8>> {
+    Ok(buffer.slice_mut(index(bytes))?)
 }
 
 impl LiveView {
@@ -139,23 +147,19 @@ impl LiveView {
 impl CountedBuffer {
     /// Takes `buffer` and counts its views from now on.
     pub fn new(buffer: Buffer<u8>) -> Self {
-        Self { buffer: TakeTurns::new(buffer), views: Mutex::default() }
+        Self { buffer: Turns::new(Some(buffer)), views: Mutex::default() }
     }
 
-    fn turn(&self) -> Result<Turn<'_, Buffer<u8>>> {
-        self.buffer.take().map_err(|none| match none {
-            NoTurn::Gone => CountedError::Closed,
-            NoTurn::SameThread => {
-                let words =
-                    "a call of this thread uses the buffer already: a callback cannot use it";
-                CountedError::InUse(words.into())
-            }
+    fn turn(&self) -> Result<Turn<'_, Option<Buffer<u8>>>> {
+        self.buffer.take().ok_or_else(|| {
+            let words = "a call of this thread uses the buffer already: a callback cannot use it";
+            CountedError::InUse(words.into())
         })
     }
 
     /// Calls `work` with the buffer once no other call is using it.
     fn call<R>(&self, work: impl FnOnce(&mut Buffer<u8>) -> Result<R>) -> Result<R> {
-        self.turn()?.with(work).unwrap_or(Err(CountedError::Closed))
+        self.turn()?.as_mut().map_or(Err(CountedError::Closed), work)
     }
 
     /// Fails if a live view conflicts with an access.
@@ -192,10 +196,14 @@ impl CountedBuffer {
         let bytes = range(offset, size);
         self.call(|buffer| {
             self.check(Replica::Host, &bytes, access)?;
-            let mut slice = slice(buffer, &bytes)?;
             let address = match access {
-                Access::Read => Address::of_pointer(slice.host()?.as_ptr()),
-                _ => Address::of_pointer(slice.map(access)?.as_mut_ptr()),
+                Access::Read => Address::of_pointer(slice(buffer, &bytes)?.host()?.as_ptr()),
+                Access::Update => {
+                    Address::of_pointer(slice_mut(buffer, &bytes)?.host_mut()?.as_mut_ptr())
+                }
+                Access::Overwrite => {
+                    Address::of_pointer(slice_mut(buffer, &bytes)?.host_overwrite()?.as_mut_ptr())
+                }
             };
             Ok(self.enter(Replica::Host, bytes.clone(), access, address))
         })
@@ -236,13 +244,11 @@ impl CountedBuffer {
         stream: StreamHandle,
     ) -> Result<Address> {
         self.check(Replica::Device, bytes, access)?;
-        let mut slice = slice(buffer, bytes)?;
-        let on_device = match access {
-            Access::Read => slice.on_device(stream),
-            Access::Overwrite => slice.on_device_overwrite(stream),
-            _ => slice.on_device_mut(stream),
-        };
-        Ok(on_device?.address())
+        Ok(match access {
+            Access::Read => slice(buffer, bytes)?.on_device(stream)?.address(),
+            Access::Update => slice_mut(buffer, bytes)?.on_device_mut(stream)?.address(),
+            Access::Overwrite => slice_mut(buffer, bytes)?.on_device_overwrite(stream)?.address(),
+        })
     }
 
     /// Ends a view made by [`map`](Self::map) or [`export`](Self::export). Does not wait.
@@ -258,7 +264,7 @@ impl CountedBuffer {
         let bytes = range(offset, from.len() as u64);
         self.call(|buffer| {
             self.check(Replica::Host, &bytes, Access::Overwrite)?;
-            Ok(slice(buffer, &bytes)?.copy_from_slice(from)?)
+            Ok(slice_mut(buffer, &bytes)?.copy_from_slice(from)?)
         })
     }
 
@@ -278,7 +284,7 @@ impl CountedBuffer {
         let bytes = range(offset, size);
         self.call(|buffer| {
             self.check(Replica::Host, &bytes, Access::Overwrite)?;
-            let mut slice = slice(buffer, &bytes)?;
+            let mut slice = slice_mut(buffer, &bytes)?;
             // Bits above the width are ignored.
             #[allow(clippy::cast_possible_truncation)]
             match width {
@@ -301,7 +307,7 @@ impl CountedBuffer {
         }
         // Always lock in the same order, so that two threads copying in opposite directions do not deadlock.
         let self_first = core::ptr::from_ref(self) < core::ptr::from_ref(from);
-        let (mut target, mut source);
+        let (mut target, source);
         if self_first {
             target = self.turn()?;
             source = from.turn()?;
@@ -309,14 +315,12 @@ impl CountedBuffer {
             source = from.turn()?;
             target = self.turn()?;
         }
-        let copied = target.with(|target| {
-            source.with(|source| {
-                self.check(Replica::Host, &(0..target.size().get()), Access::Overwrite)?;
-                from.check(Replica::Host, &(0..source.size().get()), Access::Read)?;
-                Ok(target.copy_from(source, stream)?)
-            })
-        });
-        copied.flatten().unwrap_or(Err(CountedError::Closed))
+        let (Some(target), Some(source)) = (&mut *target, &*source) else {
+            return Err(CountedError::Closed);
+        };
+        self.check(Replica::Host, &(0..target.size().get()), Access::Overwrite)?;
+        from.check(Replica::Host, &(0..source.size().get()), Access::Read)?;
+        Ok(target.copy_from(source, stream)?)
     }
 
     /// As [`Buffer::resize`]. Calls `resized` before any other call sees the new size.
@@ -357,9 +361,10 @@ impl CountedBuffer {
 
     /// Drops the buffer. Every later call fails with [`CountedError::Closed`].
     pub fn close(&self) -> Result<()> {
-        let turn = self.turn()?;
+        let mut turn = self.turn()?;
         self.check_no_views()?;
-        drop(turn.remove());
-        Ok(())
+        let buffer = turn.take();
+        drop(turn);
+        buffer.map(drop).ok_or(CountedError::Closed)
     }
 }

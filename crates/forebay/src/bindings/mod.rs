@@ -3,7 +3,6 @@
 //! once complete. Not part of the stable interface.
 
 mod counted;
-mod turn;
 
 #[cfg(test)]
 mod tests;

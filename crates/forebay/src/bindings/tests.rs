@@ -8,9 +8,8 @@ use forebay_hal::{Capabilities, StreamHandle};
 use forebay_sim::{SimMachine, SimOptions};
 
 use super::counted::{CountedBuffer, CountedError};
-use super::turn::{NoTurn, TakeTurns};
 use crate::HostDevice;
-use crate::buffer::{Access, Memory};
+use crate::buffer::{Access, Memory, Turns};
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
 
@@ -173,15 +172,17 @@ fn threads_take_turns_and_never_write_the_same_bytes() {
 
 #[test]
 fn a_thread_that_has_the_value_is_refused_and_a_panic_gives_it_back() {
-    let turns = TakeTurns::new(5);
+    let turns = Turns::new(5);
     let turn = turns.take().unwrap();
-    assert_eq!(turns.take().err(), Some(NoTurn::SameThread));
+    assert!(turns.take().is_none());
     drop(turn);
     let panic = thread::scope(|scope| {
-        let thread = scope.spawn(|| turns.take().unwrap().with(|_| panic!("on purpose")));
+        let thread = scope.spawn(|| {
+            let _turn = turns.take().unwrap();
+            panic!("on purpose")
+        });
         thread.join().is_err()
     });
     assert!(panic);
-    assert_eq!(turns.take().unwrap().remove(), Some(5));
-    assert_eq!(turns.take().err(), Some(NoTurn::Gone));
+    assert_eq!(*turns.take().unwrap(), 5);
 }

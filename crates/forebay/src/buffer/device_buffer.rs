@@ -37,8 +37,8 @@ const CHUNK: usize = 1 << 20;
 ///         self.elements.len()
 ///     }
 ///
-///     fn read(&mut self, first: usize, to: &mut [f32]) -> Result<()> {
-///         DeviceBuffer::read(&mut self.elements, first, to)
+///     fn read(&self, first: usize, to: &mut [f32]) -> Result<()> {
+///         DeviceBuffer::read(&self.elements, first, to)
 ///     }
 ///
 ///     fn write(&mut self, first: usize, from: &[f32]) -> Result<()> {
@@ -56,7 +56,7 @@ const CHUNK: usize = 1 << 20;
 /// }
 ///
 /// /// Code for all of them.
-/// fn total(buffer: &mut impl DeviceBuffer<Element = f32>) -> Result<f32> {
+/// fn total(buffer: &impl DeviceBuffer<Element = f32>) -> Result<f32> {
 ///     let mut elements = vec![0.0; buffer.len()];
 ///     buffer.read(0, &mut elements)?;
 ///     Ok(elements.iter().sum())
@@ -66,8 +66,8 @@ const CHUNK: usize = 1 << 20;
 /// let mut matrix = Matrix { columns: 10, elements: memory.buffer(100)? };
 /// let mut array = memory.pool().default_stream().uninit::<f32>(100)?;
 /// array.fill(2.0)?;
-/// matrix.copy_all_from(&mut array)?;
-/// assert_eq!((total(&mut matrix)?, total(&mut array)?, matrix.columns), (200.0, 200.0, 10));
+/// matrix.copy_all_from(&array)?;
+/// assert_eq!((total(&matrix)?, total(&array)?, matrix.columns), (200.0, 200.0, 10));
 /// # Ok::<(), forebay::Error>(())
 /// ```
 pub trait DeviceBuffer {
@@ -79,7 +79,7 @@ pub trait DeviceBuffer {
 
     /// Copies the elements from index `first` on to `to`, after earlier work that writes them. Fails if the range is
     /// out of bounds.
-    fn read(&mut self, first: usize, to: &mut [Self::Element]) -> Result<()>;
+    fn read(&self, first: usize, to: &mut [Self::Element]) -> Result<()>;
 
     /// Copies `from` to the elements from index `first` on, after earlier work that uses them. Fails, without writing
     /// anything, if the range is out of bounds.
@@ -117,10 +117,7 @@ pub trait DeviceBuffer {
 
     /// Replaces all elements with those of `from`, through the host. Fails if the lengths differ. An error midway
     /// leaves some elements written.
-    fn copy_all_from(
-        &mut self,
-        from: &mut impl DeviceBuffer<Element = Self::Element>,
-    ) -> Result<()> {
+    fn copy_all_from(&mut self, from: &impl DeviceBuffer<Element = Self::Element>) -> Result<()> {
         if from.len() != self.len() {
             let given = format!("{} elements", from.len());
             let allowed = format!("{} elements, as many as are replaced", self.len());
@@ -159,12 +156,12 @@ impl<T: Pod> DeviceBuffer for Buffer<T> {
         self.len()
     }
 
-    fn read(&mut self, first: usize, to: &mut [T]) -> Result<()> {
+    fn read(&self, first: usize, to: &mut [T]) -> Result<()> {
         self.slice(first..end(first, to.len()))?.copy_to_slice(to)
     }
 
     fn write(&mut self, first: usize, from: &[T]) -> Result<()> {
-        self.slice(first..end(first, from.len()))?.copy_from_slice(from)
+        self.slice_mut(first..end(first, from.len()))?.copy_from_slice(from)
     }
 
     fn with_device<R>(
@@ -173,11 +170,7 @@ impl<T: Pod> DeviceBuffer for Buffer<T> {
         stream: StreamHandle,
         work: impl FnOnce(OnDevice<'_>) -> Result<R>,
     ) -> Result<R> {
-        work(match access {
-            Access::Read => self.on_device(stream)?,
-            Access::Update => self.on_device_mut(stream)?,
-            Access::Overwrite => self.on_device_overwrite(stream)?,
-        })
+        work(self.on_device_as(access, stream)?)
     }
 }
 
@@ -188,7 +181,7 @@ impl<T: Pod, A: Allocate> DeviceBuffer for DeviceArray<T, A> {
         self.len()
     }
 
-    fn read(&mut self, first: usize, to: &mut [T]) -> Result<()> {
+    fn read(&self, first: usize, to: &mut [T]) -> Result<()> {
         self.slice(first..end(first, to.len()))?.copy_to_slice(to)
     }
 
@@ -216,7 +209,7 @@ impl<T: Pod> DeviceBuffer for crate::PinnedArray<T> {
         self.len()
     }
 
-    fn read(&mut self, first: usize, to: &mut [T]) -> Result<()> {
+    fn read(&self, first: usize, to: &mut [T]) -> Result<()> {
         let (range, length) = (first..end(first, to.len()), self.len());
         let from = self.host()?.get(range.clone()).ok_or_else(|| out_of_range(&range, length))?;
         to.copy_from_slice(from);

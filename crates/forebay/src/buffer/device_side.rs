@@ -24,20 +24,42 @@ impl KnownStream {
         Ok(Self { handle, id: Some(device.stream_id(handle)?) })
     }
 
-    /// Whether the handle still names the stream on this thread.
+    /// Whether this thread can use the stream by its handle.
     fn is_there(self, device: &dyn Device) -> bool {
         self.id.is_some() && device.stream_id(self.handle).ok() == self.id
     }
+
+    /// Waits for its work so far.
+    fn wait(self, device: &dyn Device) -> hal::Result<()> {
+        if self.is_there(device) {
+            device.synchronize_stream(self.handle)
+        } else {
+            device.synchronize_device()
+        }
+    }
+
+    /// Whether the stream was destroyed.
+    fn is_gone(self, device: &dyn Device) -> bool {
+        !self.handle.is_of_another_thread() && !self.is_there(device)
+    }
+}
+
+/// A stream whose work reads a block.
+#[derive(Clone, Copy, Debug)]
+struct Reader {
+    stream: KnownStream,
+    /// Whether what it does from now on comes after the last write.
+    follows: bool,
 }
 
 /// The block of a buffer, and the streams that use it.
 #[derive(Debug)]
 pub(super) struct DeviceSide {
     block: OwnedBlock,
-    /// The stream of the last use that wrote; `None` once all work has been waited for.
+    /// The stream of the last write; `None` once that was waited for.
     writer: Option<KnownStream>,
-    /// Streams that have read since.
-    readers: Vec<KnownStream>,
+    /// Streams that may read, now or later: reads borrow the buffer together, so only an exclusive use forgets them.
+    readers: Vec<Reader>,
     /// Advice to undo before the block is passed on.
     advised: Vec<Advice>,
 }
@@ -105,85 +127,113 @@ impl DeviceSide {
     }
 
     fn users(&self) -> impl Iterator<Item = KnownStream> + '_ {
-        self.writer.into_iter().chain(self.readers.iter().copied())
+        self.writer.into_iter().chain(self.readers.iter().map(|reader| reader.stream))
     }
 
-    /// Orders an access on `stream` after earlier ones: a read after the last write, a write after all uses. Waits on
-    /// the host only if an earlier stream is gone.
+    /// Orders an access on `stream` after earlier ones: a read after the last write, a write after all uses. `fills`
+    /// says that the access begins with a write of what the replica lacks. Waits on the host only if an earlier stream
+    /// is gone.
     pub(super) fn order(
         &mut self,
         device: &Arc<dyn Device>,
         stream: StreamHandle,
         access: Access,
+        fills: bool,
     ) -> Result<()> {
         let user = KnownStream::of(&**device, stream)?;
-        if !self.users().all(|earlier| earlier == user || earlier.is_there(&**device)) {
+        if self.users().any(|earlier| earlier != user && earlier.is_gone(&**device)) {
             device.synchronize_device()?;
-            self.forget_uses(stream);
+            self.settle(&**device, stream);
         }
-        if self.writer.is_none() && self.readers.is_empty() {
-            self.forget_uses(stream);
-            self.writer = Some(user);
-        } else if access.writes() {
+        if self.users().next().is_none() {
+            self.block.reset_to(stream);
+        }
+        if fills || access.writes() {
             self.block.hand_over_to(stream)?;
+            let readers: Vec<_> = self.users().filter(|&reader| reader != user).collect();
             self.writer = Some(user);
             self.readers.clear();
-        } else if self.writer != Some(user) && !self.readers.contains(&user) {
+            if access == Access::Read {
+                readers.into_iter().for_each(|reader| self.read_by(reader, false));
+            }
+        } else if self.writer != Some(user)
+            && !self.readers.iter().any(|reader| reader.stream == user && reader.follows)
+        {
             after(device, stream, self.writer.map(|writer| NamedStream::now(writer.handle)))?;
-            self.block.used_on(stream);
-            self.readers.push(user);
+            self.read_by(user, true);
         }
         Ok(())
+    }
+
+    /// Records a stream that reads.
+    fn read_by(&mut self, stream: KnownStream, follows: bool) {
+        self.block.used_on(stream.handle);
+        match self.readers.iter_mut().find(|reader| reader.stream == stream) {
+            Some(reader) => reader.follows = follows,
+            None => self.readers.push(Reader { stream, follows }),
+        }
+    }
+
+    /// Records that all work so far is done, and moves the block to `stream`. Streams that are still there may go on to
+    /// read.
+    fn settle(&mut self, device: &dyn Device, stream: StreamHandle) {
+        let living: Vec<_> = self.users().filter(|user| !user.is_gone(device)).collect();
+        self.block.reset_to(stream);
+        self.writer = None;
+        self.readers.clear();
+        living.into_iter().for_each(|user| self.read_by(user, true));
     }
 
     /// Returns a stream whose newly enqueued work runs after the last write.
     pub(super) fn stream_after_write(&mut self, device: &dyn Device) -> Result<StreamHandle> {
         match self.writer {
-            Some(writer) if writer.is_there(device) => Ok(writer.handle),
-            None if self.readers.is_empty() => Ok(StreamHandle::DEFAULT),
-            _ => {
+            Some(writer) if writer.is_there(device) => return Ok(writer.handle),
+            Some(_) => {
                 device.synchronize_device()?;
-                self.forget_uses(StreamHandle::DEFAULT);
-                Ok(StreamHandle::DEFAULT)
+                self.settle(device, StreamHandle::DEFAULT);
             }
+            None => {}
         }
+        Ok(StreamHandle::DEFAULT)
     }
 
-    /// Records that work on `stream` reads the block.
+    /// Records that work on `stream`, enqueued [after the last write](Self::stream_after_write), reads the block.
     pub(super) fn read_on(&mut self, device: &dyn Device, stream: StreamHandle) {
-        self.block.used_on(stream);
         let user = KnownStream { handle: stream, id: device.stream_id(stream).ok() };
-        if !self.users().any(|known| known == user) {
-            self.readers.push(user);
+        if self.writer != Some(user) {
+            self.read_by(user, true);
         }
     }
 
-    /// Waits on the host for all work that uses the block.
-    #[inline]
-    pub(super) fn wait(&mut self, device: &dyn Device) -> Result<()> {
-        if self.writer.is_none() && self.readers.is_empty() {
-            return Ok(());
-        }
-        self.wait_for_users(device)
+    /// Whether work that writes may be pending.
+    pub(super) fn is_written(&self) -> bool {
+        self.writer.is_some()
     }
 
-    #[cold]
-    fn wait_for_users(&mut self, device: &dyn Device) -> Result<()> {
-        for user in self.users() {
-            if user.is_there(device) {
-                device.synchronize_stream(user.handle)?;
-            } else {
-                device.synchronize_device()?;
-            }
+    /// Waits on the host for the work that writes the block.
+    pub(super) fn wait_for_writes(&mut self, device: &dyn Device) -> Result<()> {
+        if let Some(writer) = self.writer {
+            writer.wait(device)?;
+            self.writer = None;
+            self.read_by(writer, true);
         }
-        self.forget_uses(self.block.stream());
         Ok(())
     }
 
-    /// Resets the recorded uses, once all work that uses the block is done.
-    fn forget_uses(&mut self, stream: StreamHandle) {
-        self.block.reset_to(stream);
-        self.writer = None;
-        self.readers.clear();
+    /// Waits on the host for all work that uses the block.
+    pub(super) fn wait(&mut self, device: &dyn Device) -> Result<()> {
+        self.wait_for_writes(device)?;
+        self.readers.iter().try_for_each(|reader| reader.stream.wait(device))?;
+        Ok(())
+    }
+
+    /// As [`wait`](Self::wait), for an exclusive use: no earlier reader goes on.
+    pub(super) fn wait_and_forget(&mut self, device: &dyn Device) -> Result<()> {
+        if self.writer.is_some() || !self.readers.is_empty() {
+            self.wait(device)?;
+            self.block.reset_to(self.block.stream());
+            self.readers.clear();
+        }
+        Ok(())
     }
 }

@@ -9,14 +9,14 @@ use crate::Result;
 /// Two buffers of equal length: front and back.
 ///
 /// ```
-/// use forebay::buffer::{Access, DoubleBuffer, Memory};
+/// use forebay::buffer::{DoubleBuffer, Memory};
 /// use forebay::{HostDevice, StreamHandle};
 ///
 /// let memory = Memory::new(&HostDevice::open()?)?;
 /// let mut frames = DoubleBuffer::<f32>::new(&memory, 1024)?;
 /// for step in 0..10 {
 ///     // Waits only for the copy of two steps ago: that of the last step reads the other buffer.
-///     frames.back().map(Access::Overwrite)?.fill(step as f32);
+///     frames.back().host_overwrite()?.fill(step as f32);
 ///     frames.swap();
 ///     let on_device = frames.front().on_device(StreamHandle::DEFAULT)?;
 ///     // ... launch a kernel that reads `on_device.address()`

@@ -48,8 +48,7 @@ impl Memory {
     }
 
     /// As `wrap`, for read-only memory: a shared slice, a constant. Calls that would write it, on either side, fail
-    /// with [`Error::ReadOnly`](crate::Error::ReadOnly); [`host`](Buffer::host), [`fetch`](Buffer::fetch) and
-    /// [`map`](Buffer::map) with [`Access::Read`](super::Access::Read) read it.
+    /// with [`Error::ReadOnly`](crate::Error::ReadOnly).
     ///
     /// ```
     /// use forebay::buffer::Memory;

@@ -10,8 +10,9 @@ use bytemuck::Pod;
 use forebay_hal::{Call, invalid};
 
 use super::access::Access;
-use super::guard::{HostMut, bytes_of};
-use super::typed::{Buffer, BufferSlice};
+use super::guard::bytes_of;
+use super::slice::BufferSlice;
+use super::typed::Buffer;
 use crate::Result;
 use crate::sync::lock;
 
@@ -46,7 +47,7 @@ impl<T: Pod> Buffer<T> {
     /// # use forebay::HostDevice;
     /// # use std::task::{Context, Poll, Waker};
     /// # let memory = Memory::new(&HostDevice::open()?)?;
-    /// let mut buffer = memory.buffer::<f32>(1000)?;
+    /// let buffer = memory.buffer::<f32>(1000)?;
     /// let mut fetch = std::pin::pin!(buffer.fetch());
     /// // In a program, `buffer.fetch().await?`.
     /// let view = loop {
@@ -59,15 +60,19 @@ impl<T: Pod> Buffer<T> {
     /// # use std::future::Future;
     /// # Ok::<(), forebay::Error>(())
     /// ```
-    pub fn fetch(&mut self) -> Fetch<'_, T> {
+    pub fn fetch(&self) -> Fetch<'_, T> {
         Fetch { slice: Some(self.as_slice()), signal: None }
     }
 }
 
 impl<'a, T: Pod> Fetch<'a, T> {
     /// Enqueues the copies and requests a signal after them. `None` if a blocking wait is needed.
-    fn start(slice: &mut BufferSlice<'a, T>) -> Result<Option<Arc<Signal>>> {
-        slice.raw.start_host(bytes_of::<T>(&slice.elements), slice.raw.access_of_guard())?;
+    fn start(slice: &BufferSlice<'a, T>) -> Result<Option<Arc<Signal>>> {
+        let mut replicas = slice.raw.shared()?;
+        if replicas.is_unified() {
+            return Ok(None);
+        }
+        replicas.start_host(bytes_of::<T>(&slice.elements), Access::Read)?;
         let signal = Arc::<Signal>::default();
         let sent = Arc::clone(&signal);
         let task = move || {
@@ -78,38 +83,39 @@ impl<'a, T: Pod> Fetch<'a, T> {
                 waker.wake();
             }
         };
-        Ok(slice.raw.after_arrivals(Box::new(task)).then_some(signal))
+        Ok(replicas.after_arrivals(Box::new(task)).then_some(signal))
+    }
+
+    /// Waits for the copies that were started, if there are any, and returns the elements.
+    fn finish(slice: &BufferSlice<'a, T>) -> Result<&'a [T]> {
+        slice.raw.shared()?.finish_host(Access::Read)?;
+        slice.host()
     }
 
     /// `None` until the copies are done.
-    fn advance(&mut self, context: &Context<'_>) -> Option<Result<HostMut<'a, T>>> {
-        let Some(slice) = &mut self.slice else {
+    fn advance(&mut self, context: &Context<'_>) -> Option<Result<&'a [T]>> {
+        let Some(slice) = self.slice.take() else {
             let allowed = "a future that was not ready before";
             return Some(Err(invalid(Call::Copy, "future", "one polled again", allowed).into()));
         };
         if let Err(error) = slice.raw.check_process() {
             return Some(Err(error));
         }
-        if slice.raw.is_unified() {
-            return self.slice.take().map(|slice| slice.into_host_mut(Access::Update));
-        }
         if self.signal.is_none() {
-            match Self::start(slice) {
+            match Self::start(&slice) {
                 Ok(signal) => self.signal = signal,
-                Err(error) => {
-                    self.slice = None;
-                    return Some(Err(error));
-                }
+                Err(error) => return Some(Err(error)),
             }
         }
         if let Some(signal) = &self.signal {
             let before = lock(&signal.waker).replace(context.waker().clone());
             drop(before);
             if !signal.done.load(Ordering::Acquire) {
+                self.slice = Some(slice);
                 return None;
             }
         }
-        self.slice.take().map(BufferSlice::into_arrived)
+        Some(Self::finish(&slice))
     }
 }
 
@@ -117,7 +123,7 @@ impl<'a, T: Pod> Fetch<'a, T> {
 impl<T: Pod> Unpin for Fetch<'_, T> {}
 
 impl<'a, T: Pod> Future for Fetch<'a, T> {
-    type Output = Result<HostMut<'a, T>>;
+    type Output = Result<&'a [T]>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.get_mut().advance(context).map_or(Poll::Pending, Poll::Ready)

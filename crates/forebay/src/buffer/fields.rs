@@ -12,8 +12,7 @@ use core::marker::PhantomData;
 use bytemuck::Pod;
 use forebay_hal::{Call, StreamHandle, invalid};
 
-use super::access::Access;
-use super::raw::transfer::Strides;
+use super::replicas::transfer::Strides;
 use super::typed::Buffer;
 use crate::Result;
 
@@ -117,26 +116,26 @@ impl<S: Pod> Buffer<S> {
     /// # use forebay::buffer::{Field, Memory};
     /// # use forebay::StreamHandle;
     /// let memory = Memory::host()?;
-    /// let mut points = memory.buffer_from(&[[1.0_f32, 2.0], [3.0, 4.0]])?;
+    /// let points = memory.buffer_from(&[[1.0_f32, 2.0], [3.0, 4.0]])?;
     /// let mut second = memory.buffer::<f32>(2)?;
     /// points.copy_field_to(Field::at(4)?, &mut second, StreamHandle::DEFAULT)?;
     /// assert_eq!(second.host()?, [2.0, 4.0]);
     /// # Ok::<(), forebay::Error>(())
     /// ```
     pub fn copy_field_to<T: Pod>(
-        &mut self,
+        &self,
         field: Field<S, T>,
         to: &mut Buffer<T>,
         stream: StreamHandle,
     ) -> Result<()> {
         check_length(self.len(), to.len())?;
         let strides = field.strides(self.len());
-        if to.raw.gather_on_device(&mut self.raw, strides, stream)? {
+        if to.raw.exclusive().gather_on_device(&mut *self.raw.shared()?, strides, stream)? {
             return Ok(());
         }
         // Get the host's structures first: if that fails, nothing has changed.
         let from = self.host()?;
-        field.gather(from, &mut to.map(Access::Overwrite)?)
+        field.gather(from, &mut to.host_overwrite()?)
     }
 
     /// Copies `from` to one field of every structure and leaves other fields alone: on the device, on `stream`, if both
@@ -144,12 +143,12 @@ impl<S: Pod> Buffer<S> {
     pub fn copy_field_from<T: Pod>(
         &mut self,
         field: Field<S, T>,
-        from: &mut Buffer<T>,
+        from: &Buffer<T>,
         stream: StreamHandle,
     ) -> Result<()> {
         check_length(self.len(), from.len())?;
         let strides = field.strides(self.len());
-        if self.raw.scatter_on_device(&mut from.raw, strides, stream)? {
+        if self.raw.exclusive().scatter_on_device(&mut *from.raw.shared()?, strides, stream)? {
             return Ok(());
         }
         let from = from.host()?;

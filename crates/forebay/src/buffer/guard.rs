@@ -3,23 +3,20 @@
 use core::ops::{Deref, DerefMut, Range};
 
 use bytemuck::Pod;
-use forebay_core::{Address, Bytes};
+use forebay_core::{Address, Bytes, Coherence, Replica};
 use forebay_hal::StreamHandle;
 
-use super::raw::RawBuffer;
+use super::access::Access;
+use super::raw::{RawBuffer, offset};
+use super::replicas::Replicas;
 use crate::Result;
 
 /// Elements of a buffer in host memory, to read and write. The first mutable use marks them as newer than the device's;
 /// reading marks nothing.
 ///
-/// Read-only memory ([`Memory::wrap_read_only`](super::Memory::wrap_read_only)) has such guards too, made by
-/// [`Buffer::map`](super::Buffer::map) with [`Access::Read`](super::Access::Read) and by
-/// [`Buffer::fetch`](super::Buffer::fetch). They read all elements and write none: a mutable use gets an empty slice,
-/// and [`try_mut`](Self::try_mut) an error.
-///
 /// The guard borrows the buffer, so that nothing copies the elements meanwhile:
 ///
-/// ```compile_fail,E0499
+/// ```compile_fail,E0502
 /// # use forebay::buffer::Memory;
 /// # use forebay::{HostDevice, StreamHandle};
 /// # let memory = Memory::new(&HostDevice::open()?)?;
@@ -32,38 +29,23 @@ use crate::Result;
 #[derive(Debug)]
 #[must_use = "it is for writing through"]
 pub struct HostMut<'a, T: Pod> {
-    raw: &'a mut RawBuffer,
-    elements: Range<usize>,
-    marked: bool,
-    element: core::marker::PhantomData<T>,
+    elements: &'a mut [T],
+    /// Where to mark these bytes as written; `None` once they are.
+    unmarked: Option<(&'a mut Coherence, Range<u64>)>,
 }
 
 impl<'a, T: Pod> HostMut<'a, T> {
-    /// The caller has acquired `elements` on the host, for writing unless they are read-only.
-    pub(super) fn new(raw: &'a mut RawBuffer, elements: Range<usize>) -> Self {
-        Self { raw, elements, marked: false, element: core::marker::PhantomData }
-    }
-}
-
-impl<T: Pod> HostMut<'_, T> {
-    /// The elements, to write. Fails with [`Error::ReadOnly`](crate::Error::ReadOnly) if they are read-only.
-    ///
-    /// ```
-    /// use forebay::Error;
-    /// use forebay::buffer::{Access, Memory};
-    ///
-    /// let mut table = Memory::host()?.wrap_read_only([1, 2, 3])?;
-    /// let mut view = table.map(Access::Read)?;
-    /// assert_eq!(view[..], [1, 2, 3]);
-    /// assert!(matches!(view.try_mut(), Err(Error::ReadOnly { .. })));
-    /// assert!(matches!(table.map(Access::Update), Err(Error::ReadOnly { .. })));
-    /// # Ok::<(), Error>(())
-    /// ```
-    pub fn try_mut(&mut self) -> Result<&mut [T]> {
-        if self.raw.is_read_only() {
-            return Err(self.raw.read_only());
-        }
-        Ok(self)
+    /// Elements of `raw` for an access that writes.
+    pub(super) fn acquire(
+        raw: &'a mut RawBuffer,
+        elements: &Range<usize>,
+        access: Access,
+    ) -> Result<Self> {
+        let bytes = bytes_of::<T>(elements);
+        let (part, coherence) = raw.host_mut(bytes.clone(), access)?;
+        // The memory is aligned for the type, so the cast succeeds.
+        let elements = bytemuck::try_cast_slice_mut(part).unwrap_or_default();
+        Ok(Self { elements, unmarked: Some((coherence, bytes)) })
     }
 }
 
@@ -71,24 +53,16 @@ impl<T: Pod> Deref for HostMut<'_, T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: acquired when the guard was made, and borrowed since.
-        let bytes = unsafe { self.raw.host_bytes() };
-        elements_of(bytes, &self.elements)
+        self.elements
     }
 }
 
 impl<T: Pod> DerefMut for HostMut<'_, T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        if self.raw.is_read_only() {
-            return &mut [];
+        if let Some((coherence, bytes)) = self.unmarked.take() {
+            coherence.written(Replica::Host, bytes);
         }
-        if !self.marked {
-            self.marked = true;
-            self.raw.mark_host_written(bytes_of::<T>(&self.elements));
-        }
-        // SAFETY: acquired for writing when the guard was made, and borrowed since.
-        let bytes = unsafe { self.raw.host_bytes_mut() };
-        elements_of_mut(bytes, &self.elements)
+        self.elements
     }
 }
 
@@ -96,26 +70,6 @@ impl<T: Pod> DerefMut for HostMut<'_, T> {
 pub(super) fn bytes_of<T>(elements: &Range<usize>) -> Range<u64> {
     let size = size_of::<T>() as u64;
     let byte = |index: usize| (index as u64).saturating_mul(size);
-    byte(elements.start)..byte(elements.end)
-}
-
-/// Elements of a replica. The memory is aligned for the type, so the cast succeeds.
-pub(super) fn elements_of<'a, T: Pod>(bytes: &'a [u8], elements: &Range<usize>) -> &'a [T] {
-    let part = bytes.get(within::<T>(elements)).unwrap_or_default();
-    bytemuck::try_cast_slice(part).unwrap_or_default()
-}
-
-/// The same, mutable.
-pub(super) fn elements_of_mut<'a, T: Pod>(
-    bytes: &'a mut [u8],
-    elements: &Range<usize>,
-) -> &'a mut [T] {
-    let part = bytes.get_mut(within::<T>(elements)).unwrap_or_default();
-    bytemuck::try_cast_slice_mut(part).unwrap_or_default()
-}
-
-fn within<T>(elements: &Range<usize>) -> Range<usize> {
-    let byte = |index: usize| index.saturating_mul(size_of::<T>());
     byte(elements.start)..byte(elements.end)
 }
 
@@ -129,10 +83,22 @@ pub struct OnDevice<'a> {
     address: Address,
     size: Bytes,
     stream: StreamHandle,
-    buffer: core::marker::PhantomData<&'a mut ()>,
+    buffer: core::marker::PhantomData<&'a ()>,
 }
 
 impl OnDevice<'_> {
+    /// Elements of type `T` in a buffer whose replicas are given.
+    pub(super) fn acquire<T>(
+        replicas: &mut Replicas,
+        elements: &Range<usize>,
+        access: Access,
+        stream: StreamHandle,
+    ) -> Result<Self> {
+        let (bytes, stream) = (bytes_of::<T>(elements), stream.resolved());
+        let start = replicas.acquire_device(bytes.clone(), access, stream)?;
+        Ok(Self::new(offset(start, bytes.start)?, Bytes::new(bytes.end - bytes.start), stream))
+    }
+
     /// `size` bytes at `address`, for types that implement [`DeviceBuffer`](super::DeviceBuffer) over their own memory.
     pub fn new(address: Address, size: Bytes, stream: impl Into<StreamHandle>) -> Self {
         Self { address, size, stream: stream.into(), buffer: core::marker::PhantomData }

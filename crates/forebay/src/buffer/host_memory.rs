@@ -79,6 +79,11 @@ impl HostMemory {
         Self { start, size, owner: Owner::Program(Some(release)), permission }
     }
 
+    /// The first of its bytes, which are initialised: by zeros, later writes or the program.
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     pub(super) fn address(&self) -> Address {
         Address::of_pointer(self.start.as_ptr())
     }
@@ -94,28 +99,6 @@ impl HostMemory {
 
     pub(super) fn is_read_only(&self) -> bool {
         self.permission == Permission::Read
-    }
-
-    /// The bytes.
-    ///
-    /// # Safety
-    ///
-    /// * Nothing writes them meanwhile: no copy from the device is under way.
-    pub(super) unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: so many bytes are there, initialised by zeros, later writes or the program; nobody writes them, by the
-        // caller's promise.
-        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.size) }
-    }
-
-    /// The bytes, to write. Empty for read-only memory.
-    ///
-    /// # Safety
-    ///
-    /// * Nothing reads or writes them meanwhile: no copy is under way.
-    pub(super) unsafe fn bytes_mut(&mut self) -> &mut [u8] {
-        let size = if self.is_read_only() { 0 } else { self.size };
-        // SAFETY: as above, and it may be written.
-        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), size) }
     }
 }
 

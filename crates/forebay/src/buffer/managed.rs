@@ -14,7 +14,7 @@ use super::access::Access;
 use super::managed_source::ManagedSource;
 use super::memory::Memory;
 use super::migration::Migration;
-use super::raw::RawBuffer;
+use super::replicas::Replicas;
 use super::typed::Buffer;
 use crate::Result;
 #[cfg(feature = "host")]
@@ -33,7 +33,7 @@ impl Memory {
     /// use forebay::{HostDevice, StreamHandle};
     ///
     /// let memory = Memory::managed(&HostDevice::open()?)?;
-    /// let mut table = memory.buffer_from(&[1.0_f32; 1000])?;
+    /// let table = memory.buffer_from(&[1.0_f32; 1000])?;
     /// table.advise(Advice::ReadMostly)?;
     /// table.prefetch(Replica::Device, StreamHandle::DEFAULT)?;
     /// // ... launch kernels that read `table.on_device(stream)?`
@@ -73,20 +73,20 @@ impl<T: Pod> Buffer<T> {
     /// Advises the driver how the buffer will be used, until it is dropped or resized. This affects where data lives,
     /// never its value. Fails with [`Unsupported`](hal::Error::Unsupported) unless the buffer is from
     /// [`Memory::managed`]; does nothing for one that emulates it.
-    pub fn advise(&mut self, advice: Advice) -> Result<()> {
-        self.raw.advise(advice)
+    pub fn advise(&self, advice: Advice) -> Result<()> {
+        self.raw.shared()?.advise(advice)
     }
 
     /// Migrates the data to where it will be used next, in the order of `stream`. Does not wait.
     ///
     /// An ordinary buffer copies what the device lacks. Towards the host it does nothing: use [`fetch`](Self::fetch) to
     /// start that copy.
-    pub fn prefetch(&mut self, to: Replica, stream: impl Into<StreamHandle>) -> Result<()> {
-        self.raw.prefetch(to, stream.into().resolved())
+    pub fn prefetch(&self, to: Replica, stream: impl Into<StreamHandle>) -> Result<()> {
+        self.raw.shared()?.prefetch(to, stream.into().resolved())
     }
 }
 
-impl RawBuffer {
+impl Replicas {
     fn advise(&mut self, advice: Advice) -> Result<()> {
         self.check_process()?;
         match self.migration() {

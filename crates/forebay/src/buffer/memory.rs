@@ -16,6 +16,7 @@ use super::raw::RawBuffer;
 use super::registry::{
     LineFigures, LiveBuffer, LiveShared, MemoryTotals, Record, Registry, SharedRegistration, stack,
 };
+use super::replicas::Replicas;
 use super::store::Store;
 use super::typed::{Buffer, size_of_elements};
 use crate::monitor::{BufferCopies, BufferManager, Part, ProcessSnapshot, provide};
@@ -193,10 +194,11 @@ impl Memory {
         let alignment = Alignment::new(align_of::<T>() as u64).unwrap_or(Alignment::ONE).max(least);
         let figures = Arc::<Figures>::default();
         let (store, counted) = (&self.shared.store, Arc::clone(&figures));
-        let raw = match host {
-            Some(host) => RawBuffer::over(store, host, alignment, counted),
-            None => RawBuffer::new(store, size, alignment, counted),
+        let replicas = match host {
+            Some(host) => Replicas::over(store, host, alignment, counted),
+            None => Replicas::new(store, size, alignment, counted),
         };
+        let raw = RawBuffer::new(store, replicas);
         let (element, since) = (type_name::<T>(), Instant::now());
         let stack = stack();
         let record = Record { element, length, size, since, created_at, stack, figures };

@@ -3,7 +3,7 @@
 //! ```text
 //!   Memory ── a manager: the pool of device memory, the live buffers
 //!     └── Buffer<T> ── host memory ⇄ device memory, and for each range which is newer
-//!           ├── host, host_mut, map         &[T] and guards; copy to the host what it lacks, and wait
+//!           ├── host, host_mut, ...         &[T] and guards; copy to the host what it lacks, and wait
 //!           ├── on_device, ..._mut          an address, ordered for a stream; copy what the device lacks
 //!           └── slice, cast                 parts and other types of the same memory
 //! ```
@@ -60,7 +60,10 @@ mod memory;
 mod migration;
 mod raw;
 mod registry;
+mod replicas;
+mod slice;
 mod store;
+mod turn;
 mod typed;
 
 #[cfg(test)]
@@ -79,4 +82,6 @@ pub use memory::{Memory, leaks};
 pub(crate) use memory::{leaked_shared, lines};
 pub(crate) use registry::{LineFigures, SharedRegistration};
 pub use registry::{LiveBuffer, LiveShared, MemoryTotals, capture_stacks};
-pub use typed::{Buffer, BufferSlice};
+pub use slice::{BufferSlice, BufferSliceMut};
+pub(crate) use turn::{Turn, Turns};
+pub use typed::Buffer;

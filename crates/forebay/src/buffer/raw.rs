@@ -1,572 +1,110 @@
-//! An untyped buffer: the memory of its replicas, and what each access does to them.
+//! A buffer without its type: the lock over its replicas, and host views that need no lock.
 //!
-//! ```text
-//!   acquire on the host      wait for copies that touch host memory ── copy what the host lacks, and wait ── &[u8]
-//!   acquire on a stream      make the stream wait for earlier use ── copy what the device lacks, on the stream ── address
-//! ```
-//!
-//! If the device's memory is the host's own ([`Capabilities::HOST_VISIBLE`]), there is one replica, which counts as the
-//! host's: nothing is copied, and a host access waits for the streams that use it.
-
-pub(super) mod transfer;
+//! What shares a buffer only reads: it may copy contents to a replica that lacks them, but never changes them. So a view
+//! of host memory stays valid while the buffer is shared, whatever other calls do: they write only ranges that were not
+//! current before, which no view covers.
 
 use core::ops::Range;
+use core::ptr;
+use core::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-use forebay_core::{
-    Address, Alignment, BufferState, Bytes, Coherence, Contents, Replica, Update, UpdateKind,
-};
-use forebay_hal::{
-    self as hal, Call, Capabilities, Device, Fill, Pattern, Place, StreamHandle, invalid,
-};
+use forebay_core::{Address, Bytes, Coherence};
+use forebay_hal::{self as hal, Call, invalid};
 
 use super::access::Access;
-use super::device_side::DeviceSide;
 use super::figures::Figures;
-use super::host_memory::{HostMemory, SMALLEST_ALIGNMENT};
-use super::host_use::{HostUse, TimedCopy};
-use super::migration::Migration;
-use super::store::{Parked, Store};
-use crate::range::out_of_range;
-use crate::{Error, Result};
-
-/// How a lost device may still access host memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Lent {
-    /// Nothing.
-    No,
-    /// It may read it, so it is never freed.
-    Read,
-    /// It may write it, so it is never freed, and the program can no longer use it.
-    Written(hal::Error),
-}
+use super::replicas::{Replicas, to_usize};
+use super::store::Store;
+use super::turn::{Turn, Turns};
+use crate::Result;
 
 #[derive(Debug)]
 pub(super) struct RawBuffer {
     store: Arc<Store>,
-    coherence: Coherence,
-    alignment: Alignment,
-    /// Whether the device's memory is the host's own, so that there is one replica.
-    unified: bool,
-    host: Option<HostMemory>,
-    host_uses: Vec<HostUse>,
-    /// Whether one of `host_uses` may write it.
-    host_written: bool,
-    lent: Lent,
-    /// Ranges being copied to the host, and ranges to zero there afterwards.
-    arrivals: Vec<Update>,
-    device: Option<DeviceSide>,
     pub(super) figures: Arc<Figures>,
-}
-
-fn to_usize(value: u64) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
-}
-
-fn usize_range(range: &Range<u64>) -> Range<usize> {
-    to_usize(range.start)..to_usize(range.end)
+    /// The host's replica, if all of it is current and nothing writes it; else null. Once set, it stays valid until an
+    /// [exclusive](Self::exclusive) call.
+    ready: AtomicPtr<u8>,
+    replicas: Turns<Replicas>,
 }
 
 impl RawBuffer {
-    pub(super) fn new(
-        store: &Arc<Store>,
-        size: u64,
-        alignment: Alignment,
-        figures: Arc<Figures>,
-    ) -> Self {
-        let capabilities = store.pool.source().descriptor().capabilities;
+    pub(super) fn new(store: &Arc<Store>, replicas: Replicas) -> Self {
         Self {
             store: Arc::clone(store),
-            coherence: Coherence::new(size),
-            alignment,
-            unified: capabilities.contains(Capabilities::HOST_VISIBLE | Capabilities::DATA),
-            host: None,
-            host_uses: Vec::new(),
-            host_written: false,
-            lent: Lent::No,
-            arrivals: Vec::new(),
-            device: None,
-            figures,
+            figures: Arc::clone(&replicas.figures),
+            ready: AtomicPtr::new(ptr::null_mut()),
+            replicas: Turns::new(replicas),
         }
     }
 
-    /// A buffer over memory of the program. It has two replicas, even if the device's memory is the host's own.
-    pub(super) fn over(
-        store: &Arc<Store>,
-        host: HostMemory,
-        alignment: Alignment,
-        figures: Arc<Figures>,
-    ) -> Self {
-        let mut raw = Self::new(store, host.size() as u64, alignment, figures);
-        raw.unified = false;
-        raw.coherence.allocated(Replica::Host, false);
-        raw.coherence.written(Replica::Host, 0..raw.size());
-        raw.figures.set_host(raw.size());
-        raw.host = Some(host);
-        raw
-    }
-
-    pub(super) fn size(&self) -> u64 {
-        self.coherence.length()
-    }
-
-    /// Whether the host's replica is memory of the program.
-    pub(super) fn is_external(&self) -> bool {
-        self.host.as_ref().is_some_and(HostMemory::is_external)
-    }
-
-    /// A lower bound of the alignment of the host's replica.
-    pub(super) fn host_alignment(&self) -> u64 {
-        match &self.host {
-            Some(host) if host.is_external() => 1 << host.address().get().trailing_zeros().min(63),
-            _ => SMALLEST_ALIGNMENT as u64,
-        }
-    }
-
-    /// Whether the host's replica is read-only.
-    pub(super) fn is_read_only(&self) -> bool {
-        self.host.as_ref().is_some_and(HostMemory::is_read_only)
-    }
-
-    /// Fails if the access writes and the host's replica is read-only. This includes writes on the device: they could
-    /// not be copied back.
-    fn check_writable(&self, access: Access) -> Result<()> {
-        if access.writes() && self.is_read_only() {
-            return Err(self.read_only());
-        }
-        Ok(())
-    }
-
-    /// The error of a write to read-only memory.
-    pub(super) fn read_only(&self) -> Error {
-        Error::ReadOnly { size: Bytes::new(self.size()) }
-    }
-
-    /// The access that a guard needs. Guards can also be written through, unless the memory is read-only.
-    pub(super) fn access_of_guard(&self) -> Access {
-        if self.is_read_only() { Access::Read } else { Access::Update }
-    }
-
-    pub(super) fn state(&self) -> BufferState {
-        self.coherence.state()
-    }
-
-    pub(super) fn migration(&self) -> Migration {
-        self.store.migration
-    }
-
-    pub(super) fn device_handle(&self) -> Arc<dyn Device> {
-        Arc::clone(self.store.device())
-    }
-
-    /// Fails in a forked child. Call it before touching anything.
+    /// Fails in a forked child, where a thread of the parent may have held the lock.
     pub(super) fn check_process(&self) -> Result<()> {
         Ok(self.store.device().descriptor().check_process(Call::Copy)?)
     }
 
-    /// Makes the host's replica current in `range` and ready for `access`. The caller marks what it writes.
-    pub(super) fn acquire_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
+    /// The replicas, for calls that change no contents.
+    pub(super) fn shared(&self) -> Result<Turn<'_, Replicas>> {
         self.check_process()?;
-        self.check_writable(access)?;
-        if self.unified {
-            return self.acquire_unified(range);
-        }
-        // Fast path: most reads find all data current.
-        let settled = !self.host_written && !matches!(self.lent, Lent::Written(_));
-        if access == Access::Read
-            && settled
-            && self.coherence.is_current(Replica::Host, range.clone())
-        {
-            return Ok(());
-        }
-        let started = self.start_host(range, access);
-        // Finish the copies that were enqueued, even if a later one failed.
-        self.finish_host(access)?;
-        started
+        self.replicas.take().ok_or_else(|| {
+            let what = "a call of this thread uses the buffer: code that runs within it cannot";
+            hal::Error::Busy { call: Call::Copy, what: what.into() }.into()
+        })
     }
 
-    /// Enqueues the copies that make the host's replica current in `range`. Does not wait.
-    pub(super) fn start_host(&mut self, range: Range<u64>, access: Access) -> Result<()> {
-        self.check_process()?;
-        self.check_writable(access)?;
-        self.arrivals.clear();
-        if let Lent::Written(error) = &self.lent {
-            return Err(error.clone().into());
-        }
-        if self.host.is_none() {
-            self.host = Some(HostMemory::zeroed(to_usize(self.size()), self.alignment)?);
-            self.coherence.allocated(Replica::Host, true);
-            self.figures.set_host(self.size());
-        }
-        if access == Access::Overwrite {
-            return Ok(());
-        }
-        for update in self.coherence.needs(Replica::Host, range) {
-            if update.kind == UpdateKind::Copy {
-                self.copy_to_host(&update.range)?;
-            }
-            self.arrivals.push(update);
-        }
-        Ok(())
+    /// The replicas, for calls that change contents or move memory.
+    pub(super) fn exclusive(&mut self) -> &mut Replicas {
+        *self.ready.get_mut() = ptr::null_mut();
+        let replicas = self.replicas.get_mut();
+        replicas.forget_arrivals();
+        replicas
     }
 
-    /// The second half of [`acquire_host`](Self::acquire_host), after [`start_host`](Self::start_host): waits.
-    pub(super) fn finish_host(&mut self, access: Access) -> Result<()> {
-        let zeroes = self.arrivals.iter().any(|update| update.kind == UpdateKind::Zero);
-        if access.writes() || self.host_written || zeroes {
-            self.wait_for_host()?;
+    /// The bytes in host memory, which the caller has checked to be within the buffer.
+    pub(super) fn host(&self, bytes: Range<u64>) -> Result<&[u8]> {
+        let ready = self.ready.load(Ordering::Acquire);
+        if !ready.is_null() {
+            self.check_process()?;
+            let (start, size) = (to_usize(bytes.start), to_usize(bytes.end - bytes.start));
+            // SAFETY: all of the host's replica is current, and only exclusive calls change or free it.
+            return Ok(unsafe { slice::from_raw_parts(ready.add(start), size) });
         }
-        for Update { range, kind } in core::mem::take(&mut self.arrivals) {
-            if let (UpdateKind::Zero, Some(host)) = (kind, &mut self.host) {
-                // SAFETY: all copies are done.
-                let bytes = unsafe { host.bytes_mut() };
-                bytes.get_mut(usize_range(&range)).unwrap_or_default().fill(0);
-            }
-            self.coherence.updated(Replica::Host, range);
-        }
-        Ok(())
+        let mut replicas = self.shared()?;
+        replicas.acquire_host(bytes.clone(), Access::Read)?;
+        self.ready.store(replicas.settled_host(), Ordering::Release);
+        // SAFETY: just acquired.
+        Ok(unsafe { self.acquired(&replicas, bytes) })
     }
 
-    /// Whether there is one replica.
-    pub(super) fn is_unified(&self) -> bool {
-        self.unified
+    /// Bytes that were acquired on the host.
+    ///
+    /// # Safety
+    ///
+    /// * They are current in the host's replica.
+    pub(super) unsafe fn acquired(&self, replicas: &Replicas, bytes: Range<u64>) -> &[u8] {
+        // SAFETY: current, so that calls that share the buffer write and free none of it, and it is borrowed.
+        replicas.host_part(bytes).map_or(&[], |part| unsafe { part.as_ref() })
     }
 
-    /// Calls `task` on a thread of the device, after the copies enqueued to the host. Returns `false` if there are none
-    /// or the device cannot do so; the caller must then wait.
-    pub(super) fn after_arrivals(&mut self, task: hal::HostTask) -> bool {
-        let device = self.device_handle();
-        let can = device.descriptor().capabilities.contains(Capabilities::HOST_TASKS);
-        let copies = self.arrivals.iter().any(|update| update.kind == UpdateKind::Copy);
-        match &mut self.device {
-            Some(side) if can && copies => side
-                .stream_after_write(&*device)
-                .is_ok_and(|stream| device.enqueue_host(task, stream).is_ok()),
-            _ => false,
-        }
-    }
-
-    /// Enqueues a copy to the host, after the last write on the device.
-    fn copy_to_host(&mut self, range: &Range<u64>) -> Result<()> {
-        let device = self.device_handle();
-        let (Some(host), Some(side)) = (&self.host, &mut self.device) else {
-            return Err(out_of_range(&usize_range(range), 0));
-        };
-        let stream = side.stream_after_write(&*device)?;
-        // Copies from an earlier replica may still read what this one overwrites.
-        forget_done(&mut self.host_uses, &self.figures);
-        for earlier in &self.host_uses {
-            earlier.precede(&*device, stream)?;
-        }
-        let to = Place::Host(offset(host.address(), range.start)?);
-        let from = Place::Device(offset(side.address(), range.start)?);
-        side.read_on(&*device, stream);
-        self.host_written = true;
-        self.copy(to, from, range, stream)
-    }
-
-    /// Enqueues a copy between the replicas, counts it, and records that it uses host memory.
-    fn copy(
+    /// The bytes in host memory, to write, and the record where the caller marks them as written.
+    pub(super) fn host_mut(
         &mut self,
-        to: Place,
-        from: Place,
-        range: &Range<u64>,
-        stream: StreamHandle,
-    ) -> Result<()> {
-        let (device, bytes) = (self.device_handle(), range.end - range.start);
-        let copy = hal::Copy::linear(to, from, Bytes::new(bytes))?;
-        let replica = if to.is_host() { Replica::Host } else { Replica::Device };
-        let timed = TimedCopy::start(&device, stream, replica, bytes);
-        // SAFETY: the host's side is memory of this buffer. `host_uses` keeps it from the program and from being freed until
-        // the copy is done; `lent` does after a device was lost, and any other copy that fails has let go of it. The
-        // device's side is in the buffer's block, which is freed after the work of the streams that use it. The two are
-        // different memory.
-        match unsafe { device.copy(&copy, stream) } {
-            Ok(()) => {
-                forget_done(&mut self.host_uses, &self.figures);
-                self.host_uses.push(HostUse::on(&device, stream, timed));
-                self.figures.count_copy(replica, bytes);
-                Ok(())
-            }
-            Err(error) => {
-                if matches!(error, hal::Error::Lost { .. }) {
-                    self.lent = match (to.is_host(), &self.lent) {
-                        (true, _) | (_, Lent::Written(_)) => Lent::Written(error.clone()),
-                        (false, _) => Lent::Read,
-                    };
-                }
-                Err(error.into())
-            }
-        }
-    }
-
-    /// Waits until no copy touches host memory.
-    fn wait_for_host(&mut self) -> Result<()> {
-        while let Some(host_use) = self.host_uses.last() {
-            host_use.wait(&**self.store.device())?;
-            host_use.count_time(&self.figures);
-            self.host_uses.pop();
-        }
-        self.host_written = false;
-        Ok(())
-    }
-
-    /// Makes the device's replica current in `range`, in the order of `stream`. Returns the replica's address.
-    pub(super) fn acquire_device(
-        &mut self,
-        range: Range<u64>,
+        bytes: Range<u64>,
         access: Access,
-        stream: StreamHandle,
-    ) -> Result<Address> {
-        self.check_process()?;
-        self.check_writable(access)?;
-        let (device, stream) = (self.device_handle(), stream.resolved());
-        if self.size() == 0 {
-            return Ok(Address::NULL);
-        }
-        let replica = if self.unified { Replica::Host } else { Replica::Device };
-        self.device_side(stream)?;
-        let needs = match access {
-            Access::Overwrite => Vec::new(),
-            Access::Read | Access::Update => self.coherence.needs(replica, range.clone()),
-        };
-        // Copying to the device also writes there.
-        let ordered = if needs.is_empty() { access } else { Access::Update };
-        let side = self.device_side(stream)?;
-        side.order(&device, stream, ordered)?;
-        let address = side.address();
-        for Update { range, kind } in needs {
-            self.update_device(address, &range, kind, stream)?;
-            self.coherence.updated(replica, range);
-        }
-        if access.writes() {
-            self.coherence.written(replica, range);
-        }
-        Ok(address)
+    ) -> Result<(&mut [u8], &mut Coherence)> {
+        let replicas = self.exclusive();
+        replicas.acquire_host(bytes.clone(), access)?;
+        let part = replicas.host_part(bytes);
+        // SAFETY: acquired for writing, and borrowed exclusively.
+        let part = part.map_or(&mut [][..], |mut part| unsafe { part.as_mut() });
+        Ok((part, &mut replicas.coherence))
     }
-
-    /// The device's replica, allocated for `stream` if it does not exist yet.
-    pub(super) fn device_side(&mut self, stream: StreamHandle) -> Result<&mut DeviceSide> {
-        if self.device.is_none() {
-            let (pool, size) = (&self.store.pool, self.size());
-            let side = DeviceSide::allocate(pool, size, self.alignment, stream)?;
-            let replica = if self.unified { Replica::Host } else { Replica::Device };
-            self.coherence.allocated(replica, false);
-            self.figures.set_device(side.size());
-            self.device = Some(side);
-        }
-        self.device.as_mut().ok_or_else(|| out_of_range(&(0..0), 0))
-    }
-
-    fn update_device(
-        &mut self,
-        address: Address,
-        range: &Range<u64>,
-        kind: UpdateKind,
-        stream: StreamHandle,
-    ) -> Result<()> {
-        let size = range.end - range.start;
-        let to = offset(address, range.start)?;
-        match (kind, &self.host) {
-            (UpdateKind::Zero, _) => {
-                let fill = Fill::linear(to, Bytes::new(size), Pattern::U8(0))?;
-                // SAFETY: the range is in the buffer's block, which is freed after the work of `stream`.
-                unsafe { self.store.device().fill(&fill, stream) }?;
-            }
-            (UpdateKind::Copy, Some(host)) => {
-                let from = Place::Host(offset(host.address(), range.start)?);
-                self.copy(Place::Device(to), from, range, stream)?;
-            }
-            (UpdateKind::Copy, None) => return Err(out_of_range(&usize_range(range), 0)),
-        }
-        Ok(())
-    }
-
-    /// Makes the single replica ready for the host: waits for the streams that use it, and zeroes what was never
-    /// written, so that the host cannot see stale memory.
-    fn acquire_unified(&mut self, range: Range<u64>) -> Result<()> {
-        if self.size() == 0 {
-            return Ok(());
-        }
-        if self.device.is_none() {
-            self.device_side(StreamHandle::DEFAULT.resolved())?;
-        }
-        if let Some(side) = &mut self.device {
-            side.wait(&**self.store.device())?;
-        }
-        if self.coherence.is_current(Replica::Host, range.clone()) {
-            return Ok(());
-        }
-        for Update { range, .. } in self.coherence.needs(Replica::Host, range) {
-            let within = usize_range(&range);
-            // SAFETY: no stream uses the memory.
-            unsafe { self.host_bytes_mut() }.get_mut(within).unwrap_or_default().fill(0);
-            self.coherence.updated(Replica::Host, range);
-        }
-        Ok(())
-    }
-
-    /// The host's replica.
-    ///
-    /// # Safety
-    ///
-    /// * It was acquired, and no copy or stream writes it while the returned bytes are in use. The buffer is borrowed
-    ///   that long.
-    pub(super) unsafe fn host_bytes(&self) -> &[u8] {
-        match (&self.host, &self.device) {
-            // SAFETY: as the caller promises.
-            (Some(host), _) => unsafe { host.bytes() },
-            (None, Some(side)) if self.unified => {
-                let start: *const u8 =
-                    core::ptr::with_exposed_provenance(to_usize(side.address().get()));
-                // SAFETY: the block has so many bytes of memory that the host may read, zeroed or written before.
-                unsafe { core::slice::from_raw_parts(start, to_usize(self.size())) }
-            }
-            _ => &[],
-        }
-    }
-
-    /// The host's replica, to write.
-    ///
-    /// # Safety
-    ///
-    /// * As [`host_bytes`](Self::host_bytes), and it was acquired for writing.
-    pub(super) unsafe fn host_bytes_mut(&mut self) -> &mut [u8] {
-        let size = to_usize(self.size());
-        match (&mut self.host, &self.device) {
-            // SAFETY: as the caller promises.
-            (Some(host), _) => unsafe { host.bytes_mut() },
-            (None, Some(side)) if self.unified => {
-                let start: *mut u8 =
-                    core::ptr::with_exposed_provenance_mut(to_usize(side.address().get()));
-                // SAFETY: as above; this buffer alone owns the block.
-                unsafe { core::slice::from_raw_parts_mut(start, size) }
-            }
-            _ => &mut [],
-        }
-    }
-
-    /// Marks `range` as written on the host.
-    pub(super) fn mark_host_written(&mut self, range: Range<u64>) {
-        self.coherence.written(Replica::Host, range);
-    }
-
-    /// Zeroes `range` lazily: on each replica, when it is next needed.
-    pub(super) fn clear(&mut self, range: Range<u64>) {
-        self.coherence.cleared(range);
-    }
-
-    /// Discards the contents of `range` on a replica.
-    pub(super) fn invalidate(&mut self, replica: Replica, range: Range<u64>) {
-        // A single replica serves both sides, so nothing may be discarded. Read-only memory keeps its contents.
-        let stays = self.unified || (replica == Replica::Host && self.is_read_only());
-        if !stays {
-            self.coherence.invalidated(replica, range);
-        }
-    }
-
-    /// Copies data that only this replica has to the other one, and frees its memory. Returns the bytes freed.
-    pub(super) fn drop_replica(&mut self, replica: Replica, stream: StreamHandle) -> Result<u64> {
-        self.check_process()?;
-        let stays = replica == Replica::Host && self.is_external();
-        if self.unified || stays || !self.coherence.is_present(replica) {
-            return Ok(0);
-        }
-        let all = 0..self.size();
-        let lacks = self.coherence.needs(replica.other(), all.clone());
-        if lacks.iter().any(|update| update.kind == UpdateKind::Copy) {
-            match replica.other() {
-                Replica::Host => self.acquire_host(all, Access::Read)?,
-                Replica::Device => {
-                    self.acquire_device(all, Access::Read, stream)?;
-                }
-            }
-        }
-        let freed = match replica {
-            Replica::Host => {
-                if self.lent != Lent::No {
-                    return Ok(0);
-                }
-                self.wait_for_host()?;
-                self.figures.set_host(0);
-                self.host.take().map_or(0, |host| host.size() as u64)
-            }
-            Replica::Device => {
-                self.figures.set_device(0);
-                self.device.take().map_or(0, |side| side.size())
-            }
-        };
-        self.coherence.dropped(replica);
-        Ok(freed)
-    }
-
-    /// Moves the contents to memory of another size: keeps what fits, and zeroes the rest.
-    pub(super) fn resize(&mut self, size: u64) -> Result<()> {
-        if self.is_external() {
-            let given = format!("{size} B");
-            let allowed = format!(
-                "{} B: the memory is the program's; to change the size, copy the elements to a buffer of the manager's own",
-                self.size()
-            );
-            return Err(invalid(Call::Allocate, "length", given, allowed).into());
-        }
-        let kept = 0..size.min(self.size());
-        let runs = self.coherence.runs(kept);
-        let written = runs.filter(|(_, contents)| !matches!(contents, Contents::Zero { .. }));
-        let written: Vec<Range<u64>> = written.map(|(range, _)| range).collect();
-        let mut resized = Self::new(&self.store, size, self.alignment, Arc::default());
-        for range in written {
-            self.acquire_host(range.clone(), Access::Read)?;
-            resized.acquire_host(range.clone(), Access::Overwrite)?;
-            let within = usize_range(&range);
-            // SAFETY: both were acquired just now, and both are borrowed.
-            let (from, to) = unsafe { (self.host_bytes(), resized.host_bytes_mut()) };
-            if let (Some(from), Some(to)) = (from.get(within.clone()), to.get_mut(within)) {
-                to.copy_from_slice(from);
-            }
-            resized.coherence.written(Replica::Host, range);
-        }
-        let figures = Arc::clone(&self.figures);
-        *self = resized;
-        self.figures = figures;
-        self.figures.set_host(self.host.as_ref().map_or(0, |host| host.size() as u64));
-        self.figures.set_device(self.device.as_ref().map_or(0, DeviceSide::size));
-        Ok(())
-    }
-}
-
-/// Removes copies that are done, and counts their durations.
-fn forget_done(uses: &mut Vec<HostUse>, figures: &Figures) {
-    uses.retain(|one| {
-        let done = one.is_done();
-        if done {
-            one.count_time(figures);
-        }
-        !done
-    });
 }
 
 /// The address `offset` bytes after `start`.
 pub(super) fn offset(start: Address, offset: u64) -> Result<Address> {
     let beyond = || invalid(Call::Copy, "offset", offset, "within the address space");
     Ok(start.checked_add(Bytes::new(offset)).ok_or_else(beyond)?)
-}
-
-impl Drop for RawBuffer {
-    /// Does not wait: host memory still used by a copy is parked with the manager.
-    fn drop(&mut self) {
-        if self.lent != Lent::No || self.store.device().descriptor().is_inherited() {
-            // A lost device may still use it. A forked child takes no locks: a thread of the parent may have held them.
-            core::mem::forget(self.host.take());
-        }
-        forget_done(&mut self.host_uses, &self.figures);
-        let uses = core::mem::take(&mut self.host_uses);
-        if let Some(host) = self.host.take()
-            && !uses.is_empty()
-        {
-            self.store.park(Parked { host, uses });
-        }
-        self.figures.set_host(0);
-        self.figures.set_device(0);
-    }
 }

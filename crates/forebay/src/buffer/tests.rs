@@ -19,6 +19,7 @@ mod figures;
 mod futures;
 mod generic;
 mod managed;
+mod shared;
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
 
@@ -164,16 +165,17 @@ fn random_program(
         let mut attempts = 0;
         loop {
             let done: crate::Result<()> = (|| {
-                let mut slice = buffer.slice(range.clone())?;
+                let mut slice = buffer.slice_mut(range.clone())?;
                 match operation {
-                    0 | 1 => assert_eq!(slice.host()?, model.values(&range)),
+                    0 | 1 => assert_eq!(slice.as_slice().host()?, model.values(&range)),
                     2 => {
                         let mut view = slice.host_mut()?;
                         assert_eq!(*view, model.values(&range));
                         view.fill(value);
                     }
-                    3 => slice.map(Access::Overwrite)?.fill(value),
+                    3 => slice.host_overwrite()?.fill(value),
                     4 | 5 => {
+                        let slice = slice.as_slice();
                         let on_device = slice.on_device(stream)?;
                         launch_check(&device, &on_device, model.values(&range), &wrong)?;
                     }
@@ -297,7 +299,7 @@ fn ten_elements_of_a_million_are_ten() {
     assert_eq!(buffer.state(), BufferState::HostOnly);
     let _ = buffer.on_device(DEFAULT).unwrap();
     assert_eq!(buffer.state(), BufferState::Synchronized);
-    buffer.slice(500..510).unwrap().host_mut().unwrap().fill(3.0);
+    buffer.slice_mut(500..510).unwrap().host_mut().unwrap().fill(3.0);
     assert_eq!(buffer.state(), BufferState::HostDirty);
     let _ = buffer.on_device_mut(DEFAULT).unwrap();
     assert_eq!(buffer.state(), BufferState::DeviceDirty);
@@ -329,7 +331,7 @@ fn a_buffer_that_is_used_on_one_side_has_memory_there_alone() {
 #[test]
 fn host_memory_that_a_copy_reads_outlives_its_buffer() {
     let (machine, device, memory) = open(SimMachine::builder());
-    let mut buffer = memory.buffer_from(&[5_u8; 4096]).unwrap();
+    let buffer = memory.buffer_from(&[5_u8; 4096]).unwrap();
     let stream = device.create_stream(Priority::Normal).unwrap();
     let (go, wait) = mpsc::channel::<()>();
     device.enqueue_host(Box::new(move || _ = wait.recv()), stream).unwrap();
@@ -340,7 +342,7 @@ fn host_memory_that_a_copy_reads_outlives_its_buffer() {
     device.synchronize_device().unwrap();
     assert_eq!(memory.totals().parked_bytes, 0);
     // And the manager waits for the rest.
-    let mut buffer = memory.buffer_from(&[5_u8; 4096]).unwrap();
+    let buffer = memory.buffer_from(&[5_u8; 4096]).unwrap();
     let _ = buffer.on_device(DEFAULT).unwrap();
     drop((buffer, memory));
     assert_eq!(machine.finding_count(), 0);
@@ -358,7 +360,7 @@ fn large_buffers_and_counts_that_overflow() {
         figures.split_whitespace().nth(1)?.parse::<u64>().ok()
     };
     let before = resident();
-    buffer.slice(..10).unwrap().host_mut().unwrap().fill(1.0);
+    buffer.slice_mut(..10).unwrap().host_mut().unwrap().fill(1.0);
     let touched = resident().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
     assert!(touched < Bytes::gib(1).get() / 4096, "{touched} pages for ten elements");
     let _ = buffer.on_device_mut(DEFAULT).unwrap();
@@ -369,7 +371,7 @@ fn large_buffers_and_counts_that_overflow() {
         assert!(buffer.resize(length).is_err());
     }
     assert!(memory.buffer::<[u8; 0]>(1).is_err(), "elements without bytes");
-    let mut empty = memory.buffer::<u32>(0).unwrap();
+    let empty = memory.buffer::<u32>(0).unwrap();
     assert!(empty.host().unwrap().is_empty() && empty.on_device(DEFAULT).is_ok());
     assert_eq!(buffer.size(), Bytes::gib(6));
 }
@@ -378,15 +380,16 @@ fn large_buffers_and_counts_that_overflow() {
 fn slices_alias_and_ranges_are_checked() {
     let (_machine, device, memory) = open(SimMachine::builder());
     let mut buffer = memory.buffer::<u16>(1000).unwrap();
-    let mut slice = buffer.slice(100..=299).unwrap();
+    let mut slice = buffer.slice_mut(100..=299).unwrap();
     assert_eq!(slice.len(), 200);
-    let mut nested = slice.slice(50..60).unwrap();
+    let mut nested = slice.slice_mut(50..60).unwrap();
     nested.copy_from_slice(&[9; 10]).unwrap();
-    assert!(nested.copy_from_slice(&[9; 11]).is_err() && nested.slice(5..11).is_err());
-    let whole = slice.on_device(DEFAULT).unwrap().address();
-    let part = slice.slice(50..).unwrap().on_device(DEFAULT).unwrap().address();
+    assert!(nested.copy_from_slice(&[9; 11]).is_err() && nested.slice_mut(5..11).is_err());
+    let whole = slice.as_slice().on_device(DEFAULT).unwrap().address();
+    let part = slice.as_slice().slice(50..).unwrap().on_device(DEFAULT).unwrap().address();
     assert_eq!(part.get(), whole.get() + 100);
-    launch_write(&device, &slice.slice(..50).unwrap().on_device_mut(DEFAULT).unwrap(), 3).unwrap();
+    launch_write(&device, &slice.slice_mut(..50).unwrap().on_device_mut(DEFAULT).unwrap(), 3)
+        .unwrap();
     let values = buffer.to_vec().unwrap();
     assert_eq!((values[99], values[100], values[149], values[150]), (0, 0x303, 0x303, 9));
     assert_eq!((values[159], values[160]), (9, 0));
@@ -414,9 +417,9 @@ fn where_the_devices_memory_is_the_hosts_nothing_is_copied() {
     let figures = buffer.figures();
     assert_eq!((figures.to_host.copies, figures.to_device.copies), (0, 0));
     let mut other = memory.buffer_from(buffer.host().unwrap()).unwrap();
-    assert!(buffer.equals(&mut other).unwrap());
+    assert!(buffer.equals(&other).unwrap());
     other.fill(1).unwrap();
-    assert!(!buffer.equals(&mut other).unwrap());
+    assert!(!buffer.equals(&other).unwrap());
     let live = memory.live_buffers();
     assert_eq!(live.len(), 2);
     assert!(live[0].created_at.contains("tests.rs") && live[0].element == "u32");
@@ -438,7 +441,7 @@ fn a_lost_device_is_an_error_and_what_the_host_has_stays() {
         };
         assert!(used().is_err(), "{call}");
         drop(buffer);
-        let mut kept = memory.buffer_from(&[1_u8; 4096]).unwrap();
+        let kept = memory.buffer_from(&[1_u8; 4096]).unwrap();
         assert!(kept.on_device(DEFAULT).is_err());
         assert_eq!(kept.to_vec().unwrap(), [1; 4096], "the host's own is still there");
     }
@@ -525,21 +528,21 @@ fn buffers_are_copied_on_the_device_or_through_the_host() {
     let mut source = memory.buffer::<u8>(5000).unwrap();
     launch_write(&device, &source.on_device_overwrite(DEFAULT).unwrap(), 9).unwrap();
     let mut near = memory.buffer::<u8>(5000).unwrap();
-    near.copy_from(&mut source, DEFAULT).unwrap();
+    near.copy_from(&source, DEFAULT).unwrap();
     assert_eq!((near.state(), source.state()), (BufferState::DeviceOnly, BufferState::DeviceOnly));
     let mut far = elsewhere.buffer::<u8>(5000).unwrap();
-    far.copy_from(&mut near, DEFAULT).unwrap();
+    far.copy_from(&near, DEFAULT).unwrap();
     assert_eq!(far.to_vec().unwrap(), [9; 5000]);
     let _ = far.on_device(DEFAULT).unwrap();
     assert_eq!(far.state(), BufferState::Synchronized);
     // A copy that fails leaves what the host has.
     far.fill(3).unwrap();
-    let mut near_far = elsewhere.buffer_from(&[4_u8; 5000]).unwrap();
+    let near_far = elsewhere.buffer_from(&[4_u8; 5000]).unwrap();
     let _ = near_far.on_device(DEFAULT).unwrap();
     machine.plan(Fault::new(When::Every(Call::Copy), FaultKind::Transient));
-    assert!(far.copy_from(&mut near_far, DEFAULT).is_err());
+    assert!(far.copy_from(&near_far, DEFAULT).is_err());
     machine.clear_faults();
     assert_eq!(far.to_vec().unwrap(), [3; 5000]);
-    assert!(near.copy_from(&mut memory.buffer(4999).unwrap(), DEFAULT).is_err());
+    assert!(near.copy_from(&memory.buffer(4999).unwrap(), DEFAULT).is_err());
     assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
 }

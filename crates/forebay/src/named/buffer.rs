@@ -222,7 +222,7 @@ impl<T: Pod> DeviceBuffer for SharedBuffer<T> {
         self.len()
     }
 
-    fn read(&mut self, first: usize, to: &mut [T]) -> Result<()> {
+    fn read(&self, first: usize, to: &mut [T]) -> Result<()> {
         SharedBuffer::read(self, first, to)
     }
 

@@ -15,7 +15,7 @@ fn take_turns(stage: &Stage, buffer: &mut Buffer<u8>) -> Step {
     let whole = Bytes::new(LENGTH as u64);
     for round in 0..8_u8 {
         let (first, part) = (usize::from(round) * 1000, Bytes::new(5000));
-        buffer.slice(first..first + 5000)?.host_mut()?.fill(round + 1);
+        buffer.slice_mut(first..first + 5000)?.host_mut()?.fill(round + 1);
         let start = buffer.on_device(DEFAULT)?.address();
         let at = start.checked_add(Bytes::new(first as u64)).ok_or("past the last address")?;
         stage.check(at, part, u32::from_ne_bytes([round + 1; 4]), DEFAULT)?;

@@ -9,7 +9,7 @@ use forebay_sim::{Fault, FaultKind, SimMachine, When};
 use super::*;
 use crate::Error;
 use crate::buffer::tests::{launch_write, open, open_any};
-use crate::buffer::{Access, Buffer, BufferState, Replica};
+use crate::buffer::{Buffer, BufferState, Replica};
 use crate::host::{FileMode, HostAllocation, HostOptions};
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
@@ -75,7 +75,7 @@ fn memory_of_the_program_is_used_in_place_and_released_once() {
 fn memory_that_a_copy_uses_is_released_after_it() {
     let (machine, device, memory) = open(SimMachine::builder());
     let (owner, released) = counted(4096);
-    let mut buffer = memory.wrap(owner).unwrap();
+    let buffer = memory.wrap(owner).unwrap();
     let stream = device.create_stream(Priority::Normal).unwrap();
     let (go, wait) = mpsc::channel::<()>();
     device.enqueue_host(Box::new(move || _ = wait.recv()), stream).unwrap();
@@ -87,7 +87,7 @@ fn memory_that_a_copy_uses_is_released_after_it() {
     assert_eq!((memory.totals().parked_bytes, released.load(Ordering::SeqCst)), (0, 1));
     // And the manager waits for the rest.
     let (owner, released) = counted(4096);
-    let mut buffer = memory.wrap(owner).unwrap();
+    let buffer = memory.wrap(owner).unwrap();
     let _ = buffer.on_device(DEFAULT).unwrap();
     drop((buffer, memory));
     assert_eq!(released.load(Ordering::SeqCst), 1);
@@ -107,7 +107,7 @@ fn raw_memory_is_released_once_also_if_the_buffer_is_refused_or_the_callback_pan
     // SAFETY: the array outlives the buffer, which is dropped below.
     let mut buffer = unsafe { memory.wrap_raw_parts(start, 100, release()) }.unwrap();
     buffer.fill(0).unwrap();
-    buffer.slice(3..5).unwrap().host_mut().unwrap().fill(7);
+    buffer.slice_mut(3..5).unwrap().host_mut().unwrap().fill(7);
     drop(buffer);
     assert_eq!(
         (lent[2], lent[3], calls.load(Ordering::SeqCst)),
@@ -140,13 +140,13 @@ fn types_are_checked_against_where_the_memory_lies() {
     // SAFETY: 64 bytes from there are in the vector, which outlives the buffer.
     let made =
         unsafe { memory.wrap_raw_parts(NonNull::new(start).unwrap(), 64, move || drop(bytes)) };
-    let mut buffer = made.unwrap();
+    let buffer = made.unwrap();
     assert_eq!(buffer.as_slice().cast::<u64>().unwrap().host().unwrap().len(), 8);
     #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
     #[repr(C, align(32))]
     struct Wide([u8; 32]);
     assert!(buffer.as_slice().cast::<Wide>().is_err());
-    let mut own = memory.buffer::<u8>(64).unwrap();
+    let own = memory.buffer::<u8>(64).unwrap();
     assert_eq!(own.as_slice().cast::<Wide>().unwrap().host().unwrap().len(), 2);
 }
 
@@ -155,16 +155,14 @@ fn check_read_only(buffer: &mut Buffer<u8>, other: &mut Buffer<u8>) {
     let due = buffer.to_vec().unwrap();
     let mut refused = vec![
         buffer.host_mut().map(drop),
-        buffer.map(Access::Overwrite).map(drop),
+        buffer.host_overwrite().map(drop),
         buffer.fill(0),
         buffer.fill(1),
         buffer.copy_from_slice(&due),
         buffer.on_device_mut(DEFAULT).map(|_| ()),
         buffer.on_device_overwrite(DEFAULT).map(|_| ()),
-        buffer.slice(1..3).unwrap().on_device_mut(DEFAULT).map(|_| ()),
-        buffer.map(Access::Update).map(drop),
-        buffer.map(Access::Read).unwrap().try_mut().map(drop),
-        crate::handle::tests::task::block_on(buffer.fetch()).unwrap().try_mut().map(drop),
+        buffer.slice_mut(1..3).unwrap().on_device_mut(DEFAULT).map(|_| ()),
+        buffer.slice_mut(1..3).unwrap().host_mut().map(drop),
     ];
     let _ = other.on_device_mut(DEFAULT).unwrap();
     refused.push(buffer.copy_from(other, DEFAULT));
@@ -172,13 +170,9 @@ fn check_read_only(buffer: &mut Buffer<u8>, other: &mut Buffer<u8>) {
         assert!(matches!(result, Err(Error::ReadOnly { .. })), "{index}");
     }
     let _ = buffer.on_device(DEFAULT).unwrap();
-    let mut view = buffer.map(Access::Read).unwrap();
-    assert_eq!(view[..], due);
-    assert!(view.as_mut().is_empty(), "nothing to write");
-    view.fill(77);
     let view = crate::handle::tests::task::block_on(buffer.fetch()).unwrap();
     assert_eq!(view[..], due);
-    assert_eq!(buffer.slice(1..3).unwrap().map(Access::Read).unwrap()[..], due[1..3]);
+    assert_eq!(*buffer.slice(1..3).unwrap().host().unwrap(), due[1..3]);
     assert_eq!(buffer.state(), BufferState::Synchronized, "no view has marked a write");
     buffer.invalidate(Replica::Host);
     buffer.invalidate(Replica::Device);
@@ -232,7 +226,7 @@ fn files_are_buffers() {
 
         let mut private = map(FileMode::CopyOnWrite);
         private.host_mut().unwrap()[17] = 99;
-        launch_write(&device, &private.slice(..5).unwrap().on_device_mut(DEFAULT).unwrap(), 9)
+        launch_write(&device, &private.slice_mut(..5).unwrap().on_device_mut(DEFAULT).unwrap(), 9)
             .unwrap();
         assert_eq!(private.host().unwrap()[..6], [9, 9, 9, 9, 9, 5]);
         assert_eq!(private.host().unwrap()[17], 99);
@@ -240,8 +234,8 @@ fn files_are_buffers() {
         assert_eq!(std::fs::read(&path).unwrap(), content, "the file stays as it is");
 
         let mut shared = map(FileMode::Shared);
-        shared.slice(4000..).unwrap().fill(0).unwrap();
-        launch_write(&device, &shared.slice(..5).unwrap().on_device_mut(DEFAULT).unwrap(), 9)
+        shared.slice_mut(4000..).unwrap().fill(0).unwrap();
+        launch_write(&device, &shared.slice_mut(..5).unwrap().on_device_mut(DEFAULT).unwrap(), 9)
             .unwrap();
         shared.synchronize(DEFAULT).unwrap();
         drop(shared);

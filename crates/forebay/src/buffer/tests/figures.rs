@@ -34,7 +34,7 @@ fn copies_are_timed_on_the_device_whenever_anybody_looks() {
 #[test]
 fn the_limit_of_a_manager_is_its_fastest_copy_also_of_buffers_that_are_gone() {
     let (_machine, device, memory) = open(SimMachine::builder());
-    let mut large = memory.buffer_from(&vec![1_u8; 8 << 20]).unwrap();
+    let large = memory.buffer_from(&vec![1_u8; 8 << 20]).unwrap();
     let _ = large.on_device(DEFAULT).unwrap();
     device.synchronize_device().unwrap();
     drop(large);

@@ -67,14 +67,14 @@ fn pinned_arrays_keep_them_where_the_device_reaches_them() {
 #[test]
 fn elements_go_from_any_buffer_to_any_other_of_the_same_length() {
     let (_machine, _, memory) = open(SimMachine::builder());
-    let mut from = memory.buffer_from(&(0_u32..).take(MANY).collect::<Vec<_>>()).unwrap();
+    let from = memory.buffer_from(&(0_u32..).take(MANY).collect::<Vec<_>>()).unwrap();
     let mut to = memory.pool().on(DEFAULT).uninit::<u32>(MANY).unwrap();
-    to.copy_all_from(&mut from).unwrap();
+    to.copy_all_from(&from).unwrap();
     assert_eq!(to.to_vec().unwrap(), from.to_vec().unwrap());
-    let refused = memory.buffer::<u32>(3).unwrap().copy_all_from(&mut from).unwrap_err();
+    let refused = memory.buffer::<u32>(3).unwrap().copy_all_from(&from).unwrap_err();
     assert!(refused.to_string().contains("3 elements"), "{refused}");
     let mut empty = memory.buffer::<u32>(0).unwrap();
     assert!(DeviceBuffer::is_empty(&empty));
     empty.fill_all(1).unwrap();
-    empty.copy_all_from(&mut memory.buffer(0).unwrap()).unwrap();
+    empty.copy_all_from(&memory.buffer(0).unwrap()).unwrap();
 }

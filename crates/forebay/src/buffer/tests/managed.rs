@@ -13,7 +13,7 @@ fn managed_memory_is_refused_or_emulated_where_there_is_none() {
     assert!(matches!(refused, Error::Device(hal::Error::Unsupported { .. })), "{refused}");
     let emulated = Memory::managed_or_emulated(ordinary.device()).unwrap();
     assert!(!emulated.is_managed());
-    let mut buffer = emulated.buffer_from(&[7_u8; 100]).unwrap();
+    let buffer = emulated.buffer_from(&[7_u8; 100]).unwrap();
     buffer.advise(Advice::ReadMostly).unwrap();
     buffer.prefetch(Replica::Device, DEFAULT).unwrap();
     assert_eq!(buffer.figures().to_device.bytes, 100, "it copies, since the driver does not");
@@ -28,7 +28,7 @@ fn advice_ends_with_the_buffer_and_an_empty_one_takes_any() {
     let memory = Memory::managed(ordinary.device()).unwrap();
     assert!(memory.is_managed());
     let advised = |machine: &SimMachine| machine.calls().of(Call::Advise);
-    let mut buffer = memory.buffer_from(&[1_u8; 10_000]).unwrap();
+    let buffer = memory.buffer_from(&[1_u8; 10_000]).unwrap();
     let here = memory.device().descriptor().ordinal;
     for advice in
         [Advice::ReadMostly, Advice::PreferredLocation(None), Advice::AccessedBy(Some(here))]
@@ -43,7 +43,7 @@ fn advice_ends_with_the_buffer_and_an_empty_one_takes_any() {
     assert_eq!(buffer.figures().to_device.bytes, 0, "nothing is copied");
     drop(buffer);
     assert_eq!(advised(&machine), 6, "each was taken back");
-    let mut empty = memory.buffer::<u8>(0).unwrap();
+    let empty = memory.buffer::<u8>(0).unwrap();
     empty.advise(Advice::ReadMostly).unwrap();
     empty.prefetch(Replica::Device, DEFAULT).unwrap();
     assert_eq!(advised(&machine), 6);

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use forebay_core::{Bytes, Replica};
 use forebay_hal::{self as hal, Place, StreamHandle};
 
-use super::{RawBuffer, offset};
+use super::Replicas;
 use crate::Result;
 use crate::buffer::access::Access;
+use crate::buffer::raw::offset;
 
 /// A part of every row of a buffer: `width` bytes, starting at `offset`, in each of `rows` rows `pitch` bytes apart.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +19,7 @@ pub(in crate::buffer) struct Strides {
     pub(in crate::buffer) rows: u64,
 }
 
-impl RawBuffer {
+impl Replicas {
     /// Copies all of `from`, which has the same size, on the device. Returns `false`, without effect, if the buffers
     /// are on different devices or the host has newer data.
     pub(in crate::buffer) fn copy_on_device(
@@ -88,7 +89,7 @@ impl RawBuffer {
         self.check_process()?;
         let device = self.device_handle();
         let side = self.device_side(stream)?;
-        side.order(&device, stream, Access::Update)?;
+        side.order(&device, stream, Access::Update, true)?;
         let copy = copy(Place::Device(side.address()), Place::Device(source))?;
         // SAFETY: both are blocks of buffers, which are freed after the work of `stream`; the two are different. The
         // copy stays within them: its caller has checked lengths and strides against both.

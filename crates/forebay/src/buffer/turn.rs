@@ -1,0 +1,74 @@
+//! A lock that refuses a thread that already holds it.
+//!
+//! A call on a buffer may run code of the program: the callback that frees memory for a pool, a host task on a device
+//! without threads. If that code uses the same buffer, it gets an error; an ordinary lock would wait for itself.
+
+use core::ops::{Deref, DerefMut};
+use core::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::sync::lock;
+
+/// A value used by one thread at a time.
+#[derive(Debug)]
+pub(crate) struct Turns<T> {
+    value: Mutex<T>,
+    /// The [number](this_thread) of the thread that has the value; 0 if none has.
+    holder: AtomicUsize,
+}
+
+/// The value, for the duration of a call.
+#[derive(Debug)]
+pub(crate) struct Turn<'a, T> {
+    holder: &'a AtomicUsize,
+    value: MutexGuard<'a, T>,
+}
+
+/// A number that no other living thread has: the address of a thread-local.
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| ptr::from_ref(here).addr())
+}
+
+impl<T> Turns<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: Mutex::new(value), holder: AtomicUsize::new(0) }
+    }
+
+    /// Waits until no other thread has the value. `None` if this thread has it.
+    pub(crate) fn take(&self) -> Option<Turn<'_, T>> {
+        // Relaxed: a thread always sees its own stores, and no other thread stores its number.
+        if self.holder.load(Ordering::Relaxed) == this_thread() {
+            return None;
+        }
+        let value = lock(&self.value);
+        self.holder.store(this_thread(), Ordering::Relaxed);
+        Some(Turn { holder: &self.holder, value })
+    }
+
+    /// The value, without the lock.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Deref for Turn<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Turn<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T> Drop for Turn<'_, T> {
+    fn drop(&mut self) {
+        self.holder.store(0, Ordering::Relaxed);
+    }
+}
