@@ -1,19 +1,17 @@
 //! Batches of transfers: small ones are staged together, and each has its own result.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytemuck::Pod;
 use forebay_core::transfer::{Item, Packing};
 use forebay_hal::{Copy, NamedStream, StreamHandle};
 
-use super::builder::Choices;
 use super::engine::Engine;
-use super::job::{Direction, HostEnd, JobId, Supply};
-use super::owned::{begin, copy_of};
-use super::scope::Scope;
-use super::worker::{submit, wait};
-use crate::sync::lock;
+use super::job::{Direction, Job, Supply};
+use super::owned::{copy_of, start_copy};
+use super::scope::{OpenTransfers, Scope, ScopedTicket};
+use super::worker::submit;
 use crate::{Allocate, DeviceArray, Error, Result};
 
 /// Largest item, in bytes, that is staged with others.
@@ -34,13 +32,12 @@ struct Accepted {
 #[derive(Debug)]
 #[must_use = "the results of the transfers are those of `wait`"]
 pub struct BatchTicket<'scope> {
-    engine: &'scope Arc<Engine>,
-    open: &'scope Mutex<BTreeSet<JobId>>,
+    open: &'scope OpenTransfers,
     direction: Direction,
     /// One per item. Those in flight are in the lists below.
     results: Vec<Result<()>>,
-    alone: Vec<(usize, JobId)>,
-    groups: Vec<(JobId, Vec<Accepted>)>,
+    alone: Vec<(usize, ScopedTicket<'scope>)>,
+    groups: Vec<(ScopedTicket<'scope>, Vec<Accepted>)>,
 }
 
 impl<'scope> Scope<'scope, '_> {
@@ -71,10 +68,10 @@ impl<'scope> Scope<'scope, '_> {
         &'scope self,
         items: Vec<(&'scope [T], &'scope mut DeviceArray<T, A>)>,
     ) -> BatchTicket<'scope> {
-        let choices = Choices::default();
+        let job = Job::default();
         let copies = items.into_iter().map(|(from, to)| {
             let side = (from.as_ptr(), from.len());
-            let copy = copy_of(self.engine(), Direction::Up, side, to, &choices)?;
+            let copy = copy_of(&self.open.engine.engine, Direction::Up, side, to, &job)?;
             Ok((copy, to.block().stream_in_order()?))
         });
         BatchTicket::begin(self, Direction::Up, copies)
@@ -86,10 +83,10 @@ impl<'scope> Scope<'scope, '_> {
         &'scope self,
         items: Vec<(&'scope DeviceArray<T, A>, &'scope mut [T])>,
     ) -> BatchTicket<'scope> {
-        let choices = Choices::default();
+        let job = Job::default();
         let copies = items.into_iter().map(|(from, to)| {
             let side = (to.as_mut_ptr().cast_const(), to.len());
-            let copy = copy_of(self.engine(), Direction::Down, side, from, &choices)?;
+            let copy = copy_of(&self.open.engine.engine, Direction::Down, side, from, &job)?;
             Ok((copy, from.block().stream_in_order()?))
         });
         BatchTicket::begin(self, Direction::Down, copies)
@@ -108,9 +105,8 @@ impl<'scope> BatchTicket<'scope> {
         direction: Direction,
         copies: impl Iterator<Item = Result<(Copy, NamedStream)>>,
     ) -> Self {
-        let (engine, open) = (scope.engine(), scope.open());
         let (results, alone, groups) = (Vec::new(), Vec::new(), Vec::new());
-        let mut batch = Self { engine, open, direction, results, alone, groups };
+        let mut batch = Self { open: &scope.open, direction, results, alone, groups };
         let mut small = Vec::new();
         for (number, copy) in copies.enumerate() {
             batch.results.push(Ok(()));
@@ -140,11 +136,8 @@ impl<'scope> BatchTicket<'scope> {
     /// Starts the transfer of an item, or records why it could not start.
     fn begin_alone(&mut self, number: usize, copy: &Copy, stream: NamedStream) {
         // SAFETY: both sides are borrowed until the end of the scope, which waits for the transfer.
-        match unsafe { begin(self.engine, self.direction, copy, Choices::default(), stream) } {
-            Ok(id) => {
-                lock(self.open).insert(id);
-                self.alone.push((number, id));
-            }
+        match unsafe { start_copy(self.engine(), Job::default(), self.direction, copy, stream) } {
+            Ok(id) => self.alone.push((number, self.open.enter(id))),
             Err(error) => self.fail(number, error),
         }
     }
@@ -152,7 +145,7 @@ impl<'scope> BatchTicket<'scope> {
     /// Starts one transfer of many small items; if that is refused, one for each.
     fn begin_group(&mut self, items: Vec<Accepted>) {
         match self.begin_together(&items) {
-            Ok(id) => self.groups.push((id, items)),
+            Ok(ticket) => self.groups.push((ticket, items)),
             Err(_) => {
                 for Accepted { number, copy, stream } in items {
                     self.begin_alone(number, &copy, stream);
@@ -161,7 +154,7 @@ impl<'scope> BatchTicket<'scope> {
         }
     }
 
-    fn begin_together(&self, accepted: &[Accepted]) -> Result<JobId> {
+    fn begin_together(&self, accepted: &[Accepted]) -> Result<ScopedTicket<'scope>> {
         let direction = self.direction;
         let item = |one: &Accepted| {
             let (to, from) = (one.copy.to().address().get(), one.copy.from().address().get());
@@ -182,33 +175,29 @@ impl<'scope> BatchTicket<'scope> {
             }
         }
         let streams: Vec<NamedStream> = streams.into_values().collect();
-        let packing = Packing::new(self.engine.options.load(total));
+        let packing = Packing::new(self.engine().options.load(total));
         let supply = Supply::Items(items, packing);
-        let order = Choices::default().order_of(direction, HostEnd::Memory, supply, total);
+        let job = Job { direction, supply, total, ..Job::default() };
         // SAFETY: as for one alone.
-        let id = unsafe { submit(self.engine, order, &streams) }?;
-        lock(self.open).insert(id);
-        Ok(id)
+        Ok(self.open.enter(unsafe { submit(self.engine(), job, &streams) }?))
     }
 
-    fn end(&self, id: JobId) -> Result<()> {
-        let outcome = wait(self.engine, id);
-        lock(self.open).remove(&id);
-        outcome
+    fn engine(&self) -> &'scope Arc<Engine> {
+        &self.open.engine.engine
     }
 
     /// Waits until all are done, and returns their results in the order of the items.
     pub fn wait(mut self) -> Vec<Result<()>> {
-        for (id, items) in core::mem::take(&mut self.groups) {
-            if self.end(id).is_err() {
+        for (ticket, items) in core::mem::take(&mut self.groups) {
+            if ticket.wait().is_err() {
                 // One of them is at fault: retry each by itself to find out which.
                 for Accepted { number, copy, stream } in items {
                     self.begin_alone(number, &copy, stream);
                 }
             }
         }
-        for (number, id) in core::mem::take(&mut self.alone) {
-            if let Err(error) = self.end(id) {
+        for (number, ticket) in core::mem::take(&mut self.alone) {
+            if let Err(error) = ticket.wait() {
                 self.fail(number, error);
             }
         }

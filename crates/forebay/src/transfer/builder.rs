@@ -2,23 +2,11 @@
 
 use std::sync::Arc;
 
-use forebay_core::transfer::CopyShape;
 use forebay_hal::Priority;
 
-use super::engine::{Engine, TransferEngine};
+use super::engine::TransferEngine;
 use super::figures::Progress;
-use super::job::{Direction, HostEnd, Observer, Order, Supply};
-
-/// The options of a transfer.
-#[derive(Clone, Debug, Default)]
-pub struct Choices {
-    priority: Priority,
-    pub(super) first: usize,
-    pub(super) region: Option<Region>,
-    /// For a comparison: check one in so many places.
-    pub(super) sample: Option<u64>,
-    observer: Option<Observer>,
-}
+use super::job::{Job, Observer};
 
 /// A region of rows, or of rows in slices, within larger host memory and a larger array. All in elements.
 ///
@@ -68,32 +56,6 @@ impl Region {
     }
 }
 
-impl Choices {
-    /// Makes the order for a shape; the direction tells which side is host memory.
-    pub(super) fn order(
-        self,
-        engine: &Engine,
-        direction: Direction,
-        host: HostEnd,
-        shape: &CopyShape,
-    ) -> Order {
-        let pieces = shape.pieces(engine.options.chunk, u64::MAX);
-        let supply = Supply::Rows(pieces.paced(engine.options.pace()));
-        self.order_of(direction, host, supply, shape.bytes().get())
-    }
-
-    pub(super) fn order_of(
-        self,
-        direction: Direction,
-        host: HostEnd,
-        supply: Supply,
-        total: u64,
-    ) -> Order {
-        let Self { priority, observer, .. } = self;
-        Order { direction, priority, host, supply, total, observer }
-    }
-}
-
 /// The two ends of a transfer, owned or borrowed.
 pub trait Ends: Sized {
     /// A ticket, or the error with any owned memory.
@@ -101,56 +63,46 @@ pub trait Ends: Sized {
 
     /// Starts the transfer.
     #[doc(hidden)]
-    fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted;
+    fn begin(self, engine: &TransferEngine, job: Job) -> Self::Submitted;
 }
 
 /// A transfer to be started with [`submit`](Self::submit).
 #[derive(Debug)]
 #[must_use = "nothing is copied before `submit`"]
 pub struct Transfer<'e, E> {
-    engine: &'e TransferEngine,
+    pub(super) engine: &'e TransferEngine,
     pub(super) ends: E,
-    choices: Choices,
+    pub(super) job: Job,
 }
 
 impl<'e, E: Ends> Transfer<'e, E> {
     pub(super) fn new(engine: &'e TransferEngine, ends: E) -> Self {
-        Self { engine, ends, choices: Choices::default() }
-    }
-
-    pub(super) fn choices_mut(&mut self) -> &mut Choices {
-        &mut self.choices
-    }
-
-    /// Takes the options of another transfer that it is a part of.
-    pub(super) fn with(mut self, choices: Choices) -> Self {
-        self.choices = choices;
-        self
+        Self { engine, ends, job: Job::default() }
     }
 
     /// Sets the priority: pieces of the most urgent transfer start first. The device copies pinned memory in one call,
     /// whatever the priority.
     pub fn priority(mut self, priority: Priority) -> Self {
-        self.choices.priority = priority;
+        self.job.priority = priority;
         self
     }
 
     /// Sets the index of the array's first element to transfer; 0 by default.
     pub fn at(mut self, first: usize) -> Self {
-        self.choices.first = first;
+        self.job.first = first;
         self
     }
 
     /// Copies a region of the two sides instead of consecutive elements.
     pub fn region(mut self, region: Region) -> Self {
-        self.choices.region = Some(region);
+        self.job.region = Some(region);
         self
     }
 
     /// Calls `observer` after each piece, on the thread that copied it. Pieces finish in any order, and calls may
     /// overlap. Pinned memory is one piece, reported during `submit`.
     pub fn on_progress(mut self, observer: impl Fn(Progress) + Send + Sync + 'static) -> Self {
-        self.choices.observer = Some(Observer(Arc::new(observer)));
+        self.job.observer = Some(Observer(Arc::new(observer)));
         self
     }
 
@@ -159,6 +111,6 @@ impl<'e, E: Ends> Transfer<'e, E> {
     /// Does not wait for it. If 1,024 transfers whose tickets were dropped are still unfinished, waits for the oldest
     /// of those.
     pub fn submit(self) -> E::Submitted {
-        self.ends.begin(self.engine, self.choices)
+        self.ends.begin(self.engine, self.job)
     }
 }

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use forebay_hal::{Copy, NamedStream, Place};
 
-use super::builder::Choices;
 use super::engine::Engine;
-use super::job::Direction;
-use super::owned::begin;
+use super::job::{Direction, Job};
+use super::owned::start_copy;
 use super::worker::wait;
 use crate::Result;
 use crate::bulk::BulkCopy;
@@ -18,7 +17,7 @@ impl BulkCopy for Engine {
             if matches!(copy.to(), Place::Device(_)) { Direction::Up } else { Direction::Down };
         // SAFETY: as the caller promised, until the transfer was waited for. The host's memory is touched by threads of
         // this process alone, so it is let go of whatever the device does.
-        let id = unsafe { begin(&self, direction, copy, Choices::default(), stream) }?;
+        let id = unsafe { start_copy(&self, Job::default(), direction, copy, stream) }?;
         wait(&self, id)
     }
 }

@@ -1,34 +1,28 @@
 //! Compares host memory with device memory by copying the device's bytes back.
 
-use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::{Arc, Mutex};
 
 use bytemuck::Pod;
 use forebay_core::Random;
 use forebay_core::transfer::{Item, Packing};
 use forebay_hal::Copy;
 
-use super::builder::{Choices, Ends, Transfer};
-use super::engine::{Engine, TransferEngine};
-use super::job::{Direction, HostEnd, JobId, Order, Supply};
+use super::builder::{Ends, Transfer};
+use super::engine::TransferEngine;
+use super::host_end::{address_of, pointer};
+use super::job::{Direction, HostEnd, Job, Supply};
+use super::options::TransferOptions;
 use super::owned::copy_of;
-use super::scope::{Scope, ScopedTicket};
+use super::scope::{Scope, Scoped, ScopedTicket};
 use super::worker::submit;
-use crate::sync::lock;
 use crate::{Allocate, DeviceArray, Result};
 
 /// Bytes compared at each sampled place.
 const SAMPLE: u64 = 4 << 10;
 
-/// A borrowed array beside borrowed memory.
+/// A comparison of a borrowed array with borrowed memory.
 #[derive(Debug)]
-pub struct ScopedComparison<'scope, T: Pod, A: Allocate> {
-    array: &'scope DeviceArray<T, A>,
-    host: &'scope [T],
-    open: &'scope Mutex<BTreeSet<JobId>>,
-    engine: &'scope Arc<Engine>,
-}
+pub struct ScopedComparison<'scope, T: Pod, A: Allocate>(Scoped<'scope, T, A>);
 
 impl<'scope> Scope<'scope, '_> {
     /// Compares elements of `array` with `host`, as many as `host` has, to check an earlier upload or download. The
@@ -57,15 +51,16 @@ impl<'scope> Scope<'scope, '_> {
         array: &'scope DeviceArray<T, A>,
         host: &'scope [T],
     ) -> Transfer<'scope, ScopedComparison<'scope, T, A>> {
-        let (open, engine) = (self.open(), self.engine());
-        Transfer::new(self.transfers(), ScopedComparison { array, host, open, engine })
+        let host = (address_of(host.as_ptr()), host.len());
+        let ends = Scoped { open: &self.open, direction: Direction::Down, array, host };
+        Transfer::new(&self.open.engine, ScopedComparison(ends))
     }
 }
 
 impl<T: Pod + Sync, A: Allocate> Transfer<'_, ScopedComparison<'_, T, A>> {
     /// Compares only 4 KiB in every `every` times 4 KiB, at random places, of contiguous memory.
     pub fn sampled(mut self, every: u64) -> Self {
-        self.choices_mut().sample = Some(every.max(1));
+        self.job.sample = Some(every.max(1));
         self
     }
 }
@@ -73,23 +68,22 @@ impl<T: Pod + Sync, A: Allocate> Transfer<'_, ScopedComparison<'_, T, A>> {
 impl<'scope, T: Pod + Sync, A: Allocate> Ends for ScopedComparison<'scope, T, A> {
     type Submitted = Result<ScopedTicket<'scope>>;
 
-    fn begin(self, _: &TransferEngine, choices: Choices) -> Self::Submitted {
-        let Self { array, host, open, engine } = self;
-        let copy = copy_of(engine, Direction::Down, (host.as_ptr(), host.len()), array, &choices)?;
+    fn begin(self, TransferEngine { engine }: &TransferEngine, job: Job) -> Self::Submitted {
+        let Self(Scoped { open, direction, array, host }) = self;
+        let host = (pointer(host.0).cast_const().cast::<T>(), host.1);
         let stream = array.block().stream_in_order()?;
-        let order = order_of(engine, &copy, choices);
+        let copy = copy_of(engine, direction, host, array, &job)?;
+        let job = comparison(&engine.options, job, &copy);
         // SAFETY: both are borrowed until the end of the scope, which waits for the transfer; the host's side is only read.
-        let id = unsafe { submit(engine, order, &[stream]) }?;
-        lock(open).insert(id);
-        Ok(ScopedTicket::new(engine, open, id))
+        Ok(open.enter(unsafe { submit(engine, job, &[stream]) }?))
     }
 }
 
-fn order_of(engine: &Engine, copy: &Copy, choices: Choices) -> Order {
-    let (host, device) = (copy.to().address().get(), copy.from().address().get());
-    let (end, size) = (HostEnd::Compared(host), copy.extent().bytes().get());
-    let Some(every) = choices.sample.filter(|_| choices.region.is_none()) else {
-        return choices.order(engine, Direction::Down, end, &copy.shape());
+fn comparison(options: &TransferOptions, job: Job, copy: &Copy) -> Job {
+    let (first, device) = (copy.to().address().get(), copy.from().address().get());
+    let (host, size) = (HostEnd::Compared(first), copy.extent().bytes().get());
+    let Some(every) = job.sample.filter(|_| job.region.is_none()) else {
+        return job.through_slots(options, Direction::Down, host, &copy.shape());
     };
     let mut random = Random::new(RandomState::new().build_hasher().finish());
     let stride = SAMPLE.saturating_mul(every);
@@ -99,10 +93,10 @@ fn order_of(engine: &Engine, copy: &Copy, choices: Choices) -> Order {
         let room = stride.min(size - start);
         let length = SAMPLE.min(room);
         let at = start + random.below(room - length + 1);
-        items.push(Item { host: host + at, device: device + at, size: length });
+        items.push(Item { host: first + at, device: device + at, size: length });
         start = start.saturating_add(stride);
     }
     let total = items.iter().map(|item| item.size).sum();
-    let supply = Supply::Items(items.into(), Packing::new(engine.options.chunk.get()));
-    choices.order_of(Direction::Down, end, supply, total)
+    let supply = Supply::Items(items.into(), Packing::new(options.chunk.get()));
+    Job { direction: Direction::Down, host, supply, total, ..job }
 }

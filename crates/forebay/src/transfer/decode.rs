@@ -13,11 +13,11 @@ use forebay_core::transfer::BlockStatus;
 use forebay_core::{Bytes, Span};
 use forebay_hal::{self as hal, Call, Capabilities, Lz4Blocks, invalid, valid_span};
 
-use super::builder::{Choices, Ends, Transfer};
+use super::builder::{Ends, Transfer};
 use super::compressed::{Compressed, Decoder, Packed, damaged};
 use super::engine::TransferEngine;
 use super::figures::Progress;
-use super::job::Direction;
+use super::job::{Direction, Job};
 use super::owned::check_device;
 use super::ticket::Ticket;
 use crate::handle::Refused;
@@ -173,17 +173,17 @@ where
 {
     type Submitted = core::result::Result<CompressedTicket<T, A>, RefusedPair<T, A>>;
 
-    fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
+    fn begin(self, engine: &TransferEngine, job: Job) -> Self::Submitted {
         let Self { from, to, decoder } = self;
-        if let Err(error) = check(engine, &from, &to, &choices) {
+        if let Err(error) = check(engine, &from, &to, &job) {
             return Err(Refused::new((from, to), error));
         }
         let decoder = decoder.unwrap_or_else(|| engine.usual_decoder());
         let by_device =
             decoder == Decoder::Device && engine.engine.device.decompression().is_some();
         match by_device.then(|| temporary(&from, &to)) {
-            Some(Ok(room)) => send_packed(engine, from, to, room, choices),
-            None | Some(Err(Error::OutOfMemory(_))) => send_decoded(engine, from, to, choices),
+            Some(Ok(room)) => send_packed(engine, from, to, room, job),
+            None | Some(Err(Error::OutOfMemory(_))) => send_decoded(engine, from, to, job),
             Some(Err(error)) => Err(Refused::new((from, to), error)),
         }
     }
@@ -194,11 +194,11 @@ fn check<T: Pod, A: Allocate>(
     engine: &TransferEngine,
     from: &Compressed,
     to: &DeviceArray<T, A>,
-    choices: &Choices,
+    job: &Job,
 ) -> Result<()> {
     check_device(&engine.engine, to)?;
-    to.check_range(choices.first, from.elements::<T>()?)?;
-    match choices.region {
+    to.check_range(job.first, from.elements::<T>()?)?;
+    match job.region {
         Some(_) => Err(invalid(Call::Decompress, "region", "one", "consecutive elements").into()),
         None => Ok(()),
     }
@@ -223,14 +223,14 @@ fn send_packed<T, A>(
     from: Compressed,
     to: DeviceArray<T, A>,
     (stage, statuses): Temporary<A>,
-    mut choices: Choices,
+    mut job: Job,
 ) -> <CompressedUpload<T, A> as Ends>::Submitted
 where
     T: Pod + Send,
     A: Allocate + Clone + Send + 'static,
 {
-    let first = core::mem::take(&mut choices.first);
-    match engine.upload(from.packed(), stage).with(choices).submit() {
+    let first = core::mem::take(&mut job.first);
+    match (Transfer { job, ..engine.upload(from.packed(), stage) }).submit() {
         Ok(ticket) => {
             let stage = Stage::Packed(ticket, to, statuses);
             Ok(CompressedTicket { engine: engine.clone(), from, first, stage })
@@ -243,18 +243,18 @@ fn send_decoded<T, A>(
     engine: &TransferEngine,
     from: Compressed,
     to: DeviceArray<T, A>,
-    choices: Choices,
+    job: Job,
 ) -> <CompressedUpload<T, A> as Ends>::Submitted
 where
     T: Pod + Send,
     A: Allocate + Clone + Send + 'static,
 {
-    let first = choices.first;
+    let first = job.first;
     let data = match from.decode::<T>(engine.engine.options.threads) {
         Ok(data) => data,
         Err(error) => return Err(Refused::new((from, to), error)),
     };
-    match engine.upload(data, to).with(choices).submit() {
+    match (Transfer { job, ..engine.upload(data, to) }).submit() {
         Ok(ticket) => {
             let stage = Stage::Decoded(ticket);
             Ok(CompressedTicket { engine: engine.clone(), from, first, stage })

@@ -8,13 +8,11 @@ use forebay_core::Bytes;
 use forebay_core::transfer::CopyShape;
 use forebay_hal::{self as hal, Call};
 
-use super::builder::{Choices, Ends, Transfer};
+use super::builder::{Ends, Transfer};
 use super::engine::TransferEngine;
-use super::job::{Direction, HostEnd};
-use super::owned::{Begun, check_device};
-use super::ticket::Ticket;
+use super::job::{Direction, HostEnd, Job};
+use super::owned::{Begun, begun, check_device};
 use super::worker::submit;
-use crate::handle::Refused;
 use crate::{Allocate, DeviceArray};
 
 /// A transfer between a file and an array.
@@ -81,24 +79,20 @@ where
 {
     type Submitted = Begun<DeviceArray<T, A>>;
 
-    fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
-        let engine = &engine.engine;
+    fn begin(self, TransferEngine { engine }: &TransferEngine, job: Job) -> Self::Submitted {
         let Self { direction, file, offset, array } = self;
-        let earlier = match array.block().stream_in_order() {
-            Ok(stream) => stream,
-            Err(error) => return Err(Refused::new(array, error)),
-        };
         let start = || {
+            let earlier = array.block().stream_in_order()?;
             check_device(engine, &array)?;
-            if choices.region.is_some() {
+            if job.region.is_some() {
                 let given = "a region of a file";
                 return Err(
                     hal::invalid(Call::Copy, "region", given, "consecutive elements").into()
                 );
             }
             check_file(&file, direction)?;
-            let count = array.len().saturating_sub(choices.first);
-            let device = array.check_range(choices.first, count)?.get();
+            let count = array.len().saturating_sub(job.first);
+            let device = array.check_range(job.first, count)?.get();
             let size = Bytes::of::<T>(count as u64)
                 .map_err(|error| hal::Error::quantity(Call::Copy, "length", &error))?
                 .get();
@@ -110,15 +104,13 @@ where
                 Direction::Up => CopyShape::linear(device, offset, size),
                 Direction::Down => CopyShape::linear(offset, device, size),
             };
-            let order = choices.order(engine, direction, HostEnd::File(file), &shape);
+            let job = job.through_slots(&engine.options, direction, HostEnd::File(file), &shape);
             // SAFETY: the host's side is a file. The ticket owns the array until the transfer is settled, or gives it to
             // the engine until then.
-            unsafe { submit(engine, order, &[earlier]) }
+            Ok((unsafe { submit(engine, job, &[earlier]) }?, earlier))
         };
-        match start() {
-            Ok(id) => Ok(Ticket::new(engine, id, earlier, array)),
-            Err(error) => Err(Refused::new(array, error)),
-        }
+        let started = start();
+        begun(engine, started, array)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A transfer, from the engine's point of view.
+//! A transfer, from the first option that the program sets until its end.
 
 use core::task::Waker;
 use std::fs::File;
@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use forebay_core::Bytes;
-use forebay_core::transfer::{Item, Load, Packing, Piece, Pieces};
+use forebay_core::transfer::{CopyShape, Item, Load, Packing, Piece, Pieces};
 use forebay_hal::{Event, Priority, StreamHandle};
 
+use super::builder::Region;
 use super::figures::Progress;
+use super::options::TransferOptions;
 use crate::Error;
 use crate::sync::lock;
 
@@ -18,8 +20,9 @@ use crate::sync::lock;
 pub(super) type JobId = u64;
 
 /// The direction of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Direction {
+    #[default]
     Up,
     Down,
 }
@@ -34,9 +37,10 @@ impl Direction {
 }
 
 /// The host's end of a transfer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) enum HostEnd {
     /// In memory, by address.
+    #[default]
     Memory,
     /// In a file, by offset.
     File(Arc<File>),
@@ -61,9 +65,10 @@ impl Part {
 }
 
 /// The source of the parts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Supply {
     /// None: the device copies directly.
+    #[default]
     Nothing,
     Rows(Pieces),
     Items(Arc<[Item]>, Packing),
@@ -83,17 +88,6 @@ impl Iterator for Supply {
     }
 }
 
-/// A transfer to carry out.
-#[derive(Debug)]
-pub(super) struct Order {
-    pub(super) direction: Direction,
-    pub(super) priority: Priority,
-    pub(super) host: HostEnd,
-    pub(super) supply: Supply,
-    pub(super) total: u64,
-    pub(super) observer: Option<Observer>,
-}
-
 /// A callback of the program, called after each piece.
 #[derive(Clone)]
 pub(super) struct Observer(pub(super) Arc<dyn Fn(Progress) + Send + Sync>);
@@ -105,9 +99,10 @@ impl core::fmt::Debug for Observer {
 }
 
 /// The phase of a transfer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) enum Phase {
     /// Parts are still to start, or in flight.
+    #[default]
     Running,
     /// All parts were handed to the device, which has finished with them at the event.
     Ordered(Arc<Event>),
@@ -139,52 +134,56 @@ impl Signal {
     }
 }
 
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) direction: Direction,
+/// A transfer: what the program chose, what there is to copy, and how far it is.
+#[derive(Debug, Default)]
+pub struct Job {
     pub(super) priority: Priority,
-    pub(super) stream: StreamHandle,
+    /// The array's first element.
+    pub(super) first: usize,
+    pub(super) region: Option<Region>,
+    /// For a comparison: check one in so many places.
+    pub(super) sample: Option<u64>,
+    pub(super) observer: Option<Observer>,
+
+    pub(super) direction: Direction,
     pub(super) host: HostEnd,
     pub(super) supply: Supply,
+    pub(super) total: u64,
+
+    pub(super) stream: StreamHandle,
     /// The next part to start; `None` if there is none.
     pub(super) next: Option<Part>,
     /// Parts that were started in vain.
-    returned: Vec<Part>,
+    pub(super) returned: Vec<Part>,
     pub(super) under_way: u32,
-    pub(super) total: u64,
     pub(super) moved: u64,
     pub(super) failure: Option<Error>,
     pub(super) phase: Phase,
     /// Whether a thread is about to record the end.
     pub(super) concluding: bool,
     pub(super) signal: Arc<Signal>,
-    pub(super) observer: Option<Observer>,
     /// When it was submitted, if the engine keeps a history.
     pub(super) begun: Option<Instant>,
 }
 
 impl Job {
-    pub(super) fn new(order: Order, stream: StreamHandle) -> Self {
-        let Order { direction, priority, host, mut supply, total, observer } = order;
-        let next = supply.next();
-        Self {
-            direction,
-            priority,
-            stream,
-            host,
-            supply,
-            next,
-            returned: Vec::new(),
-            under_way: 0,
-            total,
-            moved: 0,
-            failure: None,
-            phase: Phase::Running,
-            concluding: false,
-            signal: Arc::default(),
-            observer,
-            begun: None,
-        }
+    /// What there is to copy: the rows of a shape, through slots.
+    pub(super) fn through_slots(
+        self,
+        options: &TransferOptions,
+        direction: Direction,
+        host: HostEnd,
+        shape: &CopyShape,
+    ) -> Self {
+        let pieces = shape.pieces(options.chunk, u64::MAX).paced(options.pace());
+        let (supply, total) = (Supply::Rows(pieces), shape.bytes().get());
+        Self { direction, host, supply, total, ..self }
+    }
+
+    /// The transfer is about to start on `stream`.
+    pub(super) fn start(&mut self, stream: StreamHandle) {
+        self.stream = stream;
+        self.next = self.supply.next();
     }
 
     /// Starts the next part.

@@ -8,10 +8,10 @@ use forebay_hal::{
     self as hal, Call, Copy, Device, Extent, NamedStream, Pitch, Place, StreamHandle, invalid,
 };
 
-use super::builder::{Choices, Ends, Region, Transfer};
+use super::builder::{Ends, Region, Transfer};
 use super::engine::{Engine, TransferEngine};
 use super::host_end::{HostSink, HostSource, address_of};
-use super::job::{Direction, HostEnd, JobId, Supply};
+use super::job::{Direction, HostEnd, Job, JobId};
 use super::ticket::Ticket;
 use super::worker::{submit, submit_direct};
 use crate::handle::Refused;
@@ -83,20 +83,20 @@ pub(super) fn copy_of<T: Pod, A: Allocate>(
     direction: Direction,
     (host, length): (*const T, usize),
     array: &DeviceArray<T, A>,
-    choices: &Choices,
+    job: &Job,
 ) -> Result<Copy> {
     check_device(engine, array)?;
     let quantity = |error| hal::Error::quantity(Call::Copy, "length", &error);
     let bytes = |count: usize| Bytes::of::<T>(count as u64).map_err(quantity);
     let host = Address::new(address_of(host));
-    let Some(Region { extent: [width, rows, slices], host: near, device: far }) = choices.region
+    let Some(Region { extent: [width, rows, slices], host: near, device: far }) = job.region
     else {
-        let device = array.check_range(choices.first, length)?;
+        let device = array.check_range(job.first, length)?;
         let (to, from) = places(direction, host, device);
         return Ok(Copy::linear(to, from, bytes(length)?)?);
     };
-    let rest = array.len().saturating_sub(choices.first);
-    let device = array.check_range(choices.first, rest)?;
+    let rest = array.len().saturating_sub(job.first);
+    let device = array.check_range(job.first, rest)?;
     let pitch = |[row, slice]: [usize; 2]| -> hal::Result<Pitch> {
         Ok(Pitch { row: bytes(row)?, slice: bytes(slice)? })
     };
@@ -128,50 +128,92 @@ fn places(direction: Direction, host: Address, device: Address) -> (Place, Place
     }
 }
 
+/// Starts the transfer of all elements at `host` to or from an array, directly if there is a `note`, which records the
+/// use of pinned memory on a stream. Returns the array's stream too.
+///
+/// # Safety
+///
+/// * As for [`submit`], and pinned memory stays until the work that was noted is done.
+pub(super) unsafe fn start<T: Pod, A: Allocate>(
+    engine: &Arc<Engine>,
+    job: Job,
+    direction: Direction,
+    host: (*const T, usize),
+    array: &DeviceArray<T, A>,
+    note: Option<impl FnOnce(StreamHandle) -> Result<()>>,
+) -> Result<(JobId, NamedStream)> {
+    let earlier = array.block().stream_in_order()?;
+    let copy = copy_of(engine, direction, host, array, &job)?;
+    // SAFETY: as the caller promised. The array notes the stream if what was enqueued there could not be waited for.
+    let id = unsafe {
+        match note {
+            Some(note) => start_direct(engine, job, direction, &copy, earlier, note, |stream| {
+                array.block().used_on(stream);
+            }),
+            None => start_copy(engine, job, direction, &copy, earlier),
+        }
+    }?;
+    Ok((id, earlier))
+}
+
 /// Starts a copy through slots.
 ///
 /// # Safety
 ///
 /// * As for [`submit`].
-pub(super) unsafe fn begin(
+pub(super) unsafe fn start_copy(
     engine: &Arc<Engine>,
+    job: Job,
     direction: Direction,
     copy: &Copy,
-    choices: Choices,
     earlier: NamedStream,
 ) -> Result<JobId> {
-    let order = choices.order(engine, direction, HostEnd::Memory, &copy.shape());
+    let job = job.through_slots(&engine.options, direction, HostEnd::Memory, &copy.shape());
     // SAFETY: as the caller promised.
-    unsafe { submit(engine, order, &[earlier]) }
+    unsafe { submit(engine, job, &[earlier]) }
 }
 
-/// Starts a copy of memory that the device can access directly. `note` records its use on a stream.
+/// Starts a copy of memory that the device can access directly. `note` records its use on a stream. After a failure,
+/// waits for what was enqueued, which `failed` may note before.
 ///
 /// # Safety
 ///
 /// * As for [`submit`], and the host's memory stays until the work that was noted is done.
-pub(super) unsafe fn begin_direct(
+pub(super) unsafe fn start_direct(
     engine: &Arc<Engine>,
+    job: Job,
     direction: Direction,
     copy: &Copy,
-    choices: Choices,
     earlier: NamedStream,
     note: impl FnOnce(StreamHandle) -> Result<()>,
-    note_failure: impl FnOnce(StreamHandle),
+    failed: impl FnOnce(StreamHandle),
 ) -> Result<JobId> {
-    let order =
-        choices.order_of(direction, HostEnd::Memory, Supply::Nothing, copy.extent().bytes().get());
-    submit_direct(engine, order, &[earlier], |stream| {
+    let job = Job { direction, total: copy.extent().bytes().get(), ..job };
+    submit_direct(engine, job, &[earlier], |stream| {
         // SAFETY: as the caller promised.
         let copied = engine.retried(direction, || unsafe { engine.device.copy(copy, stream) });
         // Even after a failure, since a part of the copy may have been enqueued.
         let noted = note(stream);
         if copied.is_err() || noted.is_err() {
-            note_failure(stream);
+            failed(stream);
+            // The program uses the memory again after this.
+            let _ = engine.settle(direction, stream);
         }
         copied?;
         noted
     })
+}
+
+/// The ticket of a transfer that owns `memory`, or the error with it.
+pub(super) fn begun<R: Send + 'static>(
+    engine: &Arc<Engine>,
+    started: Result<(JobId, NamedStream)>,
+    memory: R,
+) -> Begun<R> {
+    match started {
+        Ok((id, stream)) => Ok(Ticket::new(engine, id, stream, memory)),
+        Err(error) => Err(Refused::new(memory, error)),
+    }
 }
 
 impl<S, T, A> Ends for OwnedUpload<S, T, A>
@@ -182,37 +224,17 @@ where
 {
     type Submitted = Begun<(S, DeviceArray<T, A>)>;
 
-    fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
-        let engine = &engine.engine;
+    fn begin(self, TransferEngine { engine }: &TransferEngine, job: Job) -> Self::Submitted {
         let Self(source, array) = self;
-        let earlier = match array.block().stream_in_order() {
-            Ok(stream) => stream,
-            Err(error) => return Err(Refused::new((source, array), error)),
-        };
-        let start = || {
-            let elements = source.elements()?;
-            let side = (elements.as_ptr(), elements.len());
-            let copy = copy_of(engine, Direction::Up, side, &array, &choices)?;
+        let started = source.elements().and_then(|elements| {
+            let host = (elements.as_ptr(), elements.len());
+            let is_pinned = source.is_pinned_for(&engine.device);
+            let note = is_pinned.then_some(|stream| source.read_on(stream));
             // SAFETY: the ticket owns both until the transfer is settled, or gives them to the engine until then. The
             // elements stay where they are and nobody writes to them, as a source promises. Nobody else has the array.
-            unsafe {
-                if source.is_pinned_for(&engine.device) {
-                    let note = |stream| source.read_on(stream);
-                    let failed = |stream| {
-                        array.block().used_on(stream);
-                        // Finish what was enqueued before the program uses the memory again.
-                        drop(engine.settle(Direction::Up, stream));
-                    };
-                    begin_direct(engine, Direction::Up, &copy, choices, earlier, note, failed)
-                } else {
-                    begin(engine, Direction::Up, &copy, choices, earlier)
-                }
-            }
-        };
-        match start() {
-            Ok(id) => Ok(Ticket::new(engine, id, earlier, (source, array))),
-            Err(error) => Err(Refused::new((source, array), error)),
-        }
+            unsafe { start(engine, job, Direction::Up, host, &array, note) }
+        });
+        begun(engine, started, (source, array))
     }
 }
 
@@ -224,35 +246,15 @@ where
 {
     type Submitted = Begun<(DeviceArray<T, A>, D)>;
 
-    fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
-        let engine = &engine.engine;
+    fn begin(self, TransferEngine { engine }: &TransferEngine, job: Job) -> Self::Submitted {
         let Self(array, mut sink) = self;
-        let earlier = match array.block().stream_in_order() {
-            Ok(stream) => stream,
-            Err(error) => return Err(Refused::new((array, sink), error)),
-        };
-        let start = || {
-            let elements = sink.elements_mut()?;
-            let side = (elements.as_mut_ptr().cast_const(), elements.len());
-            let copy = copy_of(engine, Direction::Down, side, &array, &choices)?;
+        let host = sink.elements_mut().map(|to| (to.as_mut_ptr().cast_const(), to.len()));
+        let started = host.and_then(|host| {
+            let is_pinned = sink.is_pinned_for(&engine.device);
+            let note = is_pinned.then_some(|stream| sink.written_on(stream));
             // SAFETY: as for an upload; nobody else uses the elements, as a sink promises.
-            unsafe {
-                if sink.is_pinned_for(&engine.device) {
-                    let note = |stream| sink.written_on(stream);
-                    let failed = |stream| {
-                        array.block().used_on(stream);
-                        // Finish what was enqueued before the program uses the memory again.
-                        drop(engine.settle(Direction::Down, stream));
-                    };
-                    begin_direct(engine, Direction::Down, &copy, choices, earlier, note, failed)
-                } else {
-                    begin(engine, Direction::Down, &copy, choices, earlier)
-                }
-            }
-        };
-        match start() {
-            Ok(id) => Ok(Ticket::new(engine, id, earlier, (array, sink))),
-            Err(error) => Err(Refused::new((array, sink), error)),
-        }
+            unsafe { start(engine, job, Direction::Down, host, &array, note) }
+        });
+        begun(engine, started, (array, sink))
     }
 }

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forebay_hal::{Call, Copy, NamedStream, Place, StreamHandle, invalid};
 
 use super::batch::BatchTicket;
-use super::builder::{Choices, Ends, Transfer};
+use super::builder::{Ends, Transfer};
 use super::engine::{Engine, TransferEngine};
 use super::figures::Progress;
-use super::job::{Direction, JobId, Phase};
-use super::owned::{begin, begin_direct};
+use super::job::{Direction, Job, JobId, Phase};
+use super::owned::{start_copy, start_direct};
 use super::worker;
 use crate::Result;
 
@@ -90,11 +90,10 @@ fn direction_of(copy: &Copy) -> Result<Direction> {
 impl Ends for RawEnds {
     type Submitted = Result<RawTicket>;
 
-    fn begin(self, engine: &TransferEngine, choices: Choices) -> Self::Submitted {
-        let engine = &engine.engine;
+    fn begin(self, TransferEngine { engine }: &TransferEngine, job: Job) -> Self::Submitted {
         let Self { copy, stream } = self;
         let direction = direction_of(&copy)?;
-        if choices.first != 0 || choices.region.is_some() {
+        if job.first != 0 || job.region.is_some() {
             let given = "elements or a region";
             return Err(invalid(Call::Copy, "copy", given, "a copy that has its shape").into());
         }
@@ -104,10 +103,9 @@ impl Ends for RawEnds {
         // direct copy of which some may have been enqueued is waited for.
         let id = unsafe {
             if is_direct {
-                let failed = |stream| drop(engine.settle(direction, stream));
-                begin_direct(engine, direction, &copy, choices, stream, |_| Ok(()), failed)
+                start_direct(engine, job, direction, &copy, stream, |_| Ok(()), |_| ())
             } else {
-                begin(engine, direction, &copy, choices, stream)
+                start_copy(engine, job, direction, &copy, stream)
             }
         }?;
         let is_ordered = AtomicBool::new(false);

@@ -4,15 +4,17 @@ use core::marker::PhantomData;
 use core::panic::AssertUnwindSafe;
 use std::collections::BTreeSet;
 use std::panic::{catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use bytemuck::Pod;
+use forebay_hal::StreamHandle;
 
-use super::builder::{Choices, Ends, Transfer};
-use super::engine::{Engine, TransferEngine};
+use super::builder::{Ends, Transfer};
+use super::engine::TransferEngine;
 use super::figures::Progress;
-use super::job::{Direction, JobId};
-use super::owned::{begin, copy_of};
+use super::host_end::{address_of, pointer};
+use super::job::{Direction, Job, JobId};
+use super::owned::start;
 use super::worker;
 use crate::sync::lock;
 use crate::{Allocate, DeviceArray, Result};
@@ -20,38 +22,42 @@ use crate::{Allocate, DeviceArray, Result};
 /// A scope in which transfers borrow memory, made by [`TransferEngine::scope`].
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
-    engine: TransferEngine,
-    /// Transfers not yet waited for.
-    open: Mutex<BTreeSet<JobId>>,
+    pub(super) open: OpenTransfers,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
+}
+
+/// The engine of a scope, and the transfers not yet waited for.
+#[derive(Debug)]
+pub(super) struct OpenTransfers {
+    pub(super) engine: TransferEngine,
+    ids: Mutex<BTreeSet<JobId>>,
+}
+
+impl OpenTransfers {
+    /// Adds a transfer that has started.
+    pub(super) fn enter(&self, id: JobId) -> ScopedTicket<'_> {
+        lock(&self.ids).insert(id);
+        ScopedTicket { open: self, id }
+    }
 }
 
 /// A transfer that borrows its memory until the end of its [`Scope`].
 #[derive(Debug)]
 #[must_use = "the result of a transfer is that of `wait`, or of the scope"]
 pub struct ScopedTicket<'scope> {
-    engine: &'scope Arc<Engine>,
-    open: &'scope Mutex<BTreeSet<JobId>>,
+    open: &'scope OpenTransfers,
     id: JobId,
 }
 
-/// An upload from borrowed memory to a borrowed array.
+/// A transfer between a borrowed array and borrowed memory.
 #[derive(Debug)]
-pub struct ScopedUpload<'scope, T: Pod, A: Allocate> {
-    from: &'scope [T],
-    to: &'scope mut DeviceArray<T, A>,
-    open: &'scope Mutex<BTreeSet<JobId>>,
-    engine: &'scope Arc<Engine>,
-}
-
-/// A download from a borrowed array to borrowed memory.
-#[derive(Debug)]
-pub struct ScopedDownload<'scope, T: Pod, A: Allocate> {
-    from: &'scope DeviceArray<T, A>,
-    to: &'scope mut [T],
-    open: &'scope Mutex<BTreeSet<JobId>>,
-    engine: &'scope Arc<Engine>,
+pub struct Scoped<'scope, T: Pod, A: Allocate> {
+    pub(super) open: &'scope OpenTransfers,
+    pub(super) direction: Direction,
+    pub(super) array: &'scope DeviceArray<T, A>,
+    /// The address of the elements in host memory, and their number.
+    pub(super) host: (u64, usize),
 }
 
 impl TransferEngine {
@@ -79,13 +85,12 @@ impl TransferEngine {
         body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
     ) -> Result<R> {
         let scope = Scope {
-            engine: self.clone(),
-            open: Mutex::new(BTreeSet::new()),
+            open: OpenTransfers { engine: self.clone(), ids: Mutex::default() },
             scope: PhantomData,
             env: PhantomData,
         };
         let returned = catch_unwind(AssertUnwindSafe(|| body(&scope)));
-        let open = core::mem::take(&mut *lock(&scope.open));
+        let open = core::mem::take(&mut *lock(&scope.open.ids));
         // Wait for all of them, even if one panics: the borrows end here.
         let outcomes: Vec<_> = open
             .into_iter()
@@ -104,26 +109,15 @@ impl TransferEngine {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    pub(super) fn transfers(&self) -> &TransferEngine {
-        &self.engine
-    }
-
-    pub(super) fn engine(&self) -> &Arc<Engine> {
-        &self.engine.engine
-    }
-
-    pub(super) fn open(&self) -> &Mutex<BTreeSet<JobId>> {
-        &self.open
-    }
-
     /// Uploads all elements of `from` to `to`.
     pub fn upload<T: Pod + Sync, A: Allocate>(
         &'scope self,
         from: &'scope [T],
         to: &'scope mut DeviceArray<T, A>,
-    ) -> Transfer<'scope, ScopedUpload<'scope, T, A>> {
-        let (open, engine) = (&self.open, self.engine());
-        Transfer::new(&self.engine, ScopedUpload { from, to, open, engine })
+    ) -> Transfer<'scope, Scoped<'scope, T, A>> {
+        let host = (address_of(from.as_ptr()), from.len());
+        let ends = Scoped { open: &self.open, direction: Direction::Up, array: to, host };
+        Transfer::new(&self.open.engine, ends)
     }
 
     /// Downloads elements of `from` to `to`, as many as `to` has.
@@ -131,70 +125,47 @@ impl<'scope> Scope<'scope, '_> {
         &'scope self,
         from: &'scope DeviceArray<T, A>,
         to: &'scope mut [T],
-    ) -> Transfer<'scope, ScopedDownload<'scope, T, A>> {
-        let (open, engine) = (&self.open, self.engine());
-        Transfer::new(&self.engine, ScopedDownload { from, to, open, engine })
+    ) -> Transfer<'scope, Scoped<'scope, T, A>> {
+        let host = (address_of(to.as_mut_ptr()), to.len());
+        let ends = Scoped { open: &self.open, direction: Direction::Down, array: from, host };
+        Transfer::new(&self.open.engine, ends)
     }
 }
 
-impl<'scope, T: Pod + Sync, A: Allocate> Ends for ScopedUpload<'scope, T, A> {
+impl<'scope, T: Pod, A: Allocate> Ends for Scoped<'scope, T, A> {
     type Submitted = Result<ScopedTicket<'scope>>;
 
-    fn begin(self, _: &TransferEngine, choices: Choices) -> Self::Submitted {
-        let Self { from, to, open, engine } = self;
-        let copy = copy_of(engine, Direction::Up, (from.as_ptr(), from.len()), to, &choices)?;
-        let stream = to.block().stream_in_order()?;
+    fn begin(self, TransferEngine { engine }: &TransferEngine, job: Job) -> Self::Submitted {
+        let Self { open, direction, array, host } = self;
+        let host = (pointer(host.0).cast_const().cast::<T>(), host.1);
+        let none = None::<fn(StreamHandle) -> Result<()>>;
         // SAFETY: both are borrowed until the end of the scope, which waits for the transfer. The host's memory is touched
         // by threads of this process alone, so it is let go of whatever the device does.
-        let id = unsafe { begin(engine, Direction::Up, &copy, choices, stream) }?;
-        lock(open).insert(id);
-        Ok(ScopedTicket::new(engine, open, id))
+        let started = unsafe { start(engine, job, direction, host, array, none) };
+        Ok(open.enter(started?.0))
     }
 }
 
-impl<'scope, T: Pod + Send, A: Allocate> Ends for ScopedDownload<'scope, T, A> {
-    type Submitted = Result<ScopedTicket<'scope>>;
-
-    fn begin(self, _: &TransferEngine, choices: Choices) -> Self::Submitted {
-        let Self { from, to, open, engine } = self;
-        let side = (to.as_mut_ptr().cast_const(), to.len());
-        let copy = copy_of(engine, Direction::Down, side, from, &choices)?;
-        let stream = from.block().stream_in_order()?;
-        // SAFETY: as for an upload.
-        let id = unsafe { begin(engine, Direction::Down, &copy, choices, stream) }?;
-        lock(open).insert(id);
-        Ok(ScopedTicket::new(engine, open, id))
-    }
-}
-
-impl<'scope> ScopedTicket<'scope> {
-    pub(super) fn new(
-        engine: &'scope Arc<Engine>,
-        open: &'scope Mutex<BTreeSet<JobId>>,
-        id: JobId,
-    ) -> Self {
-        Self { engine, open, id }
-    }
-
+impl ScopedTicket<'_> {
     /// Waits until the transfer is done. This thread helps to copy meanwhile.
     pub fn wait(self) -> Result<()> {
-        let outcome = worker::wait(self.engine, self.id);
-        lock(self.open).remove(&self.id);
+        let outcome = worker::wait(&self.open.engine.engine, self.id);
+        lock(&self.open.ids).remove(&self.id);
         outcome
     }
 
     /// As [`Ticket::is_done`](super::Ticket::is_done).
     pub fn is_done(&self) -> bool {
-        worker::is_settled(self.engine, self.id)
+        worker::is_settled(&self.open.engine.engine, self.id)
     }
 
     /// As [`Ticket::progress`](super::Ticket::progress).
     pub fn progress(&self) -> Progress {
-        worker::progress(self.engine, self.id)
+        worker::progress(&self.open.engine.engine, self.id)
     }
 
     /// As [`Ticket::cancel`](super::Ticket::cancel).
     pub fn cancel(&self) -> bool {
-        worker::cancel(self.engine, self.id)
+        worker::cancel(&self.open.engine.engine, self.id)
     }
 }

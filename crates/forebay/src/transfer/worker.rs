@@ -11,7 +11,7 @@ use forebay_hal::{
 
 use super::engine::Engine;
 use super::figures::Progress;
-use super::job::{Direction, Job, JobId, Order, Phase};
+use super::job::{Direction, Job, JobId, Phase};
 use super::state::{Kept, State, Step, Task};
 use crate::callback::Callbacks;
 use crate::handle::order::after;
@@ -50,12 +50,12 @@ impl Outcome {
 ///   used by nothing else.
 pub(super) unsafe fn submit(
     engine: &Arc<Engine>,
-    order: Order,
+    mut job: Job,
     earlier: &[NamedStream],
 ) -> Result<JobId> {
-    let (id, stream) = begin(engine, order.direction, earlier)?;
-    let parts = order.total.div_ceil(engine.options.least_piece());
-    let job = Job::new(order, stream);
+    let (id, stream) = begin(engine, job.direction, earlier)?;
+    let parts = job.total.div_ceil(engine.options.least_piece());
+    job.start(stream);
     let wanted = if job.has_next() { usize::try_from(parts).unwrap_or(usize::MAX) } else { 0 };
     engine.state().enter(id, job);
     if wanted == 0 {
@@ -71,14 +71,14 @@ pub(super) unsafe fn submit(
 /// Submits a transfer that `enqueue` makes in one call: the device copies directly.
 pub(super) fn submit_direct(
     engine: &Arc<Engine>,
-    order: Order,
+    mut job: Job,
     earlier: &[NamedStream],
     enqueue: impl FnOnce(StreamHandle) -> Result<()>,
 ) -> Result<JobId> {
-    let (id, stream) = begin(engine, order.direction, earlier)?;
+    let (direction, total) = (job.direction, job.total);
+    let (id, stream) = begin(engine, direction, earlier)?;
     enqueue(stream)?;
-    let (direction, total) = (order.direction, order.total);
-    let mut job = Job::new(order, stream);
+    job.start(stream);
     job.moved = total;
     job.concluding = true;
     let told = job.observer.clone().map(|observer| (observer, job.progress()));
