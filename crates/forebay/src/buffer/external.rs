@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use bytemuck::Pod;
 use forebay_hal::{Call, invalid};
 
-use super::host_memory::{HostMemory, Permission};
+use super::host_memory::{HostMemory, Permission, Release};
 use super::memory::Memory;
 use super::typed::{Buffer, size_of_elements};
 use crate::Result;
@@ -39,12 +39,16 @@ impl Memory {
         let owner = Box::into_raw(Box::new(owner));
         // SAFETY: the box is leaked, and this is the only reference to it.
         let elements = unsafe { &mut *owner }.as_mut();
-        let (start, size) = (NonNull::from(&mut *elements).cast(), size_of_val(elements));
-        let release = release_of(owner);
+        let parts = (NonNull::from(&mut *elements).cast(), elements.len());
         // SAFETY: the elements are the owner's, which stays where it is, and which nobody touches until it is dropped.
-        let host =
-            unsafe { HostMemory::external(start, size, Permission::ReadWrite, Box::new(release)) };
-        self.over_external(host, elements.len(), Location::caller())
+        unsafe {
+            self.wrap_parts::<T>(
+                parts,
+                Permission::ReadWrite,
+                release_of(owner),
+                Location::caller(),
+            )
+        }
     }
 
     /// As `wrap`, for read-only memory: a shared slice, a constant. Calls that would write it, on either side, fail
@@ -68,12 +72,11 @@ impl Memory {
         let owner = Box::into_raw(Box::new(owner));
         // SAFETY: the box is leaked, and nobody refers to it mutably until it is dropped.
         let elements = unsafe { &*owner }.as_ref();
-        let (start, size) = (NonNull::from(elements).cast(), size_of_val(elements));
-        let release = release_of(owner);
+        let parts = (NonNull::from(elements).cast(), elements.len());
         // SAFETY: as above; plain elements behind a shared reference do not change.
-        let host =
-            unsafe { HostMemory::external(start, size, Permission::Read, Box::new(release)) };
-        self.over_external(host, elements.len(), Location::caller())
+        unsafe {
+            self.wrap_parts::<T>(parts, Permission::Read, release_of(owner), Location::caller())
+        }
     }
 
     /// Makes a buffer whose host memory is `length` elements at `start`. Calls `release` exactly once, on any thread:
@@ -94,14 +97,16 @@ impl Memory {
         length: usize,
         release: impl FnOnce() + Send + 'static,
     ) -> Result<Buffer<T>> {
-        let created_at = Location::caller();
-        let whole = size_of_elements::<T>(length).map(|size| usize::try_from(size).unwrap_or(0));
-        let (start, size, permission) =
-            (start.cast(), *whole.as_ref().unwrap_or(&0), Permission::ReadWrite);
+        let parts = (start.cast(), length);
         // SAFETY: as the caller promises.
-        let host = unsafe { HostMemory::external(start, size, permission, Box::new(release)) };
-        whole?;
-        self.over_external(host, length, created_at)
+        unsafe {
+            self.wrap_parts::<T>(
+                parts,
+                Permission::ReadWrite,
+                Box::new(release),
+                Location::caller(),
+            )
+        }
     }
 
     /// Makes a buffer whose host memory is a mapped file. Reads nothing until it is used. Fails if the file is not a
@@ -155,19 +160,28 @@ impl Memory {
             true => Permission::ReadWrite,
             false => Permission::Read,
         };
-        let release = Box::new(move || drop(mapping));
+        let (parts, release) = ((start, size / element), Box::new(move || drop(mapping)));
         // SAFETY: so many bytes are mapped at the start until the mapping is dropped.
-        let host = unsafe { HostMemory::external(start, size, permission, release) };
-        self.over_external(host, size / element, created_at)
+        unsafe { self.wrap_parts::<T>(parts, permission, release, created_at) }
     }
 
-    /// Makes a buffer over `host`, which is released if this fails.
-    fn over_external<T: Pod>(
+    /// Makes a buffer over so many elements at an address. They are released if this fails.
+    ///
+    /// # Safety
+    ///
+    /// * As for [`HostMemory::external`].
+    unsafe fn wrap_parts<T: Pod>(
         &self,
-        host: HostMemory,
-        length: usize,
+        (start, length): (NonNull<u8>, usize),
+        permission: Permission,
+        release: Release,
         created_at: &'static Location<'static>,
     ) -> Result<Buffer<T>> {
+        let whole = size_of_elements::<T>(length).map(|size| usize::try_from(size).unwrap_or(0));
+        let size = *whole.as_ref().unwrap_or(&0);
+        // SAFETY: as the caller promises. Made first, so that an error releases it.
+        let host = unsafe { HostMemory::external(start, size, permission, release) };
+        whole?;
         if !host.address().get().is_multiple_of(align_of::<T>() as u64) {
             let allowed = format!("a multiple of {} B, as the elements need", align_of::<T>());
             return Err(invalid(Call::Allocate, "start", host.address(), allowed).into());
@@ -177,16 +191,16 @@ impl Memory {
 }
 
 /// Drops a leaked box.
-fn release_of<O: Send + 'static>(owner: *mut O) -> impl FnOnce() + Send + 'static {
+fn release_of<O: Send + 'static>(owner: *mut O) -> Release {
     struct Leaked<O>(*mut O);
     // SAFETY: it owns what it points to, which may be dropped on any thread.
     unsafe impl<O: Send> Send for Leaked<O> {}
     let leaked = Leaked(owner);
-    move || {
+    Box::new(move || {
         let Leaked(owner) = { leaked };
         // SAFETY: the pointer is from a box, and the closure is called once, after the last use of the memory.
         drop(unsafe { Box::from_raw(owner) });
-    }
+    })
 }
 
 #[cfg(test)]

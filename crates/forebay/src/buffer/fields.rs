@@ -10,9 +10,11 @@ use core::fmt;
 use core::marker::PhantomData;
 
 use bytemuck::Pod;
-use forebay_hal::{Call, StreamHandle, invalid};
+use forebay_core::{Address, Bytes};
+use forebay_hal::{self as hal, Call, Place, StreamHandle, invalid};
 
-use super::replicas::transfer::Strides;
+use super::access::Access;
+use super::raw::offset;
 use super::typed::Buffer;
 use crate::Result;
 
@@ -93,9 +95,22 @@ impl<S: Pod, T: Pod> Field<S, T> {
         Ok(())
     }
 
-    fn strides(&self, rows: usize) -> Strides {
-        let (offset, pitch) = (self.offset as u64, size_of::<S>() as u64);
-        Strides { offset, pitch, width: size_of::<T>() as u64, rows: rows as u64 }
+    /// The copy of one field in each of `rows` structures at `structures`: to consecutive elements, or from them.
+    fn copy(
+        &self,
+        structures: Address,
+        elements: Address,
+        rows: usize,
+        to: bool,
+    ) -> Result<hal::Copy> {
+        let field = Place::Device(offset(structures, self.offset as u64)?);
+        let elements = Place::Device(elements);
+        let (pitch, width) = (Bytes::new(size_of::<S>() as u64), Bytes::new(size_of::<T>() as u64));
+        let extent = (width, rows as u64);
+        Ok(match to {
+            true => hal::Copy::planes(elements, width, field, pitch, extent)?,
+            false => hal::Copy::planes(field, pitch, elements, width, extent)?,
+        })
     }
 }
 
@@ -129,10 +144,13 @@ impl<S: Pod> Buffer<S> {
         stream: StreamHandle,
     ) -> Result<()> {
         check_length(self.len(), to.len())?;
-        let strides = field.strides(self.len());
-        if to.raw.exclusive().gather_on_device(&mut *self.raw.shared()?, strides, stream)? {
+        let rows = self.len();
+        let gather = |from, to| field.copy(from, to, rows, true);
+        let mut source = self.raw.shared()?;
+        if to.raw.exclusive().copy_on_device(&mut source, Access::Overwrite, stream, gather)? {
             return Ok(());
         }
+        drop(source);
         // Get the host's structures first: if that fails, nothing has changed.
         let from = self.host()?;
         field.gather(from, &mut to.host_overwrite()?)
@@ -147,10 +165,13 @@ impl<S: Pod> Buffer<S> {
         stream: StreamHandle,
     ) -> Result<()> {
         check_length(self.len(), from.len())?;
-        let strides = field.strides(self.len());
-        if self.raw.exclusive().scatter_on_device(&mut *from.raw.shared()?, strides, stream)? {
+        let rows = self.len();
+        let scatter = |from, to| field.copy(to, from, rows, false);
+        let mut source = from.raw.shared()?;
+        if self.raw.exclusive().copy_on_device(&mut source, Access::Update, stream, scatter)? {
             return Ok(());
         }
+        drop(source);
         let from = from.host()?;
         field.scatter(from, &mut self.host_mut()?)
     }

@@ -13,8 +13,8 @@ use super::access::Access;
 #[cfg(feature = "host")]
 use super::managed_source::ManagedSource;
 use super::memory::Memory;
-use super::migration::Migration;
 use super::replicas::Replicas;
+use super::store::Migration;
 use super::typed::Buffer;
 use crate::Result;
 #[cfg(feature = "host")]

@@ -11,13 +11,12 @@ use forebay_hal::{Call, Device, ToDevice};
 
 use super::figures::{CopyFigures, Figures};
 use super::host_memory::HostMemory;
-use super::migration::Migration;
 use super::raw::RawBuffer;
 use super::registry::{
     LineFigures, LiveBuffer, LiveShared, MemoryTotals, Record, Registry, SharedRegistration, stack,
 };
 use super::replicas::Replicas;
-use super::store::Store;
+use super::store::{Migration, Store};
 use super::typed::{Buffer, size_of_elements};
 use crate::monitor::{BufferCopies, BufferManager, Part, ProcessSnapshot, provide};
 use crate::sync::fork::ForkSafeMutex;

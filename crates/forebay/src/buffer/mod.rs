@@ -57,7 +57,6 @@ mod managed;
 #[cfg(feature = "host")]
 mod managed_source;
 mod memory;
-mod migration;
 mod raw;
 mod registry;
 mod replicas;

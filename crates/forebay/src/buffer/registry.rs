@@ -54,7 +54,8 @@ struct Records {
     created: u64,
     /// The copies of dropped buffers.
     gone: BufferFigures,
-    shared: BTreeMap<u64, SharedRecord>,
+    /// Since when each shared buffer lives, and what is listed of it.
+    shared: BTreeMap<u64, (Instant, LiveShared)>,
     /// The number of the last shared buffer.
     last_shared: u64,
 }
@@ -69,18 +70,6 @@ pub(super) struct Record {
     pub(super) created_at: &'static Location<'static>,
     pub(super) stack: Stack,
     pub(super) figures: Arc<Figures>,
-}
-
-/// The record of a shared buffer that this process holds.
-#[derive(Debug)]
-struct SharedRecord {
-    name: String,
-    element: String,
-    length: u64,
-    bytes: u64,
-    since: Instant,
-    created_at: &'static Location<'static>,
-    stack: Stack,
 }
 
 /// A buffer's entry. Dropping it removes the entry.
@@ -209,13 +198,19 @@ impl Registry {
         (length, bytes): (u64, u64),
         created_at: &'static Location<'static>,
     ) -> SharedRegistration {
-        let (name, element, since) = (name.to_owned(), element.to_owned(), Instant::now());
-        let stack = stack();
-        let record = SharedRecord { name, element, length, bytes, since, created_at, stack };
+        let record = LiveShared {
+            name: name.to_owned(),
+            element: element.to_owned(),
+            length,
+            bytes,
+            age: Duration::ZERO,
+            created_at: created_at.to_string(),
+            stack: stack(),
+        };
         let mut records = lock(&self.records);
         records.last_shared += 1;
         let id = records.last_shared;
-        records.shared.insert(id, record);
+        records.shared.insert(id, (Instant::now(), record));
         SharedRegistration { registry: Arc::clone(self), id }
     }
 
@@ -225,16 +220,8 @@ impl Registry {
             return Vec::new();
         }
         let records = lock(&self.records);
-        let live = records.shared.values().map(|record| LiveShared {
-            name: record.name.clone(),
-            element: record.element.clone(),
-            length: record.length,
-            bytes: record.bytes,
-            age: record.since.elapsed(),
-            created_at: record.created_at.to_string(),
-            stack: record.stack,
-        });
-        live.collect()
+        let live = records.shared.values();
+        live.map(|(since, record)| LiveShared { age: since.elapsed(), ..record.clone() }).collect()
     }
 
     /// Statistics per line of the program. Empty in a forked child, as above.
@@ -254,7 +241,7 @@ impl Registry {
         let mut figures = records.gone;
         records.live.values().for_each(|record| figures.add(&record.figures.read()));
         let (buffers, created) = (records.live.len(), records.created);
-        let shared_bytes = records.shared.values().map(|record| record.bytes);
+        let shared_bytes = records.shared.values().map(|(_, record)| record.bytes);
         let shared_bytes = shared_bytes.fold(0, u64::saturating_add);
         let shared = records.shared.len();
         MemoryTotals { buffers, created, figures, parked_bytes, shared, shared_bytes }

@@ -10,7 +10,7 @@
 //!
 //! With [`Access::Read`] others may have views of the contents, on either side; with other accesses nothing else has.
 
-pub(super) mod transfer;
+mod transfer;
 
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -26,9 +26,8 @@ use super::device_side::DeviceSide;
 use super::figures::Figures;
 use super::host_memory::{HostMemory, SMALLEST_ALIGNMENT};
 use super::host_use::{HostUse, TimedCopy};
-use super::migration::Migration;
 use super::raw::offset;
-use super::store::{Parked, Store};
+use super::store::{Migration, Parked, Store};
 use crate::range::out_of_range;
 use crate::{Error, Result};
 

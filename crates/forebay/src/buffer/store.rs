@@ -6,9 +6,20 @@ use forebay_hal::Device;
 
 use super::host_memory::HostMemory;
 use super::host_use::HostUse;
-use super::migration::Migration;
 use crate::Pool;
 use crate::sync::lock;
+
+/// What moves data to where it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "host"), expect(dead_code))]
+pub(super) enum Migration {
+    /// The buffers, by copying.
+    Copies,
+    /// The buffers, by copying, for a program that requested managed memory.
+    Emulated,
+    /// The driver, page by page.
+    Driver,
+}
 
 /// The pool of a manager's buffers, and parked host memory.
 #[derive(Debug)]

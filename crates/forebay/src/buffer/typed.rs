@@ -5,7 +5,7 @@ use core::ops::RangeBounds;
 
 use bytemuck::Pod;
 use forebay_core::{BufferState, Bytes, Replica};
-use forebay_hal::{Call, StreamHandle, invalid};
+use forebay_hal::{self as hal, Call, Place, StreamHandle, invalid};
 
 use super::access::Access;
 use super::figures::BufferFigures;
@@ -147,10 +147,20 @@ impl<T: Pod> Buffer<T> {
     /// device where the data is current, else through the host. Fails if the lengths differ.
     pub fn copy_from(&mut self, from: &Self, stream: impl Into<StreamHandle>) -> Result<()> {
         self.as_slice().check_length("from", from.len())?;
-        if !self.raw.exclusive().copy_on_device(&mut *from.raw.shared()?, stream.into())? {
-            self.copy_from_slice(from.host()?)?;
+        let size = self.size();
+        let linear =
+            |from, to| Ok(hal::Copy::linear(Place::Device(to), Place::Device(from), size)?);
+        let mut source = from.raw.shared()?;
+        if self.raw.exclusive().copy_on_device(
+            &mut source,
+            Access::Overwrite,
+            stream.into(),
+            linear,
+        )? {
+            return Ok(());
         }
-        Ok(())
+        drop(source);
+        self.copy_from_slice(from.host()?)
     }
 
     /// The elements in device memory, for work on `stream` to read. Copies what the device lacks, on that stream.

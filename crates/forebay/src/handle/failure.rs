@@ -9,8 +9,3 @@ use crate::Error;
 pub(crate) fn does_not_fit(argument: &'static str, error: &QuantityError) -> Error {
     Error::Device(forebay_hal::Error::quantity(Call::Allocate, argument, error))
 }
-
-/// Whether retrying the same call may succeed.
-pub(super) fn may_pass(error: &Error) -> bool {
-    matches!(error, Error::Device(error) if error.may_pass())
-}

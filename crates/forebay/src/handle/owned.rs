@@ -6,7 +6,6 @@ use std::sync::{Mutex, PoisonError};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{self as hal, Call, NamedStream, StreamHandle};
 
-use super::failure::may_pass;
 use super::lost::{self, LostFree};
 use super::{Refused, order};
 use crate::sync::lock;
@@ -478,7 +477,7 @@ impl<A: Allocate> Drop for OwnedBlock<A> {
             return;
         }
         let mut given = self.give_back_here();
-        if given.as_ref().is_err_and(may_pass) {
+        if matches!(&given, Err(Error::Device(error)) if error.may_pass()) {
             given = self.give_back();
         }
         if let Err(error) = given {

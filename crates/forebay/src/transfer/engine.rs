@@ -14,12 +14,13 @@ use forebay_hal::{
 use super::compressed::Decoder;
 use super::figures::{TransferEvent, TransferFigures};
 use super::job::{Direction, JobId};
-use super::monitored::{self, Shown};
 use super::options::TransferOptions;
 use super::state::{Kept, State};
 use crate::bulk;
 use crate::callback::Callbacks;
+use crate::monitor::{Part, ProcessEngine, ProcessSnapshot, provide};
 use crate::pinned::{PinnedArray, PinnedOptions, PinnedPool};
+use crate::sync::fork::PerProcess;
 use crate::sync::lock;
 use crate::{Error, Result, Tag};
 
@@ -29,23 +30,6 @@ const STREAMS: usize = 4;
 
 /// Retries of a wait that must succeed before memory can be released.
 const SETTLE_RETRIES: u32 = 400;
-
-/// Errors that may be transient.
-pub(super) trait MayPass {
-    fn may_pass(&self) -> bool;
-}
-
-impl MayPass for hal::Error {
-    fn may_pass(&self) -> bool {
-        hal::Error::may_pass(self)
-    }
-}
-
-impl MayPass for Error {
-    fn may_pass(&self) -> bool {
-        matches!(self, Self::Device(error) if error.may_pass())
-    }
-}
 
 /// Copies between host memory and the memory of one device. Clones share the engine.
 ///
@@ -79,8 +63,7 @@ impl TransferOptions {
         let most = self.most_pinned().saturating_add(self.chunk).saturating_add(Bytes::mib(4));
         let pinned = PinnedOptions::new().max_bytes(most).build(&device)?;
         let engine = self.build_over(&device, pinned)?;
-        let shown: Weak<Engine> = Arc::downgrade(&engine.engine);
-        monitored::enter(shown);
+        show(&engine.engine);
         // If the host sees the device's memory, arrays copy directly.
         if !device.descriptor().capabilities.contains(Capabilities::HOST_VISIBLE) {
             let known: Weak<Engine> = Arc::downgrade(&engine.engine);
@@ -156,14 +139,6 @@ impl TransferEngine {
     }
 }
 
-impl Shown for Engine {
-    fn shown(self: Arc<Self>) -> (String, u64, TransferFigures) {
-        let engine = TransferEngine { engine: self };
-        let of = engine.device().descriptor();
-        (of.kind.name().to_owned(), u64::from(of.ordinal.0), engine.figures())
-    }
-}
-
 impl Engine {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
@@ -191,33 +166,33 @@ impl Engine {
     }
 
     /// Calls the device, and retries transient errors. Sleeps in between, so hold no lock.
-    pub(super) fn retried<T, E: MayPass>(
+    pub(super) fn retried<T, E: Into<Error>>(
         &self,
         direction: Direction,
         call: impl FnMut() -> core::result::Result<T, E>,
-    ) -> core::result::Result<T, E> {
+    ) -> Result<T> {
         self.retried_by(&self.options.backoff, direction, call)
     }
 
     /// Waits for the work of a transfer's stream, or for the whole device. Retries far more often than other calls,
     /// since memory cannot be released before; after that, treats the device as lost.
-    pub(super) fn settle(&self, direction: Direction, stream: StreamHandle) -> hal::Result<()> {
+    pub(super) fn settle(&self, direction: Direction, stream: StreamHandle) -> Result<()> {
         let backoff = Backoff { retries: SETTLE_RETRIES, ..self.options.backoff };
         let wait = || self.device.synchronize_stream(stream);
         let waited = self.retried_by(&backoff, direction, wait);
         waited.or_else(|_| self.retried(direction, || self.device.synchronize_device()))
     }
 
-    fn retried_by<T, E: MayPass>(
+    fn retried_by<T, E: Into<Error>>(
         &self,
         backoff: &Backoff,
         direction: Direction,
         mut call: impl FnMut() -> core::result::Result<T, E>,
-    ) -> core::result::Result<T, E> {
+    ) -> Result<T> {
         let mut retry = 0;
         loop {
-            let error = match call() {
-                Err(error) if error.may_pass() => error,
+            let error = match call().map_err(Into::into) {
+                Err(Error::Device(error)) if error.may_pass() => error,
                 outcome => return outcome,
             };
             let delay = {
@@ -226,18 +201,14 @@ impl Engine {
                 state.lane(direction).figures.retries += u64::from(delay.is_some());
                 delay
             };
-            let Some(delay) = delay else { return Err(error) };
+            let Some(delay) = delay else { return Err(error.into()) };
             (self.options.sleep)(delay);
             retry += 1;
         }
     }
 
     /// Records an event after everything enqueued on `stream`.
-    pub(super) fn event_after(
-        &self,
-        direction: Direction,
-        stream: StreamHandle,
-    ) -> hal::Result<Event> {
+    pub(super) fn event_after(&self, direction: Direction, stream: StreamHandle) -> Result<Event> {
         let event = self.retried(direction, || Event::new(&self.device, EventKind::Order))?;
         self.retried(direction, || self.device.record_event(event.handle(), stream))?;
         Ok(event)
@@ -270,4 +241,43 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("options", &self.options).finish_non_exhaustive()
     }
+}
+
+/// The engines of the process by number, and the last number used: what [`monitor`](crate::monitor) shows.
+#[derive(Default)]
+struct Engines {
+    living: Vec<(u64, Weak<Engine>)>,
+    last: u64,
+}
+
+static ENGINES: PerProcess<Engines> = PerProcess::new();
+
+/// Shows an engine in snapshots of the process while it lives.
+fn show(engine: &Arc<Engine>) {
+    let mut engines = ENGINES.lock();
+    engines.living.retain(|(_, engine)| engine.strong_count() > 0);
+    engines.last += 1;
+    let number = engines.last;
+    engines.living.push((number, Arc::downgrade(engine)));
+    drop(engines);
+    provide(Part::Engines, add_to);
+}
+
+fn add_to(snapshot: &mut ProcessSnapshot) {
+    // Unlock before taking references: dropping the last one waits for transfers.
+    let living = ENGINES.lock().living.clone();
+    let living = living.into_iter().filter_map(|(number, living)| {
+        let engine = TransferEngine { engine: living.upgrade()? };
+        let (of, figures) = (engine.device().descriptor(), engine.figures());
+        Some(ProcessEngine {
+            engine: number,
+            kind: of.kind.name().to_owned(),
+            ordinal: u64::from(of.ordinal.0),
+            under_way: figures.under_way,
+            pinned_bytes: figures.pinned.get(),
+            uploads: figures.uploads.into(),
+            downloads: figures.downloads.into(),
+        })
+    });
+    snapshot.engines.extend(living.take(ProcessSnapshot::MOST_OTHERS));
 }

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use forebay_core::Bytes;
 
+use crate::monitor::DirectionTotals;
+
 /// Statistics of an engine in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -71,4 +73,15 @@ pub struct Progress {
     pub moved: Bytes,
     /// Total bytes.
     pub total: Bytes,
+}
+
+impl From<DirectionFigures> for DirectionTotals {
+    fn from(figures: DirectionFigures) -> Self {
+        Self {
+            transfers: figures.transfers,
+            failures: figures.failures,
+            bytes: figures.bytes.get(),
+            busy_ns: u64::try_from(figures.busy.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
 }

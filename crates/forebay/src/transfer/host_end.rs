@@ -18,7 +18,7 @@ pub unsafe trait HostSource<T: Pod>: Send + 'static {
     /// The elements. Waits for work that writes to them.
     fn elements(&self) -> Result<&[T]>;
 
-    /// Whether `device` can copy them directly.
+    /// Whether `device` can copy from and to them directly.
     #[doc(hidden)]
     fn is_pinned_for(&self, _device: &Arc<dyn Device>) -> bool {
         false
@@ -36,15 +36,9 @@ pub unsafe trait HostSource<T: Pod>: Send + 'static {
 /// # Safety
 ///
 /// As for [`HostSource`], and nothing else reads the elements either.
-pub unsafe trait HostSink<T: Pod>: Send + 'static {
+pub unsafe trait HostSink<T: Pod>: HostSource<T> {
     /// The elements. Waits for work that uses them.
     fn elements_mut(&mut self) -> Result<&mut [T]>;
-
-    /// Whether `device` can copy to them directly.
-    #[doc(hidden)]
-    fn is_pinned_for(&self, _device: &Arc<dyn Device>) -> bool {
-        false
-    }
 
     /// Records that work on `stream` writes to them, if they are pinned.
     #[doc(hidden)]
@@ -100,10 +94,6 @@ unsafe impl<T: Pod + Send> HostSink<T> for Vec<T> {
 unsafe impl<T: Pod + Send> HostSink<T> for PinnedArray<T> {
     fn elements_mut(&mut self) -> Result<&mut [T]> {
         self.host_mut()
-    }
-
-    fn is_pinned_for(&self, device: &Arc<dyn Device>) -> bool {
-        self.is_of(device)
     }
 
     fn written_on(&mut self, stream: StreamHandle) -> Result<()> {

@@ -63,7 +63,6 @@ mod figures;
 mod file;
 mod host_end;
 mod job;
-mod monitored;
 mod options;
 mod owned;
 mod part;

@@ -89,8 +89,7 @@ pub(super) fn copy_of<T: Pod, A: Allocate>(
     let quantity = |error| hal::Error::quantity(Call::Copy, "length", &error);
     let bytes = |count: usize| Bytes::of::<T>(count as u64).map_err(quantity);
     let host = Address::new(address_of(host));
-    let Some(Region { extent: [width, rows, slices], host: near, device: far }) = job.region
-    else {
+    let Some(Region { extent: [width, rows, slices], host: near, device: far }) = job.region else {
         let device = array.check_range(job.first, length)?;
         let (to, from) = places(direction, host, device);
         return Ok(Copy::linear(to, from, bytes(length)?)?);

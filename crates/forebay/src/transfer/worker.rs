@@ -330,7 +330,7 @@ fn ordered(engine: &Engine, direction: Direction, stream: StreamHandle) -> Phase
         // Without an event, wait for the end here.
         Err(error) => match engine.settle(direction, stream) {
             Ok(()) => Phase::Done,
-            Err(_) => Phase::Failed(error.into()),
+            Err(_) => Phase::Failed(error),
         },
     }
 }
@@ -426,7 +426,7 @@ pub(super) fn settle(engine: &Engine, id: JobId, phase: Phase) -> Result<()> {
         Phase::Running | Phase::Done => Ok(()),
         Phase::Ordered(event) => {
             let waited = engine.retried(direction, || event.synchronize());
-            Ok(waited.or_else(|_| engine.settle(direction, stream))?)
+            waited.or_else(|_| engine.settle(direction, stream))
         }
         Phase::Failed(error) => {
             // Copies enqueued before may still use the device's side.
