@@ -62,6 +62,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("pool", "the public pool"),
     ("bulk", "engines that arrays copy through; a lock"),
     ("handle", "blocks that free themselves"),
+    ("transformer", "sizes to warm a pool up for"),
     ("pinned", "pools of pinned host memory"),
     ("arena", "memory freed all at once"),
     ("adaptor", "allocators over allocators"),
