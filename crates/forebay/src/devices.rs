@@ -105,16 +105,9 @@ impl fmt::Display for DeviceName {
 }
 
 /// A name that matches no device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no device {0:?}: a device is {ALLOWED}")]
 pub struct UnknownDevice(String);
-
-impl fmt::Display for UnknownDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no device {:?}: a device is {ALLOWED}", self.0)
-    }
-}
-
-impl core::error::Error for UnknownDevice {}
 
 impl From<UnknownDevice> for Error {
     fn from(unknown: UnknownDevice) -> Self {

@@ -1,6 +1,5 @@
 //! The error type of the library.
 
-use core::fmt;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
@@ -18,18 +17,24 @@ use crate::{MemoryClass, PoolId};
 pub type Result<T> = core::result::Result<T, Error>;
 
 /// Why a call of the library failed.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The pool has no memory for the request, even after reclaiming all it could.
+    #[error("{0}")]
     OutOfMemory(Box<Shortage>),
     /// No block, live or recently freed, begins at the address. A call of a pool looks in that pool, a call of
     /// [`process`](crate::process) in all pools.
+    #[error(
+        "{address} is not a block of a pool: it never was one, it lies inside a block, or the block was freed long ago; \
+         nothing was changed"
+    )]
     NotABlock {
         /// The address.
         address: Address,
     },
     /// The block at the address was freed already.
+    #[error("the block of {size} at {address} was freed already; nothing was changed")]
     DoubleFree {
         /// The address.
         address: Address,
@@ -37,6 +42,9 @@ pub enum Error {
         size: Bytes,
     },
     /// The block was freed already, and a later block is at its address.
+    #[error(
+        "the block at {address} was freed already, and a newer block of {size} is there now; nothing was changed"
+    )]
     StaleBlock {
         /// The address.
         address: Address,
@@ -44,11 +52,17 @@ pub enum Error {
         size: Bytes,
     },
     /// A handle owns the block. Only the handle can free it.
+    #[error(
+        "a handle owns the block at {address}; drop or free the handle, or take the block out of it with into_raw"
+    )]
     Owned {
         /// The address.
         address: Address,
     },
     /// The pool's memory is not of the requested class.
+    #[error(
+        "the request is for memory that is {wanted}, and the memory of this pool is {offered}; make a pool of that class"
+    )]
     WrongClass {
         /// The requested class.
         wanted: MemoryClass,
@@ -56,6 +70,7 @@ pub enum Error {
         offered: MemoryClass,
     },
     /// The device cannot provide this class of memory.
+    #[error("the device cannot provide memory that is {class}: {missing}")]
     ClassUnavailable {
         /// The class.
         class: MemoryClass,
@@ -63,11 +78,16 @@ pub enum Error {
         missing: Cow<'static, str>,
     },
     /// The pool cannot be used in a capture, because a setting makes it enqueue work of its own or wait for streams.
+    #[error(
+        "{setting} is on, and with it the pool enqueues work of its own or waits for streams, which would invalidate a \
+         capture; capture from a pool without it"
+    )]
     CaptureRefused {
         /// The setting.
         setting: &'static str,
     },
     /// The pool cannot be reset to contain this block: the memory is not free, or no block can lie there.
+    #[error("the block of {size} at {address} cannot be restored: {reason}; nothing was changed")]
     NotRestorable {
         /// The address.
         address: Address,
@@ -77,6 +97,9 @@ pub enum Error {
         reason: &'static str,
     },
     /// The block is from another pool.
+    #[error(
+        "the block at {address} is from {owner}, not from {pool}; free it there; nothing was changed"
+    )]
     WrongPool {
         /// The address.
         address: Address,
@@ -86,6 +109,10 @@ pub enum Error {
         owner: PoolId,
     },
     /// The block's size differs from the one that the caller gave.
+    #[error(
+        "the block at {address} was freed with size {} B, but {} B were requested and it has {} B; nothing was changed",
+        claimed.get(), requested.get(), size.get()
+    )]
     WrongSize {
         /// The address.
         address: Address,
@@ -97,17 +124,22 @@ pub enum Error {
         size: Bytes,
     },
     /// The pool was dropped, and its blocks with it.
+    #[error(
+        "{pool} was dropped, and its blocks with it; keep a pool alive until its blocks are freed"
+    )]
     PoolGone {
         /// Which pool.
         pool: PoolId,
     },
     /// The device returned addresses that the pool cannot manage.
+    #[error("the device returned {span}, which overlaps addresses that the pool manages already")]
     AddressRange {
         /// The addresses.
         span: Span,
     },
     /// The program wrote past the end or before the start of a block. The block's canary showed it when the block was
     /// freed or checked; the write may be older.
+    #[error("{}", overrun(*address, *size, *written, *expected, *found))]
     Overrun {
         /// The address of the block.
         address: Address,
@@ -122,6 +154,11 @@ pub enum Error {
     },
     /// A block was freed on a stream that is not ordered after the one it was allocated on: when the free's turn came
     /// there, the other stream had not yet begun to use the block. Work on it may go on after the free.
+    #[error(
+        "the block of {} B at {address} was freed on {freed_on} while {allocated_on}, which it was allocated on, had \
+         work before it; free it on {allocated_on}, make {freed_on} wait for an event there, or record the use",
+        size.get()
+    )]
     UnorderedFree {
         /// The address of the block.
         address: Address,
@@ -133,6 +170,10 @@ pub enum Error {
         allocated_on: StreamHandle,
     },
     /// The program wrote to free memory, usually through a block that it had freed.
+    #[error(
+        "{written} was written to while it was free: expected {expected:#04x}, found {found:#04x}{}",
+        last_block(*written, block.as_ref())
+    )]
     WrittenAfterFree {
         /// The first byte that was overwritten.
         written: Address,
@@ -144,6 +185,7 @@ pub enum Error {
         block: Option<RecentFree>,
     },
     /// A debugging aid does not work on the device.
+    #[error("{aid} does not work on {device}: {missing}")]
     AidUnavailable {
         /// The setting of the aid.
         aid: &'static str,
@@ -153,11 +195,16 @@ pub enum Error {
         missing: &'static str,
     },
     /// The buffer's host memory is read-only: it was wrapped or mapped that way.
+    #[error(
+        "the host memory of this buffer of {size} may only be read, so neither the host nor the device may write the \
+         buffer; copy it to a buffer of the manager's own, or wrap or map the memory for writing"
+    )]
     ReadOnly {
         /// The size of the buffer.
         size: Bytes,
     },
     /// A file could not be mapped, read or written.
+    #[error("{} could not be used: {reason}", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -166,6 +213,7 @@ pub enum Error {
     },
     /// A transfer or an allocation was cancelled. Data that a transfer copied by then is kept; the rest of the destination
     /// is unchanged or partly written.
+    #[error("cancelled after {moved} of {total}")]
     Cancelled {
         /// The bytes that were copied.
         moved: Bytes,
@@ -173,6 +221,11 @@ pub enum Error {
         total: Bytes,
     },
     /// A comparison found that host memory and device memory differ.
+    #[error(
+        "byte {} is {host:#04x} on the host and {device:#04x} on the device; copy again, and if it stays, check the \
+         device and its memory",
+        offset.get()
+    )]
     Differs {
         /// The first differing byte of its piece, counted from the first byte of the host's memory.
         offset: Bytes,
@@ -182,18 +235,28 @@ pub enum Error {
         device: u8,
     },
     /// Compressed data is damaged or in an unknown format.
-    Compressed(CompressedError),
+    #[error("{0}")]
+    Compressed(#[from] CompressedError),
     /// The pool, handle or device was made before the process forked, and belongs to the parent.
+    #[error(
+        "this was made before the process forked, and belongs to the parent; make devices and pools after the fork, or \
+         start the child by exec"
+    )]
     Forked,
     /// A setting was refused.
-    Config(Box<ConfigError>),
+    #[error("{0}")]
+    Config(#[source] Box<ConfigError>),
     /// A named shared buffer could not be created, opened or locked.
-    Shared(Box<SharedError>),
+    #[error("{0}")]
+    Shared(#[source] Box<SharedError>),
     /// The arena is full and may not grow far enough.
-    ArenaFull(BumpFull),
+    #[error("the arena is {0}")]
+    ArenaFull(#[from] BumpFull),
     /// The arena's token or checkpoint is not, or no longer, valid.
-    ArenaLapsed(BumpStale),
+    #[error("stale arena block: {0}; use what was allocated since")]
+    ArenaLapsed(#[from] BumpStale),
     /// The token or checkpoint is from another arena.
+    #[error("it is of {owner}, not of {arena}: use it there")]
     WrongArena {
         /// The arena that was called.
         arena: ArenaId,
@@ -202,18 +265,26 @@ pub enum Error {
     },
     /// The allocator could not free chunks of an arena. The arena is closed all the same; the chunks stay allocated
     /// until the allocator is dropped.
+    #[error(
+        "{chunks} chunks of the arena, {size} ({} B) together, could not be freed and stay allocated until the \
+         allocator is dropped: {error}",
+        size.get()
+    )]
     ChunksNotFreed {
         /// The number of chunks.
         chunks: usize,
         /// Their total size.
         size: Bytes,
         /// The allocator's error for the first of them.
+        #[source]
         error: Box<Self>,
     },
     /// A size, an alignment or an address is not allowed.
-    Quantity(QuantityError),
+    #[error("{0}")]
+    Quantity(#[from] QuantityError),
     /// A call of the device failed.
-    Device(forebay_hal::Error),
+    #[error("{0}")]
+    Device(#[source] forebay_hal::Error),
 }
 
 forebay_hal::debug_as_message!(Error {
@@ -250,149 +321,32 @@ forebay_hal::debug_as_message!(Error {
     Device(value),
 });
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OutOfMemory(shortage) => shortage.fmt(f),
-            Self::NotABlock { address } => write!(
-                f,
-                "{address} is not a block of a pool: it never was one, it lies inside a block, or the block was freed \
-                 long ago; nothing was changed"
-            ),
-            Self::DoubleFree { address, size } => {
-                write!(f, "the block of {size} at {address} was freed already; nothing was changed")
-            }
-            Self::StaleBlock { address, size } => write!(
-                f,
-                "the block at {address} was freed already, and a newer block of {size} is there now; nothing was \
-                 changed"
-            ),
-            Self::Owned { address } => write!(
-                f,
-                "a handle owns the block at {address}; drop or free the handle, or take the block out of it with \
-                 into_raw"
-            ),
-            Self::WrongClass { wanted, offered } => write!(
-                f,
-                "the request is for memory that is {wanted}, and the memory of this pool is {offered}; make a pool of \
-                 that class"
-            ),
-            Self::ClassUnavailable { class, missing } => {
-                write!(f, "the device cannot provide memory that is {class}: {missing}")
-            }
-            Self::CaptureRefused { setting } => write!(
-                f,
-                "{setting} is on, and with it the pool enqueues work of its own or waits for streams, which would \
-                 invalidate a capture; capture from a pool without it"
-            ),
-            Self::NotRestorable { address, size, reason } => write!(
-                f,
-                "the block of {size} at {address} cannot be restored: {reason}; nothing was changed"
-            ),
-            Self::WrongPool { address, pool, owner } => write!(
-                f,
-                "the block at {address} is from {owner}, not from {pool}; free it there; nothing was changed"
-            ),
-            Self::WrongSize { address, claimed, requested, size } => write!(
-                f,
-                "the block at {address} was freed with size {} B, but {} B were requested and it has {} B; \
-                 nothing was changed",
-                claimed.get(),
-                requested.get(),
-                size.get()
-            ),
-            Self::PoolGone { pool } => {
-                write!(
-                    f,
-                    "{pool} was dropped, and its blocks with it; keep a pool alive until its blocks are freed"
-                )
-            }
-            Self::AddressRange { span } => write!(
-                f,
-                "the device returned {span}, which overlaps addresses that the pool manages already"
-            ),
-            Self::Overrun { address, size, written, expected, found } => {
-                let end = address.checked_add(*size).unwrap_or(*address);
-                let (distance, side) = match written.offset_from(end) {
-                    Some(past) => (past, "past the end"),
-                    None => (address.offset_from(*written).unwrap_or_default(), "before the start"),
-                };
-                write!(
-                    f,
-                    "{written}, {} B {side} of the block of {} B at {address}, was overwritten: expected \
-                     {expected:#04x}, found {found:#04x}; look for a write out of bounds",
-                    distance.get(),
-                    size.get()
-                )
-            }
-            Self::UnorderedFree { address, size, freed_on, allocated_on } => write!(
-                f,
-                "the block of {} B at {address} was freed on {freed_on} while {allocated_on}, which it was allocated \
-                 on, had work before it; free it on {allocated_on}, make {freed_on} wait for an event there, or record \
-                 the use",
-                size.get()
-            ),
-            Self::WrittenAfterFree { written, expected, found, block } => {
-                write!(
-                    f,
-                    "{written} was written to while it was free: expected {expected:#04x}, found {found:#04x}"
-                )?;
-                let Some(block) = block else { return Ok(()) };
-                write!(
-                    f,
-                    "; it is {} B into a block of {} B at {}, tag {}, that was freed on {}; look for a use after \
-                     that free",
-                    written.offset_from(block.address).unwrap_or_default().get(),
-                    block.size.get(),
-                    block.address,
-                    block.tag.name(),
-                    block.stream
-                )
-            }
-            Self::AidUnavailable { aid, device, missing } => {
-                write!(f, "{aid} does not work on {device}: {missing}")
-            }
-            Self::ReadOnly { size } => write!(
-                f,
-                "the host memory of this buffer of {size} may only be read, so neither the host nor the device may \
-                 write the buffer; copy it to a buffer of the manager's own, or wrap or map the memory for writing"
-            ),
-            Self::Cancelled { moved, total } => {
-                write!(f, "cancelled after {moved} of {total}")
-            }
-            Self::Differs { offset, host, device } => write!(
-                f,
-                "byte {} is {host:#04x} on the host and {device:#04x} on the device; copy again, and if it stays, check \
-                 the device and its memory",
-                offset.get()
-            ),
-            Self::File { path, reason } => {
-                write!(f, "{} could not be used: {reason}", path.display())
-            }
-            Self::Forked => f.write_str(
-                "this was made before the process forked, and belongs to the parent; make devices and pools after \
-                 the fork, or start the child by exec",
-            ),
-            Self::Compressed(error) => error.fmt(f),
-            Self::Config(error) => error.fmt(f),
-            Self::Shared(error) => error.fmt(f),
-            Self::ArenaFull(full) => write!(f, "the arena is {full}"),
-            Self::ArenaLapsed(lapse) => {
-                write!(f, "stale arena block: {lapse}; use what was allocated since")
-            }
-            Self::WrongArena { arena, owner } => {
-                write!(f, "it is of {owner}, not of {arena}: use it there")
-            }
-            Self::ChunksNotFreed { chunks, size, error } => write!(
-                f,
-                "{chunks} chunks of the arena, {size} ({} B) together, could not be freed and stay allocated until the \
-                 allocator is dropped: {error}",
-                size.get()
-            ),
-            Self::Quantity(error) => error.fmt(f),
-            Self::Device(error) => error.fmt(f),
-        }
-    }
+/// The message of [`Error::Overrun`].
+fn overrun(address: Address, size: Bytes, written: Address, expected: u8, found: u8) -> String {
+    let end = address.checked_add(size).unwrap_or(address);
+    let (distance, side) = match written.offset_from(end) {
+        Some(past) => (past, "past the end"),
+        None => (address.offset_from(written).unwrap_or_default(), "before the start"),
+    };
+    format!(
+        "{written}, {} B {side} of the block of {} B at {address}, was overwritten: expected {expected:#04x}, found \
+         {found:#04x}; look for a write out of bounds",
+        distance.get(),
+        size.get()
+    )
+}
+
+/// What [`Error::WrittenAfterFree`] says of the last block there.
+fn last_block(written: Address, block: Option<&RecentFree>) -> String {
+    let Some(block) = block else { return String::new() };
+    format!(
+        "; it is {} B into a block of {} B at {}, tag {}, that was freed on {}; look for a use after that free",
+        written.offset_from(block.address).unwrap_or_default().get(),
+        block.size.get(),
+        block.address,
+        block.tag.name(),
+        block.stream
+    )
 }
 
 impl Error {
@@ -413,49 +367,9 @@ impl Error {
     }
 }
 
-impl core::error::Error for Error {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Compressed(error) => Some(error),
-            Self::Config(error) => Some(error),
-            Self::Shared(error) => Some(error),
-            Self::ArenaFull(error) => Some(error),
-            Self::ArenaLapsed(error) => Some(error),
-            Self::ChunksNotFreed { error, .. } => Some(error),
-            Self::Quantity(error) => Some(error),
-            Self::Device(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
 impl From<Shortage> for Error {
     fn from(shortage: Shortage) -> Self {
         Self::OutOfMemory(Box::new(shortage))
-    }
-}
-
-impl From<BumpFull> for Error {
-    fn from(full: BumpFull) -> Self {
-        Self::ArenaFull(full)
-    }
-}
-
-impl From<BumpStale> for Error {
-    fn from(lapse: BumpStale) -> Self {
-        Self::ArenaLapsed(lapse)
-    }
-}
-
-impl From<QuantityError> for Error {
-    fn from(error: QuantityError) -> Self {
-        Self::Quantity(error)
-    }
-}
-
-impl From<CompressedError> for Error {
-    fn from(error: CompressedError) -> Self {
-        Self::Compressed(error)
     }
 }
 

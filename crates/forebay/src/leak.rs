@@ -26,7 +26,7 @@ use crate::PoolId;
 use crate::buffer::{LineFigures, LiveBuffer, LiveShared, leaked_shared};
 use crate::config::Settings;
 use crate::pool::live_blocks;
-use crate::report::LeakedBlock;
+use crate::report::{LeakedBlock, largest};
 
 pub use crate::buffer::capture_stacks;
 pub use suspicion::Suspicion;
@@ -70,11 +70,8 @@ impl PoolLeaks {
 /// none of its parent's.
 pub fn leaks() -> LeakReport {
     let pools = live_blocks().into_iter().map(|(pool, live)| {
-        let mut largest: Vec<LeakedBlock> = live.into_iter().map(Into::into).collect();
-        let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
-        let blocks = largest.len();
-        largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
-        largest.truncate(PoolLeaks::MOST);
+        let blocks = live.len();
+        let (bytes, largest) = largest(live, PoolLeaks::MOST);
         PoolLeaks { pool, blocks, bytes, largest }
     });
     LeakReport {

@@ -10,25 +10,16 @@ use forebay_hal::StreamHandle;
 
 pub use self::shortage::{RefusalCause, ReportFile, Shortage};
 pub use crate::stack::Stack;
-use crate::sync::map::LiveBlock;
+/// A live block: in a [`DropReport`], one that was live when its pool was dropped.
+pub use crate::sync::map::LiveBlock as LeakedBlock;
 use crate::{PoolId, Tag};
 
-/// A block that was live when its pool was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LeakedBlock {
-    /// Its address.
-    pub address: Address,
-    /// Its size, after rounding.
-    pub size: Bytes,
-    /// The size that was requested.
-    pub requested: Bytes,
-}
-
-impl From<LiveBlock> for LeakedBlock {
-    fn from(block: LiveBlock) -> Self {
-        Self { address: block.address, size: block.size, requested: block.requested }
-    }
+/// The total size of blocks, and the largest of them, at most `most`.
+pub(crate) fn largest(mut blocks: Vec<LeakedBlock>, most: usize) -> (Bytes, Vec<LeakedBlock>) {
+    let bytes = blocks.iter().map(|block| block.size).sum();
+    blocks.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
+    blocks.truncate(most);
+    (bytes, blocks)
 }
 
 /// The blocks that were live when a pool was dropped. Their memory no longer exists.

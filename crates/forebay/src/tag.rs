@@ -18,7 +18,7 @@ static NAMES: ForkSafeMutex<Vec<String>> = ForkSafeMutex::new(Vec::new());
 fn names() -> MutexGuard<'static, Vec<String>> {
     let mut names = NAMES.lock();
     if names.is_empty() {
-        names.push("untagged".to_owned());
+        names.push(Tag::UNTAGGED.to_owned());
     }
     names
 }
@@ -30,6 +30,8 @@ pub struct Tag(u8);
 impl Tag {
     /// The tag of untagged blocks.
     pub const NONE: Self = Self(0);
+    /// The name of [`NONE`](Self::NONE).
+    pub const UNTAGGED: &str = "untagged";
 
     /// Finds or makes the tag with this name. `None` if 256 tags exist already.
     pub fn named(name: &str) -> Option<Self> {

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 
-use forebay_core::{Bytes, counted};
-use forebay_trace::format::{
-    PoolSnapshot, Refusal, SnapshotBlock, SnapshotDevice, SnapshotRange, SnapshotSetting,
+use forebay::snapshot::{
+    BlockSnapshot, DeviceSnapshot, RangeSnapshot, RefusalSnapshot, SettingSnapshot,
 };
+use forebay_core::{Bytes, counted};
+use forebay_trace::format::PoolSnapshot;
 use serde::Serialize;
 
 use super::data::Bar;
@@ -39,21 +40,21 @@ pub struct PostMortem {
     /// Its memory class.
     pub class: String,
     /// Its device.
-    pub device: SnapshotDevice,
+    pub device: DeviceSnapshot,
     /// Settings that are not the defaults.
-    pub settings: Vec<SnapshotSetting>,
+    pub settings: Vec<SettingSnapshot>,
     /// What happened, in a sentence or two.
     pub why: String,
     /// The refused request; null if none was.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<RefusalSnapshot>,
     /// Its tag as displayed.
     pub refused_tag: String,
     /// The figures of the pool.
     pub figures: Figures,
     /// Who held memory.
     pub owners: MomentOwners,
-    /// The live blocks, the largest first.
-    pub blocks: Vec<BlockRow>,
+    /// The live blocks, the largest first, with tags as displayed.
+    pub blocks: Vec<BlockSnapshot>,
     /// The holes.
     pub holes: Holes,
     /// The address map.
@@ -106,26 +107,6 @@ pub struct OwnerRow {
     pub oldest_ms: Option<u64>,
 }
 
-/// A live block.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct BlockRow {
-    /// Its address.
-    pub address: u64,
-    /// Its size, after rounding up.
-    pub size_bytes: u64,
-    /// The size that was requested.
-    pub requested_bytes: u64,
-    /// Its tag.
-    pub tag: String,
-    /// Its stream; null if not known.
-    pub stream: Option<u64>,
-    /// Its age; null if not known.
-    pub age_ms: Option<u64>,
-    /// The index of its call stack; null if not known.
-    pub stack: Option<u64>,
-}
-
 /// Free memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -135,7 +116,7 @@ pub struct Holes {
     /// The bytes of those that the snapshot lists.
     pub bytes: u64,
     /// The largest, at most 40.
-    pub largest: Vec<SnapshotRange>,
+    pub largest: Vec<RangeSnapshot>,
     /// By size.
     pub sizes: Vec<Bar>,
 }
@@ -197,7 +178,7 @@ pub struct HeldOffsets {
 impl PostMortem {
     /// What a snapshot tells.
     pub fn of(snapshot: &PoolSnapshot) -> Self {
-        let mut blocks: Vec<&SnapshotBlock> = snapshot.blocks.iter().collect();
+        let mut blocks: Vec<&BlockSnapshot> = snapshot.blocks.iter().collect();
         blocks.sort_by_key(|block| (core::cmp::Reverse(size(block)), block.address));
         let figures = figures(snapshot);
         let refusal = snapshot.refusal.clone();
@@ -233,24 +214,19 @@ impl PostMortem {
 }
 
 /// A file without sizes after rounding has those that were requested.
-fn size(block: &SnapshotBlock) -> u64 {
+fn size(block: &BlockSnapshot) -> u64 {
     block.size_bytes.max(block.requested_bytes)
 }
 
-fn row(block: &SnapshotBlock) -> BlockRow {
-    BlockRow {
-        address: block.address,
-        size_bytes: size(block),
-        requested_bytes: block.requested_bytes,
-        tag: PoolSnapshot::shown_tag(&block.tag).to_owned(),
-        stream: block.stream,
-        age_ms: block.age_ms,
-        stack: block.stack,
-    }
+fn row(block: &BlockSnapshot) -> BlockSnapshot {
+    let mut row = block.clone();
+    row.size_bytes = size(block);
+    row.tag = PoolSnapshot::shown_tag(&block.tag).to_owned();
+    row
 }
 
 /// Settings that someone set.
-fn changed(settings: &[SnapshotSetting]) -> Vec<SnapshotSetting> {
+fn changed(settings: &[SettingSnapshot]) -> Vec<SettingSnapshot> {
     settings.iter().filter(|setting| setting.source != "default").cloned().collect()
 }
 
@@ -271,12 +247,12 @@ fn figures(snapshot: &PoolSnapshot) -> Figures {
         // An old file has no counters: what its blocks take is held at least.
         None => Figures {
             limit_bytes: snapshot.limit_bytes,
-            held_bytes: of.held_bytes.max(of.live_bytes).max(listed),
-            live_bytes: of.live_bytes.max(listed),
+            held_bytes: of.held.get().max(of.live.get()).max(listed),
+            live_bytes: of.live.get().max(listed),
             blocks,
-            free_bytes: of.free_bytes,
-            cached_bytes: of.cached_bytes,
-            largest_free_bytes: of.largest_free_bytes,
+            free_bytes: of.free.get(),
+            cached_bytes: of.cached.get(),
+            largest_free_bytes: of.largest_free.get(),
         },
     }
 }
@@ -302,7 +278,7 @@ fn why(snapshot: &PoolSnapshot, figures: &Figures) -> String {
     let elsewhere = Bytes::new(refused.held_elsewhere_bytes);
     let count =
         counted((snapshot.holes.len() as u64).saturating_add(snapshot.holes_left_out), "hole");
-    let reason = match refused.cause.as_str() {
+    let reason = match &*refused.cause {
         "limit" => {
             let group = match Bytes::new(refused.held_by_group_bytes) {
                 Bytes::ZERO => String::new(),
@@ -371,7 +347,7 @@ fn by_tag(snapshot: &PoolSnapshot, live: u64) -> Vec<OwnerRow> {
         sums.entry(name(&block.tag)).or_default().add(1, size(block), block.age_ms);
     }
     for tag in &snapshot.statistics.tags {
-        sums.entry(name(&tag.tag)).or_default().bytes = tag.live_bytes;
+        sums.entry(name(&tag.tag)).or_default().bytes = tag.live.get();
     }
     rows(sums, live)
 }
@@ -397,8 +373,8 @@ fn holes(snapshot: &PoolSnapshot) -> Holes {
 }
 
 /// Blocks and holes where they were. Mapped addresses are drawn in full, so that holes keep their places.
-fn map(snapshot: &PoolSnapshot, blocks: &[&SnapshotBlock]) -> MomentMap {
-    let ranges = |ranges: &[SnapshotRange]| -> Vec<(u64, u64)> {
+fn map(snapshot: &PoolSnapshot, blocks: &[&BlockSnapshot]) -> MomentMap {
+    let ranges = |ranges: &[RangeSnapshot]| -> Vec<(u64, u64)> {
         ranges.iter().map(|range| (range.address, range.size_bytes)).collect()
     };
     let (spans, holes) = (ranges(&snapshot.spans), ranges(&snapshot.holes));
@@ -513,7 +489,7 @@ mod tests {
             let Ok(Recorded::Moment(snapshot)) = read else { panic!("{name}: {read:?}") };
             let found = PostMortem::of(&snapshot);
             let refused = found.refusal.as_ref().unwrap();
-            assert_eq!((refused.requested_bytes, refused.cause.as_str()), (4 << 20, "fragmented"));
+            assert_eq!((refused.requested_bytes, &*refused.cause), (4 << 20, "fragmented"));
             assert_eq!((found.figures.limit_bytes, found.figures.held_bytes), (16 << 20, 16 << 20));
             assert!(found.why.contains("8.00 MiB were free, but in 8 holes"), "{}", found.why);
             let limit = format!("A limit of {} B", refused.enough_limit_bytes.unwrap());

@@ -28,10 +28,7 @@ mod snapshot;
 
 pub use error::{FormatError, Position};
 pub use forebay::bindings::write_whole;
-pub use pool_snapshot::{
-    OtherPool, PoolSnapshot, Refusal, SnapshotBlock, SnapshotDevice, SnapshotRange,
-    SnapshotSetting, SnapshotStatistics, SnapshotTag,
-};
+pub use pool_snapshot::PoolSnapshot;
 
 use core::fmt;
 use std::fs::File;

@@ -1,9 +1,9 @@
 //! Blocks that are aligned more strictly than requested.
 
-use forebay_core::{Address, Alignment};
-use forebay_hal::{Call, StreamHandle, invalid};
+use forebay_core::Alignment;
+use forebay_hal::{Call, invalid};
 
-use crate::block::leave_to;
+use super::Adapt;
 use crate::{Allocate, Block, Request, Result};
 
 /// An allocator with a minimum alignment, for programs that cannot be changed to request it.
@@ -38,16 +38,10 @@ impl<A: Allocate> Aligned<A> {
     pub fn alignment(&self) -> Alignment {
         self.alignment
     }
-
-    /// The inner allocator.
-    pub fn inner(&self) -> &A {
-        &self.inner
-    }
 }
 
-// SAFETY: blocks are those of the allocator within, which keeps the promises.
-unsafe impl<A: Allocate> Allocate for Aligned<A> {
-    fn allocate_request(&self, request: Request) -> Result<Block> {
+impl<A: Allocate> Adapt for Aligned<A> {
+    fn allocate(&self, request: Request) -> Result<Block> {
         let alignment = request.alignment().max(self.alignment);
         let block = self.inner.allocate_request(request.aligned_to(alignment))?;
         if !block.address().is_aligned_to(alignment) {
@@ -57,14 +51,6 @@ unsafe impl<A: Allocate> Allocate for Aligned<A> {
         }
         Ok(block)
     }
-
-    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.inner.free(address, stream)
-    }
-
-    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
-        self.inner.free_block(block, stream)
-    }
-
-    leave_to!(self => self.inner);
 }
+
+adaptor!(Aligned<A>);

@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard};
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
+use super::Adapt;
 use super::ledger::Ledger;
-use crate::block::leave_to;
 use crate::sync::lock;
 use crate::{Allocate, Block, Request, Result};
 
@@ -105,34 +105,14 @@ impl<A: Allocate> Counted<A> {
         if self.ledger.is_inherited() { Counts::default() } else { *self.lock() }
     }
 
-    /// The inner allocator.
-    pub fn inner(&self) -> &A {
-        &self.inner
-    }
-
     fn lock(&self) -> MutexGuard<'_, Counts> {
         // Plain numbers: consistent at any time.
         lock(&self.counts)
     }
 }
 
-impl<A: Allocate> Counted<A> {
-    /// Frees the block at `address` with `free`, and counts the free.
-    fn free_by(&self, address: Address, free: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.ledger.check_process()?;
-        let freed = self.ledger.free(address, free).inspect_err(|_| {
-            self.lock().failed_frees += 1;
-        })?;
-        if let Some(entry) = freed {
-            self.lock().taken_back(entry);
-        }
-        Ok(())
-    }
-}
-
-// SAFETY: blocks are those of the allocator within, which keeps the promises.
-unsafe impl<A: Allocate> Allocate for Counted<A> {
-    fn allocate_request(&self, request: Request) -> Result<Block> {
+impl<A: Allocate> Adapt for Counted<A> {
+    fn allocate(&self, request: Request) -> Result<Block> {
         self.ledger.check_process()?;
         let block = self.inner.allocate_request(request).inspect_err(|_| {
             self.lock().failed_allocations += 1;
@@ -148,13 +128,21 @@ unsafe impl<A: Allocate> Allocate for Counted<A> {
         Ok(block)
     }
 
-    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.free_by(address, || self.inner.free(address, stream))
+    fn free_by(
+        &self,
+        address: Address,
+        _: StreamHandle,
+        free: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.ledger.check_process()?;
+        let freed = self.ledger.free(address, free).inspect_err(|_| {
+            self.lock().failed_frees += 1;
+        })?;
+        if let Some(entry) = freed {
+            self.lock().taken_back(entry);
+        }
+        Ok(())
     }
-
-    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
-        self.free_by(block.address(), || self.inner.free_block(block, stream))
-    }
-
-    leave_to!(self => self.inner);
 }
+
+adaptor!(Counted<A>);

@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use forebay_core::{Address, Bytes, Random};
-use forebay_hal::{Call, StreamHandle};
+use forebay_core::{Bytes, Random};
+use forebay_hal::Call;
 
-use crate::block::leave_to;
+use super::Adapt;
 use crate::report::{RefusalCause, Shortage};
 use crate::sync::lock;
 use crate::{Allocate, Block, Error, Request, Result};
@@ -128,11 +128,6 @@ impl<A: Allocate> Failing<A> {
         self.lock().map_or(0, |plan| plan.failures)
     }
 
-    /// The inner allocator.
-    pub fn inner(&self) -> &A {
-        &self.inner
-    }
-
     /// `None` in a forked child: the parent may have held the lock at the fork, so it might never be released.
     fn lock(&self) -> Option<MutexGuard<'_, Plan>> {
         let inherited = self.inner.device().descriptor().is_inherited();
@@ -163,9 +158,8 @@ impl<A: Allocate> Failing<A> {
     }
 }
 
-// SAFETY: blocks are those of the allocator within, which keeps the promises.
-unsafe impl<A: Allocate> Allocate for Failing<A> {
-    fn allocate_request(&self, request: Request) -> Result<Block> {
+impl<A: Allocate> Adapt for Failing<A> {
+    fn allocate(&self, request: Request) -> Result<Block> {
         let size = request.size();
         if !size.is_zero() {
             let struck = self.lock().and_then(|mut plan| plan.strikes(size));
@@ -175,14 +169,6 @@ unsafe impl<A: Allocate> Allocate for Failing<A> {
         }
         self.inner.allocate_request(request)
     }
-
-    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.inner.free(address, stream)
-    }
-
-    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
-        self.inner.free_block(block, stream)
-    }
-
-    leave_to!(self => self.inner);
 }
+
+adaptor!(Failing<A>);

@@ -1,6 +1,5 @@
 //! The live blocks that were allocated through an adaptor.
 
-use core::mem::ManuallyDrop;
 use core::{array, fmt};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -8,56 +7,41 @@ use std::sync::{Mutex, MutexGuard};
 use forebay_core::{Address, counted};
 
 use crate::Result;
-use crate::sync::fork::Birth;
+use crate::sync::fork::LeakOnFork;
 use crate::sync::lock;
 
 /// Number of parts the ledger is split into by address, so that threads seldom contend for one lock.
 const PARTS: usize = 64;
 
-/// An entry for each live block that came through an adaptor, by address.
-pub(super) struct Ledger<T> {
-    /// Its locks are not taken in a forked child.
-    birth: Birth,
-    parts: ManuallyDrop<[Mutex<HashMap<Address, T>>; PARTS]>,
-}
+type Part<T> = Mutex<HashMap<Address, T>>;
 
-impl<T> Drop for Ledger<T> {
-    fn drop(&mut self) {
-        if !self.is_inherited() {
-            // SAFETY: nobody uses them after this. In a forked child they are leaked: another thread of the
-            // parent may have been changing them.
-            unsafe { ManuallyDrop::drop(&mut self.parts) };
-        }
-    }
+/// An entry for each live block that came through an adaptor, by address. A forked child neither locks nor drops it.
+pub(super) struct Ledger<T> {
+    parts: LeakOnFork<[Part<T>; PARTS]>,
 }
 
 impl<T> Ledger<T> {
     pub(super) fn new() -> Self {
-        let parts = ManuallyDrop::new(array::from_fn(|_| Mutex::new(HashMap::new())));
-        Self { birth: Birth::here(), parts }
+        Self { parts: LeakOnFork::new(array::from_fn(|_| Mutex::new(HashMap::new()))) }
     }
 
     /// Whether this is a forked child that inherited its parent's ledger.
     pub(super) fn is_inherited(&self) -> bool {
-        self.birth.is_elsewhere()
+        self.parts.get().is_err()
     }
 
     /// Fails if the ledger is inherited. Adaptors call this before anything else.
     pub(super) fn check_process(&self) -> Result<()> {
-        Ok(self.birth.check()?)
+        Ok(self.parts.get().map(drop)?)
     }
 
-    fn lock(part: &Mutex<HashMap<Address, T>>) -> MutexGuard<'_, HashMap<Address, T>> {
-        // Entries are consistent whenever the lock is free, even after a panic.
-        lock(part)
-    }
-
-    fn part(&self, address: Address) -> MutexGuard<'_, HashMap<Address, T>> {
+    fn part(&self, address: Address) -> Result<MutexGuard<'_, HashMap<Address, T>>> {
         // Blocks begin at multiples of 512 B, most at much larger ones. Multiplying by 2^64 over the golden ratio moves
         // the bits that differ into the upper six.
         let mixed = (address.get() >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let index = usize::try_from(mixed >> 58).unwrap_or_default() % PARTS;
-        Self::lock(&self.parts[index])
+        // Entries are consistent whenever the lock is free, even after a panic.
+        Ok(lock(&self.parts.get()?[index]))
     }
 
     /// Records a block; ignores the null address. Returns the previous entry at that address, whose block must have
@@ -66,7 +50,7 @@ impl<T> Ledger<T> {
         if address.is_null() {
             return None;
         }
-        self.part(address).insert(address, entry)
+        self.part(address).ok()?.insert(address, entry)
     }
 
     /// Frees the block at `address` with `free`, and returns its entry if it was allocated through here.
@@ -78,15 +62,14 @@ impl<T> Ledger<T> {
         address: Address,
         free: impl FnOnce() -> Result<()>,
     ) -> Result<Option<T>> {
-        self.check_process()?;
-        let mut part = self.part(address);
+        let mut part = self.part(address)?;
         free()?;
         Ok(part.remove(&address))
     }
 
     /// Removes the entry of a block.
     pub(super) fn remove(&self, address: Address) -> Option<T> {
-        self.part(address).remove(&address)
+        self.part(address).ok()?.remove(&address)
     }
 
     /// A copy of every entry, in no order. None in a forked child.
@@ -94,23 +77,17 @@ impl<T> Ledger<T> {
     where
         T: Clone,
     {
-        let mut entries = Vec::new();
-        if self.is_inherited() {
-            return entries;
-        }
-        for part in self.parts.iter() {
-            entries.extend(Self::lock(part).values().cloned());
-        }
-        entries
+        let parts = self.parts.get().into_iter().flatten();
+        parts.flat_map(|part| lock(part).values().cloned().collect::<Vec<_>>()).collect()
     }
 }
 
 impl<T> fmt::Debug for Ledger<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_inherited() {
+        let Ok(parts) = self.parts.get() else {
             return f.write_str("Ledger(made before the process forked)");
-        }
-        let blocks: usize = self.parts.iter().map(|part| Self::lock(part).len()).sum();
+        };
+        let blocks: usize = parts.iter().map(|part| lock(part).len()).sum();
         write!(f, "Ledger({})", counted(blocks, "block"))
     }
 }

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
+use super::Adapt;
 use super::ledger::Ledger;
-use crate::block::leave_to;
 use crate::report::{RefusalCause, Shortage};
 use crate::{Allocate, Block, Error, Request, Result};
 
@@ -60,11 +60,6 @@ impl<A: Allocate> Limited<A> {
         self.limit.saturating_sub(self.used())
     }
 
-    /// The inner allocator.
-    pub fn inner(&self) -> &A {
-        &self.inner
-    }
-
     /// Reserves `size` bytes. Dropping the returned value releases them unless it is kept.
     fn reserve(&self, size: Bytes) -> Result<Room<'_>> {
         let room = |used: u64| {
@@ -75,13 +70,6 @@ impl<A: Allocate> Limited<A> {
             Ok(_) => Ok(Room { used: &self.used, size }),
             Err(used) => Err(self.refuse(size, Bytes::new(used))),
         }
-    }
-
-    /// Frees the block at `address` with `free`, and releases its bytes.
-    fn free_by(&self, address: Address, free: impl FnOnce() -> Result<()>) -> Result<()> {
-        let freed = self.ledger.free(address, free)?;
-        drop(freed.map(|size| Room { used: &self.used, size }));
-        Ok(())
     }
 
     fn refuse(&self, requested: Bytes, used: Bytes) -> Error {
@@ -124,9 +112,8 @@ impl Drop for Room<'_> {
     }
 }
 
-// SAFETY: blocks are those of the allocator within, which keeps the promises.
-unsafe impl<A: Allocate> Allocate for Limited<A> {
-    fn allocate_request(&self, request: Request) -> Result<Block> {
+impl<A: Allocate> Adapt for Limited<A> {
+    fn allocate(&self, request: Request) -> Result<Block> {
         self.ledger.check_process()?;
         let room = self.reserve(request.size())?;
         let block = self.inner.allocate_request(request)?;
@@ -137,13 +124,16 @@ unsafe impl<A: Allocate> Allocate for Limited<A> {
         Ok(block)
     }
 
-    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.free_by(address, || self.inner.free(address, stream))
+    fn free_by(
+        &self,
+        address: Address,
+        _: StreamHandle,
+        free: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let freed = self.ledger.free(address, free)?;
+        drop(freed.map(|size| Room { used: &self.used, size }));
+        Ok(())
     }
-
-    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
-        self.free_by(block.address(), || self.inner.free_block(block, stream))
-    }
-
-    leave_to!(self => self.inner);
 }
+
+adaptor!(Limited<A>);

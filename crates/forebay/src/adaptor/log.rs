@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{Call, StreamHandle};
 
+use super::Adapt;
 use super::ledger::Ledger;
-use crate::block::leave_to;
 use crate::sync::lock;
 use crate::{Allocate, Block, Request, Result};
 
@@ -136,28 +136,6 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
         (self.inner, log.writer)
     }
 
-    /// The inner allocator.
-    pub fn inner(&self) -> &A {
-        &self.inner
-    }
-
-    /// Frees the block at `address` with `free`, and logs the free.
-    fn free_by(
-        &self,
-        address: Address,
-        stream: StreamHandle,
-        free: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        // Hold the lock across the free, so that the next block at this address is logged after this.
-        let mut log = self.lock()?;
-        free()?;
-        let size = if address.is_null() { Some(Bytes::ZERO) } else { log.sizes.remove(address) };
-        if let Some(size) = size {
-            log.line("free", address, size, stream);
-        }
-        Ok(())
-    }
-
     /// Fails in a forked child: the parent may have held the lock at the fork, so it might never be released.
     fn lock(&self) -> Result<MutexGuard<'_, Log<W>>> {
         self.inner.device().descriptor().check_process(Call::Allocate)?;
@@ -166,9 +144,8 @@ impl<A: Allocate, W: Write + Send> Logged<A, W> {
     }
 }
 
-// SAFETY: blocks are those of the allocator within, which keeps the promises.
-unsafe impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
-    fn allocate_request(&self, request: Request) -> Result<Block> {
+impl<A: Allocate, W: Write + Send> Adapt for Logged<A, W> {
+    fn allocate(&self, request: Request) -> Result<Block> {
         // Check before allocating a block that could not be logged.
         self.inner.device().descriptor().check_process(Call::Allocate)?;
         let (size, stream) = (request.size(), request.stream());
@@ -189,13 +166,21 @@ unsafe impl<A: Allocate, W: Write + Send> Allocate for Logged<A, W> {
         allocated
     }
 
-    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.free_by(address, stream, || self.inner.free(address, stream))
+    fn free_by(
+        &self,
+        address: Address,
+        stream: StreamHandle,
+        free: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        // Hold the lock across the free, so that the next block at this address is logged after this.
+        let mut log = self.lock()?;
+        free()?;
+        let size = if address.is_null() { Some(Bytes::ZERO) } else { log.sizes.remove(address) };
+        if let Some(size) = size {
+            log.line("free", address, size, stream);
+        }
+        Ok(())
     }
-
-    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
-        self.free_by(block.address(), stream, || self.inner.free_block(block, stream))
-    }
-
-    leave_to!(self => self.inner);
 }
+
+adaptor!(Logged<A, W: Write, Send>);

@@ -7,7 +7,7 @@
 //! * [`Limited`] limits the bytes that are live.
 //! * [`Counted`] counts blocks and bytes, with their peaks.
 //! * [`Logged`] writes a line for each operation, in the format of RMM.
-//! * [`Tracked`] lists live blocks, with their age, label and call stack.
+//! * [`Tracked`] lists live blocks, with their age, tag and call stack.
 //! * [`Failing`] fails requests on demand, to test how a program reacts.
 //! * [`Aligned`] aligns every block more strictly than requested.
 //!
@@ -29,6 +29,67 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use forebay_core::Address;
+use forebay_hal::StreamHandle;
+
+use crate::{Block, Request, Result};
+
+/// What an adaptor does around the calls of its inner allocator.
+trait Adapt {
+    /// Allocates a block.
+    fn allocate(&self, request: Request) -> Result<Block>;
+
+    /// Frees the block at `address` with `free`.
+    fn free_by(
+        &self,
+        address: Address,
+        stream: StreamHandle,
+        free: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _ = (address, stream);
+        free()
+    }
+}
+
+/// Makes an adaptor an allocator.
+macro_rules! adaptor {
+    ($name:ident<A $(, $other:ident: $($bound:path),+)?>) => {
+        impl<A: crate::Allocate $(, $other: $($bound +)+)?> $name<A $(, $other)?> {
+            /// The inner allocator.
+            pub fn inner(&self) -> &A {
+                &self.inner
+            }
+        }
+
+        // SAFETY: blocks are those of the inner allocator, which keeps the promises.
+        unsafe impl<A: crate::Allocate $(, $other: $($bound +)+)?> crate::Allocate
+            for $name<A $(, $other)?>
+        {
+            fn allocate_request(&self, request: crate::Request) -> crate::Result<crate::Block> {
+                self.allocate(request)
+            }
+
+            fn free(
+                &self,
+                address: forebay_core::Address,
+                stream: forebay_hal::StreamHandle,
+            ) -> crate::Result<()> {
+                self.free_by(address, stream, || self.inner.free(address, stream))
+            }
+
+            fn free_block(
+                &self,
+                block: crate::Block,
+                stream: forebay_hal::StreamHandle,
+            ) -> crate::Result<()> {
+                self.free_by(block.address(), stream, || self.inner.free_block(block, stream))
+            }
+
+            crate::block::leave_to!(self => self.inner);
+        }
+    };
+}
+
 mod align;
 mod count;
 mod fail;
@@ -44,4 +105,4 @@ pub use count::{Counted, Counts};
 pub use fail::{FailAs, FailWhen, Failing};
 pub use limit::Limited;
 pub use log::Logged;
-pub use track::{Leaks, LiveBlock, Tracked, labelled};
+pub use track::{Leaks, LiveBlock, Tracked};

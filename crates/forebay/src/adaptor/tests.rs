@@ -165,18 +165,18 @@ fn a_log_that_cannot_be_written_fails_no_allocation() {
 #[test]
 fn leaks_are_named() {
     let tracked = Tracked::new(roomy()).with_stacks();
-    let kept = labelled("outer", || {
-        let kept = tracked.allocate_request(bytes(700)).unwrap();
-        labelled("inner", || tracked.allocate_request(Request::new(Bytes::new(1), OTHER)).unwrap());
-        kept
-    });
+    let outer = crate::tag("outer");
+    let kept = tracked.allocate_request(bytes(700)).unwrap();
+    let inner = crate::tag("inner");
+    let _ = tracked.allocate_request(Request::new(Bytes::new(1), OTHER)).unwrap();
+    drop(inner);
+    drop(outer);
     let freed = tracked.allocate_request(bytes(3)).unwrap();
     tracked.free(freed.address(), DEFAULT).unwrap();
     let _ = tracked.allocate_request(bytes(2)).unwrap();
     let leaks = tracked.leaks();
-    let labels: Vec<Option<&str>> =
-        leaks.blocks().iter().map(|live| live.label.as_deref()).collect();
-    assert_eq!(labels, [Some("outer"), Some("inner"), None]);
+    let tags: Vec<String> = leaks.blocks().iter().map(|live| live.tag.name()).collect();
+    assert_eq!(tags, ["outer", "inner", "untagged"]);
     assert_eq!(leaks.blocks()[0].block, kept);
     assert_eq!(leaks.blocks().iter().map(|live| live.number).collect::<Vec<_>>(), [1, 2, 4]);
     assert_eq!((leaks.blocks()[1].stream, leaks.size()), (OTHER, Bytes::new(1024 + 512 + 512)));
@@ -196,12 +196,15 @@ fn leaks_are_named() {
 }
 
 #[test]
-fn a_label_ends_with_its_work_even_where_that_panics() {
+fn a_tag_ends_with_its_scope_even_where_that_panics() {
     let tracked = Tracked::new(roomy());
-    let panicked = std::panic::catch_unwind(|| labelled("gone", || panic!("on purpose")));
+    let panicked = std::panic::catch_unwind(|| {
+        let _scope = crate::tag("gone");
+        panic!("on purpose")
+    });
     assert!(panicked.is_err());
     let _ = tracked.allocate_request(bytes(1)).unwrap();
-    assert_eq!(tracked.leaks().blocks()[0].label, None);
+    assert_eq!(tracked.leaks().blocks()[0].tag, crate::Tag::NONE);
     let text = tracked.leaks().to_string();
     assert!(text.starts_with("1 block of 512 B (512 B) is live\n"), "{text}");
 }

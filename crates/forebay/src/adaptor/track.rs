@@ -1,43 +1,20 @@
-//! Live blocks, with their age, label and call stack.
+//! Live blocks, with their age, tag and call stack.
 
-use core::cell::RefCell;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_core::{Address, Bytes, counted};
 use forebay_hal::StreamHandle;
 
+use super::Adapt;
 use super::ledger::Ledger;
-use crate::block::leave_to;
 use crate::report::Stack;
-use crate::{Allocate, Block, Request, Result};
+use crate::{Allocate, Block, Request, Result, Tag};
 
 /// Number of blocks a report lists by default.
 const LISTED: usize = 32;
-
-thread_local! {
-    static LABEL: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
-}
-
-/// Runs `work` and labels every block that this thread allocates through a [`Tracked`] meanwhile. In nested calls, the
-/// innermost label applies.
-pub fn labelled<R>(label: &str, work: impl FnOnce() -> R) -> R {
-    /// Restores the previous label, even if the work panics.
-    struct Before(Option<Arc<str>>);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            let before = self.0.take();
-            // The thread is exiting and its labels are gone.
-            let _ = LABEL.try_with(|cell| cell.replace(before));
-        }
-    }
-    let replaced = LABEL.try_with(|cell| cell.replace(Some(label.into())));
-    let _before = Before(replaced.ok().flatten());
-    work()
-}
 
 /// A live block, as recorded by the tracker.
 #[derive(Clone, Debug)]
@@ -53,8 +30,8 @@ pub struct LiveBlock {
     pub number: u64,
     /// The time of the allocation, since the tracker was made.
     pub at: Duration,
-    /// The label, from [`labelled`].
-    pub label: Option<Arc<str>>,
+    /// The tag that the thread had entered.
+    pub tag: Tag,
     /// The call stack of the request, if the tracker captures stacks.
     pub stack: Stack,
 }
@@ -64,8 +41,8 @@ impl fmt::Display for LiveBlock {
         let (address, requested, stream) = (self.block.address(), self.requested, self.stream);
         write!(f, "block {} at {address}: {requested} ({} B)", self.number, requested.get())?;
         write!(f, " on {stream}, {:.6} s from the start", self.at.as_secs_f64())?;
-        if let Some(label) = &self.label {
-            write!(f, ", \"{label}\"")?;
+        if self.tag != Tag::NONE {
+            write!(f, ", \"{}\"", self.tag.name())?;
         }
         Ok(())
     }
@@ -121,13 +98,15 @@ impl fmt::Display for Leaks {
 ///
 /// ```
 /// # use forebay::StreamHandle;
-/// use forebay::adaptor::{Tracked, labelled};
+/// use forebay::adaptor::Tracked;
 /// use forebay::{Allocate, Bytes, Pool, Request};
 /// # let device = forebay::HostDevice::open()?;
 /// # let stream = StreamHandle::DEFAULT;
 ///
 /// let tracked = Tracked::new(Pool::new(&device)?);
-/// let kept = labelled("weights", || tracked.allocate_request(Request::new(Bytes::mib(1), stream)))?;
+/// let weights = forebay::tag("weights");
+/// let kept = tracked.allocate_request(Request::new(Bytes::mib(1), stream))?;
+/// drop(weights);
 /// let freed = tracked.allocate_request(Request::new(Bytes::mib(2), stream))?;
 /// tracked.free(freed.address(), stream)?;
 /// let leaks = tracked.leaks();
@@ -173,27 +152,20 @@ impl<A: Allocate> Tracked<A> {
         blocks.sort_unstable_by_key(|live| live.number);
         Leaks { blocks }
     }
-
-    /// The inner allocator.
-    pub fn inner(&self) -> &A {
-        &self.inner
-    }
 }
 
-// SAFETY: blocks are those of the allocator within, which keeps the promises.
-unsafe impl<A: Allocate> Allocate for Tracked<A> {
-    fn allocate_request(&self, request: Request) -> Result<Block> {
+impl<A: Allocate> Adapt for Tracked<A> {
+    fn allocate(&self, request: Request) -> Result<Block> {
         self.ledger.check_process()?;
         let block = self.inner.allocate_request(request)?;
         if !block.address().is_null() {
-            let label = LABEL.try_with(|cell| cell.borrow().clone()).ok().flatten();
             let live = LiveBlock {
                 block,
                 requested: request.size(),
                 stream: request.stream(),
                 number: self.numbers.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
                 at: self.begun.elapsed(),
-                label,
+                tag: Tag::current(),
                 stack: if self.stacks { Stack::capture() } else { Stack::NONE },
             };
             self.ledger.enter(block.address(), live);
@@ -201,13 +173,14 @@ unsafe impl<A: Allocate> Allocate for Tracked<A> {
         Ok(block)
     }
 
-    fn free(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        self.ledger.free(address, || self.inner.free(address, stream)).map(drop)
+    fn free_by(
+        &self,
+        address: Address,
+        _: StreamHandle,
+        free: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.ledger.free(address, free).map(drop)
     }
-
-    fn free_block(&self, block: Block, stream: StreamHandle) -> Result<()> {
-        self.ledger.free(block.address(), || self.inner.free_block(block, stream)).map(drop)
-    }
-
-    leave_to!(self => self.inner);
 }
+
+adaptor!(Tracked<A>);

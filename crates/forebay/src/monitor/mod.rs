@@ -41,7 +41,6 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-use core::fmt;
 use core::time::Duration;
 
 use crate::sync::fork::ForkSafeMutex;
@@ -110,16 +109,21 @@ pub fn snapshot() -> ProcessSnapshot {
 }
 
 /// Why a process cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MonitorError {
     /// No process with this id listens: it does not have `monitor` on, has no pool, is in another network namespace, or
     /// has ended.
+    #[error(
+        "process {pid} does not answer: it was not started with FOREBAY_MONITOR=on (the setting monitor), has no pool yet, \
+         or has ended"
+    )]
     NotFound {
         /// The process.
         pid: u32,
     },
     /// Another user's process has taken the name.
+    #[error("process {pid} is of user {owner}; only that user can attach to it")]
     OtherUser {
         /// The process.
         pid: u32,
@@ -127,11 +131,18 @@ pub enum MonitorError {
         owner: u32,
     },
     /// The process accepts no connection now: its backlog is full.
+    #[error(
+        "process {pid} takes no connection: the line before its socket is full; it may be stopped, or another user has \
+         taken its name"
+    )]
     Busy {
         /// The process.
         pid: u32,
     },
     /// No complete answer came in time; the process may be stopped.
+    #[error(
+        "process {pid} gave {received} B and no whole answer in {waited:.1?}; it may be stopped"
+    )]
     NoAnswer {
         /// The process.
         pid: u32,
@@ -141,6 +152,7 @@ pub enum MonitorError {
         received: usize,
     },
     /// The answer is longer than any genuine one.
+    #[error("process {pid} answered more than {most} B, which no forebay does")]
     TooLong {
         /// The process.
         pid: u32,
@@ -148,6 +160,7 @@ pub enum MonitorError {
         most: usize,
     },
     /// A system call failed.
+    #[error("{call}: {message}")]
     System {
         /// The name of the call.
         call: &'static str,
@@ -155,33 +168,3 @@ pub enum MonitorError {
         message: String,
     },
 }
-
-impl fmt::Display for MonitorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotFound { pid } => write!(
-                f,
-                "process {pid} does not answer: it was not started with FOREBAY_MONITOR=on (the setting monitor), has no \
-                 pool yet, or has ended"
-            ),
-            Self::OtherUser { pid, owner } => {
-                write!(f, "process {pid} is of user {owner}; only that user can attach to it")
-            }
-            Self::Busy { pid } => write!(
-                f,
-                "process {pid} takes no connection: the line before its socket is full; it may be stopped, or another \
-                 user has taken its name"
-            ),
-            Self::NoAnswer { pid, waited, received } => write!(
-                f,
-                "process {pid} gave {received} B and no whole answer in {waited:.1?}; it may be stopped"
-            ),
-            Self::TooLong { pid, most } => {
-                write!(f, "process {pid} answered more than {most} B, which no forebay does")
-            }
-            Self::System { call, message } => write!(f, "{call}: {message}"),
-        }
-    }
-}
-
-impl core::error::Error for MonitorError {}

@@ -312,7 +312,7 @@ fn a_block_to_come_has_the_tag_of_who_asked() {
     };
     let block = block_on(future).unwrap();
     let tags = bench.pool.statistics().tags;
-    assert_eq!(tags.iter().map(|tag| tag.tag).collect::<Vec<_>>(), [tag]);
+    assert_eq!(tags.iter().map(|tag| &*tag.tag).collect::<Vec<_>>(), [tag.name()]);
     drop(block);
 }
 

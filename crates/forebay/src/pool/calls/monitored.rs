@@ -23,7 +23,8 @@ pub(in crate::pool) fn read(snapshot: &mut ProcessSnapshot) {
 fn figures_of(shared: &PoolInner) -> ProcessPool {
     let mut figures = statistics::of(shared);
     figures.streams.sort_unstable_by_key(|of| (Reverse(of.allocations), of.stream.0));
-    figures.tags.sort_unstable_by_key(|of| (Reverse(of.live), of.tag));
+    // Stable: tags with as many bytes stay in the order of their numbers.
+    figures.tags.sort_by_key(|of| Reverse(of.live));
     let left_out = |count: usize| count.saturating_sub(ProcessSnapshot::MOST_OWNERS) as u64;
     let streams = figures.streams.iter().map(|of| StreamTotals {
         stream: of.stream.0,
@@ -33,7 +34,7 @@ fn figures_of(shared: &PoolInner) -> ProcessPool {
     let tags = figures
         .tags
         .iter()
-        .map(|of| TagTotals { tag: shown_name(&of.tag.name()), live_bytes: of.live.get() });
+        .map(|of| TagTotals { tag: shown_name(&of.tag), live_bytes: of.live.get() });
     let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let latency = figures
         .driver

@@ -7,7 +7,7 @@ use crate::pool::common::callback_guard::{Callback, CallbackGuard};
 use crate::pool::common::counts::Counts;
 use crate::pool::common::sizes::Sizes;
 use crate::pool::inner::PoolInner;
-use crate::report::{DropReport, LeakedBlock, Shortage};
+use crate::report::{self, DropReport, Shortage};
 use crate::sync::map::{SMALL, Side};
 use crate::{MemoryClass, Request};
 
@@ -110,11 +110,7 @@ pub(in crate::pool) fn drop_report(pool: &PoolInner) -> Option<DropReport> {
     if blocks == 0 {
         return None;
     }
-    let mut largest: Vec<LeakedBlock> =
-        pool.map.live_blocks().into_iter().map(Into::into).collect();
-    let bytes = largest.iter().fold(Bytes::ZERO, |sum, block| sum.saturating_add(block.size));
-    largest.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
-    largest.truncate(DropReport::MOST);
+    let (bytes, largest) = report::largest(pool.map.live_blocks(), DropReport::MOST);
     let live_of = |counts: &Counts| counts.all().blocks.live();
     let streams = counts.streams.iter().map(|(&stream, counts)| (stream, live_of(counts)));
     let streams = streams.filter(|&(_, blocks)| blocks > 0 && blocks < u64::MAX / 2).collect();

@@ -147,7 +147,7 @@ fn sums_are_right_after_any_traffic() {
 /// What each tag has, by name.
 fn by_tag(pool: &Pool) -> Vec<(String, u64)> {
     let figures = pool.statistics();
-    figures.tags.iter().map(|figures| (figures.tag.name(), figures.live.get())).collect()
+    figures.tags.iter().map(|figures| (figures.tag.clone(), figures.live.get())).collect()
 }
 
 #[test]

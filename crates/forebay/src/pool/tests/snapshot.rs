@@ -20,17 +20,17 @@ fn busy_pool() -> (Pool, Block) {
 fn a_snapshot_has_all_there_is() {
     let (pool, block) = busy_pool();
     let snapshot = pool.snapshot();
-    assert_eq!((snapshot.schema, snapshot.pool), ("forebay.pool.v1", pool.id().0));
+    assert_eq!((&*snapshot.schema, snapshot.pool), ("forebay.pool.v1", pool.id().0));
     assert_eq!(pool.id().to_string(), format!("pool {}", snapshot.pool));
-    assert_eq!((snapshot.device.kind, snapshot.device.ordinal), ("sim", 0));
+    assert_eq!((&*snapshot.device.kind, snapshot.device.ordinal), ("sim", 0));
     assert_eq!(snapshot.device.total_bytes, Some(8 << 30));
     assert_eq!(snapshot.device.free_bytes, Some((8 << 30) - pool.held().get()));
     assert_eq!((snapshot.limit_bytes, snapshot.pressure.as_str()), (64 << 20, "low"));
     assert!(snapshot.taken_unix_ms > 1_700_000_000_000);
     // Settings: all of them, with their sources.
     let named = |name| snapshot.settings.iter().find(|setting| setting.name == name).unwrap();
-    assert_eq!((named("max_bytes").value.as_str(), named("max_bytes").source), ("64MiB", "code"));
-    assert_eq!((named("history").value.as_str(), named("history").source), ("0", "default"));
+    assert_eq!((named("max_bytes").value.as_str(), &*named("max_bytes").source), ("64MiB", "code"));
+    assert_eq!((named("history").value.as_str(), &*named("history").source), ("0", "default"));
     assert_eq!(named("max_bytes").whence, "set by the program");
     assert!(named("max_bytes").changeable && !named("magazines").changeable);
     assert_eq!(snapshot.settings.len(), crate::config::Key::ALL.len());
@@ -52,6 +52,10 @@ fn a_snapshot_has_all_there_is() {
     assert_eq!(figures.held, pool.held());
     assert_eq!((figures.classes.len(), figures.streams.len(), figures.tags.len()), (2, 1, 2));
     assert!(figures.driver.of(Call::CreatePage) > 0);
+    // Another process reads the same, but for the driver calls.
+    let mut read: crate::Snapshot = serde_json::from_str(&snapshot.to_json()).unwrap();
+    read.statistics.driver = figures.driver.clone();
+    assert_eq!(read, snapshot);
 }
 
 /// What only pools with aids, or of a class, have to show.

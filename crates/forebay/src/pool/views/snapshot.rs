@@ -1,8 +1,9 @@
 //! Snapshots: the whole visible state of a pool at one moment, as plain data with a schema name. Reports, files and
-//! other languages render snapshots instead of querying the pool.
+//! other languages render snapshots instead of querying the pool. What one process writes, another can read.
 //!
 //! Bytes are integers in fields named `*_bytes`, times in `*_ns` and `*_ms`.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,18 +11,15 @@ use forebay_core::{Address, Bytes};
 
 use crate::pool::inner::PoolInner;
 use crate::pool::views::statistics::{self, Statistics};
-use crate::report::Stack;
+use crate::report::{self, Stack};
 use crate::sync::map::{AddressMap, BlockState, LiveBlock, Side};
 use crate::{Settings, Tag};
-
-/// The name and version of the schema. A version may gain fields; no field is removed or changes its meaning.
-const SCHEMA: &str = "forebay.pool.v1";
 
 macro_rules! plain {
     ($($(#[$about:meta])* struct $name:ident { $($(#[$doc:meta])* $field:ident: $kind:ty,)* })*) => {
         $(
+            #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
             $(#[$about])*
-            #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
             #[non_exhaustive]
             pub struct $name {
                 $($(#[$doc])* pub $field: $kind,)*
@@ -31,10 +29,12 @@ macro_rules! plain {
 }
 
 plain! {
-    /// A pool at one moment. Made by [`Pool::snapshot`](crate::Pool::snapshot).
+    /// A pool at one moment. Made by [`Pool::snapshot`](crate::Pool::snapshot), or read from JSON by serde: what is missing
+    /// there is zero or empty.
+    #[serde(default)]
     struct Snapshot {
         /// Always "forebay.pool.v1".
-        schema: &'static str,
+        schema: Cow<'static, str>,
         /// The time, in milliseconds since 1970; 0 if the clock is before that.
         taken_unix_ms: u64,
         /// The number of the pool, as in [`PoolId`](crate::PoolId).
@@ -79,18 +79,20 @@ plain! {
         address: u64,
         /// The size of the range.
         size_bytes: u64,
+        #[serde(default)]
         /// What lies there: "small" blocks, up to 256 KiB, or "large" ones.
-        side: &'static str,
+        side: Cow<'static, str>,
     }
 
     /// A refused request, with the figures of the pool at that moment: see [`Shortage`](crate::report::Shortage).
+    #[serde(default)]
     struct RefusalSnapshot {
         /// The bytes that were requested.
         requested_bytes: u64,
         /// The contiguous bytes that the request needs.
         needed_bytes: u64,
         /// Which side it is for: "small" or "large".
-        side: &'static str,
+        side: Cow<'static, str>,
         /// The alignment that was requested.
         alignment_bytes: u64,
         /// The stream that it was for.
@@ -101,7 +103,7 @@ plain! {
         stack: Option<usize>,
         /// What kept the pool from serving it: "limit", "device_too_small", "device_full", "fragmented", "busy" or
         /// "driver".
-        cause: &'static str,
+        cause: Cow<'static, str>,
         /// The message of the error.
         message: String,
         /// What would have helped, one sentence per remedy.
@@ -135,6 +137,7 @@ plain! {
     }
 
     /// Another pool of the process on the same device.
+    #[serde(default)]
     struct OtherPoolSnapshot {
         /// Its number.
         pool: u64,
@@ -147,9 +150,10 @@ plain! {
     }
 
     /// The device of a pool.
+    #[serde(default)]
     struct DeviceSnapshot {
         /// The kind of device, as commands take it.
-        kind: &'static str,
+        kind: Cow<'static, str>,
         /// The number of the device among those of its kind.
         ordinal: u32,
         /// The name that the vendor or the system gives it.
@@ -161,13 +165,14 @@ plain! {
     }
 
     /// A setting in effect.
+    #[serde(default)]
     struct SettingSnapshot {
         /// Its name.
-        name: &'static str,
+        name: Cow<'static, str>,
         /// Its value, as settings write it.
         value: String,
         /// The kind of source the value came from.
-        source: &'static str,
+        source: Cow<'static, str>,
         /// The exact source: the line of a file, or the name of a variable.
         whence: String,
         /// Whether it can change while the pool lives.
@@ -178,23 +183,31 @@ plain! {
     struct BlockSnapshot {
         /// Its address.
         address: u64,
+        #[serde(default)]
         /// Its size, after rounding up.
         size_bytes: u64,
         /// The size that was requested.
         requested_bytes: u64,
+        #[serde(default)]
         /// The tag it was allocated under.
         tag: String,
+        #[serde(default)]
         /// The stream it was allocated on; `None` if unknown, and in memory maps. Known while the setting `stacks` is
         /// on, and as far back as the setting `history` reaches.
         stream: Option<u64>,
+        #[serde(default)]
         /// How long it has been live; known whenever the stream is.
         age_ms: Option<u64>,
+        #[serde(default)]
         /// The index of the call stack that allocated it, with the setting `stacks`.
         stack: Option<usize>,
     }
 }
 
 impl Snapshot {
+    /// The name and version of the schema. A version may gain fields; no field is removed or changes its meaning.
+    pub const SCHEMA: &str = "forebay.pool.v1";
+
     /// The most blocks that a snapshot lists: the largest ones.
     pub const MOST_BLOCKS: usize = 4096;
 
@@ -225,16 +238,16 @@ pub(in crate::pool) fn of(shared: &PoolInner, settings: &Settings) -> Snapshot {
     let here = !shared.is_inherited();
     let memory = here.then(|| shared.source.memory_info().ok()).flatten();
     let device = DeviceSnapshot {
-        kind: descriptor.kind.name(),
+        kind: descriptor.kind.name().into(),
         ordinal: descriptor.ordinal.0,
         name: descriptor.name.clone(),
         total_bytes: memory.map(|memory| memory.total.get()),
         free_bytes: memory.map(|memory| memory.free.get()),
     };
     let settings = settings.entries().map(|entry| SettingSnapshot {
-        name: entry.key.name(),
+        name: entry.key.name().into(),
         value: entry.value,
-        source: entry.source.name(),
+        source: entry.source.name().into(),
         whence: entry.source.to_string(),
         changeable: entry.key.is_changeable(),
     });
@@ -244,7 +257,7 @@ pub(in crate::pool) fn of(shared: &PoolInner, settings: &Settings) -> Snapshot {
     let (spans, holes) = if here { ranges_of(shared) } else { Default::default() };
     let ((spans, spans_left_out), (holes, holes_left_out)) = (largest(spans), largest(holes));
     Snapshot {
-        schema: SCHEMA,
+        schema: Snapshot::SCHEMA.into(),
         taken_unix_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
         pool: shared.id.0,
         device,
@@ -309,10 +322,9 @@ fn blocks_of(shared: &PoolInner, stacks: &mut StackNames) -> (Vec<BlockSnapshot>
         return (Vec::new(), 0);
     }
     let map = shared.context().map;
-    let mut live = map.live_blocks();
-    live.sort_unstable_by_key(|block| (core::cmp::Reverse(block.size), block.address));
+    let live = map.live_blocks();
     let left_out = live.len().saturating_sub(Snapshot::MOST_BLOCKS) as u64;
-    live.truncate(Snapshot::MOST_BLOCKS);
+    let (_, live) = report::largest(live, Snapshot::MOST_BLOCKS);
     let origins = shared.origins();
     // The largest come first, so that their stacks are named if there are too many.
     let blocks = still_live(map, &live).map(|(address, known)| {
@@ -334,8 +346,11 @@ fn ranges_of(shared: &PoolInner) -> (Vec<RangeSnapshot>, Vec<RangeSnapshot>) {
     for (space, side) in
         [(heap.spaces.of(Side::Small), "small"), (heap.spaces.of(Side::Large), "large")]
     {
-        let range =
-            |(address, size): (u64, Bytes)| RangeSnapshot { address, size_bytes: size.get(), side };
+        let range = |(address, size): (u64, Bytes)| RangeSnapshot {
+            address,
+            size_bytes: size.get(),
+            side: side.into(),
+        };
         let pages = space.page_table().pages().map(|(address, _, size)| range((address, size)));
         for page in pages {
             match spans.last_mut() {

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use forebay_core::address_space::AddressSpace;
 use forebay_core::{Bytes, counted};
 use forebay_hal::{Call, StreamHandle};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Tag;
 use crate::pool::common::counts::Totals;
@@ -15,44 +15,59 @@ use crate::pool::inner::PoolInner;
 use crate::sync::map::{Side, UNIT_SHIFT};
 use crate::sync::tracked::lock;
 
-fn bytes<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u64(bytes.get())
+/// Makes a module for serde's `with`, by which a type of the library is written and read as a plain number.
+macro_rules! as_number {
+    ($module:ident, $kind:ty => $number:ty, $get:expr, $new:expr) => {
+        mod $module {
+            use super::*;
+
+            pub(super) fn serialize<S: Serializer>(of: &$kind, to: S) -> Result<S::Ok, S::Error> {
+                let get: fn(&$kind) -> $number = $get;
+                get(of).serialize(to)
+            }
+
+            pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+                from: D,
+            ) -> Result<$kind, D::Error> {
+                <$number>::deserialize(from).map($new)
+            }
+        }
+    };
 }
 
-fn optional_bytes<S: Serializer>(bytes: &Option<Bytes>, to: S) -> Result<S::Ok, S::Error> {
-    bytes.map(Bytes::get).serialize(to)
-}
-
-fn stream<S: Serializer>(stream: &StreamHandle, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u64(stream.0)
-}
-
-fn tag<S: Serializer>(tag: &Tag, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(&tag.name())
-}
+as_number!(bytes, Bytes => u64, |bytes| bytes.get(), Bytes::new);
+as_number!(
+    optional_bytes,
+    Option<Bytes> => Option<u64>,
+    |bytes| bytes.map(Bytes::get),
+    |bytes| bytes.map(Bytes::new)
+);
+as_number!(stream, StreamHandle => u64, |stream| stream.0, StreamHandle);
 
 /// Counters of one range of block sizes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct ClassFigures {
     /// The smallest size of the range, a power of two. The next range begins at twice that.
-    #[serde(rename = "from_bytes", serialize_with = "bytes")]
+    #[serde(rename = "from_bytes", with = "bytes")]
     pub from: Bytes,
     /// Blocks allocated.
     pub allocations: u64,
     /// Blocks freed.
     pub frees: u64,
     /// Bytes in live blocks, after rounding up.
-    #[serde(rename = "live_bytes", serialize_with = "bytes")]
+    #[serde(rename = "live_bytes", with = "bytes")]
     pub live: Bytes,
 }
 
 /// Counters of one stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct StreamFigures {
     /// The stream.
-    #[serde(serialize_with = "stream")]
+    #[serde(with = "stream")]
     pub stream: StreamHandle,
     /// Blocks allocated on it.
     pub allocations: u64,
@@ -61,50 +76,51 @@ pub struct StreamFigures {
 }
 
 /// Memory of one tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct TagFigures {
-    /// The tag.
-    #[serde(serialize_with = "tag")]
-    pub tag: Tag,
+    /// The name of the tag.
+    pub tag: String,
     /// Bytes in live blocks, after rounding up.
-    #[serde(rename = "live_bytes", serialize_with = "bytes")]
+    #[serde(rename = "live_bytes", with = "bytes")]
     pub live: Bytes,
 }
 
 /// Counters of the small or of the large blocks of a pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct SideFigures {
     /// Live blocks.
     pub blocks: u64,
     /// Bytes in live blocks, after rounding up.
-    #[serde(rename = "live_bytes", serialize_with = "bytes")]
+    #[serde(rename = "live_bytes", with = "bytes")]
     pub live: Bytes,
     /// Bytes requested for live blocks, before rounding.
-    #[serde(rename = "requested_bytes", serialize_with = "bytes")]
+    #[serde(rename = "requested_bytes", with = "bytes")]
     pub requested: Bytes,
     /// Blocks allocated.
     pub allocations: u64,
     /// Blocks freed.
     pub frees: u64,
     /// Bytes in all blocks ever allocated, after rounding up.
-    #[serde(rename = "allocated_bytes", serialize_with = "bytes")]
+    #[serde(rename = "allocated_bytes", with = "bytes")]
     pub allocated: Bytes,
     /// Bytes in all blocks ever freed, after rounding up.
-    #[serde(rename = "freed_bytes", serialize_with = "bytes")]
+    #[serde(rename = "freed_bytes", with = "bytes")]
     pub freed: Bytes,
     /// Bytes requested for all blocks ever allocated, before rounding.
-    #[serde(rename = "requested_allocated_bytes", serialize_with = "bytes")]
+    #[serde(rename = "requested_allocated_bytes", with = "bytes")]
     pub requested_allocated: Bytes,
     /// Bytes requested for all blocks ever freed, before rounding.
-    #[serde(rename = "requested_freed_bytes", serialize_with = "bytes")]
+    #[serde(rename = "requested_freed_bytes", with = "bytes")]
     pub requested_freed: Bytes,
     /// Bytes held from the device. Guarded blocks, and memory on its way back to the device, count as large.
-    #[serde(rename = "held_bytes", serialize_with = "bytes")]
+    #[serde(rename = "held_bytes", with = "bytes")]
     pub held: Bytes,
     /// Bytes in holes.
-    #[serde(rename = "in_holes_bytes", serialize_with = "bytes")]
+    #[serde(rename = "in_holes_bytes", with = "bytes")]
     pub in_holes: Bytes,
     /// The number of holes.
     pub pieces: u64,
@@ -114,43 +130,44 @@ pub struct SideFigures {
 
 /// A snapshot of the counters of a pool. Counts are exact: every call that has returned is counted once. If other
 /// threads use the pool meanwhile, the values may be from slightly different moments.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct Statistics {
     /// Bytes in live blocks, after rounding up.
-    #[serde(rename = "live_bytes", serialize_with = "bytes")]
+    #[serde(rename = "live_bytes", with = "bytes")]
     pub live: Bytes,
     /// Bytes requested for live blocks, before rounding.
-    #[serde(rename = "requested_bytes", serialize_with = "bytes")]
+    #[serde(rename = "requested_bytes", with = "bytes")]
     pub requested: Bytes,
     /// Live blocks.
     pub blocks: u64,
     /// The peak of bytes in live or cached blocks.
-    #[serde(rename = "peak_out_bytes", serialize_with = "bytes")]
+    #[serde(rename = "peak_out_bytes", with = "bytes")]
     pub peak_out: Bytes,
     /// The exact peak of bytes in live blocks, after rounding up. `None` unless the setting `statistics` is `exact`.
-    #[serde(rename = "peak_live_bytes", serialize_with = "optional_bytes")]
+    #[serde(rename = "peak_live_bytes", with = "optional_bytes")]
     pub peak_live: Option<Bytes>,
     /// Bytes in free blocks that threads have cached.
-    #[serde(rename = "cached_bytes", serialize_with = "bytes")]
+    #[serde(rename = "cached_bytes", with = "bytes")]
     pub cached: Bytes,
     /// Bytes of freed blocks in quarantine, as the setting `quarantine` demands.
-    #[serde(rename = "quarantined_bytes", serialize_with = "bytes")]
+    #[serde(rename = "quarantined_bytes", with = "bytes")]
     pub quarantined: Bytes,
     /// Bytes that the pool never allocates again, because a debugging aid found that they were written to by mistake.
-    #[serde(rename = "retired_bytes", serialize_with = "bytes")]
+    #[serde(rename = "retired_bytes", with = "bytes")]
     pub retired: Bytes,
     /// Bytes the pool holds from the device.
-    #[serde(rename = "held_bytes", serialize_with = "bytes")]
+    #[serde(rename = "held_bytes", with = "bytes")]
     pub held: Bytes,
     /// The peak of bytes held.
-    #[serde(rename = "peak_held_bytes", serialize_with = "bytes")]
+    #[serde(rename = "peak_held_bytes", with = "bytes")]
     pub peak_held: Bytes,
     /// Bytes held that are in no live block.
-    #[serde(rename = "free_bytes", serialize_with = "bytes")]
+    #[serde(rename = "free_bytes", with = "bytes")]
     pub free: Bytes,
     /// The largest hole.
-    #[serde(rename = "largest_free_bytes", serialize_with = "bytes")]
+    #[serde(rename = "largest_free_bytes", with = "bytes")]
     pub largest_free: Bytes,
     /// The number of holes.
     pub pieces: u64,
@@ -184,8 +201,8 @@ pub struct Statistics {
     pub forgotten_frees: u64,
     /// By tag, without tags that have no live block.
     pub tags: Vec<TagFigures>,
-    /// Driver calls.
-    #[serde(flatten)]
+    /// Driver calls. Not read from JSON.
+    #[serde(flatten, skip_deserializing)]
     pub driver: DriverLog,
 }
 
@@ -321,9 +338,9 @@ impl fmt::Display for Statistics {
                 )?;
             }
         }
-        if self.tags.iter().any(|figures| figures.tag != Tag::NONE) {
+        if self.tags.iter().any(|figures| figures.tag != Tag::UNTAGGED) {
             for figures in &self.tags {
-                write!(f, "\ntag       {}: {}", figures.tag.name(), figures.live)?;
+                write!(f, "\ntag       {}: {}", figures.tag, figures.live)?;
             }
         }
         Ok(())
@@ -383,7 +400,7 @@ pub(in crate::pool) fn of(shared: &PoolInner) -> Statistics {
         streams: streams.collect(),
         forgotten_allocations: forgotten.taken,
         forgotten_frees: forgotten.kept,
-        tags: sum.by_tag().map(|(tag, live)| TagFigures { tag, live }).collect(),
+        tags: sum.by_tag().map(|(tag, live)| TagFigures { tag: tag.name(), live }).collect(),
         driver,
     }
 }

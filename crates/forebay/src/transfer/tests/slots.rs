@@ -87,7 +87,7 @@ fn staging_memory_has_a_tag_of_its_own() {
     drop(ticket.submit().unwrap().wait().unwrap());
     drop(scope);
     let tags = bench.engine.engine.pinned.statistics().tags;
-    let pinned: Vec<String> = tags.into_iter().map(|of| of.tag.name()).collect();
+    let pinned: Vec<String> = tags.into_iter().map(|of| of.tag).collect();
     assert_eq!(pinned, ["forebay.staging"]);
     let allocated = bench.pool.history().into_iter();
     let allocated = allocated.filter(|event| event.action == crate::report::EventAction::Allocate);
