@@ -25,7 +25,7 @@ const POPS: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) vendor: &'static Vendor,
-    table: &'static Table,
+    pub(crate) table: &'static Table,
     pub(crate) created: &'static Created,
     pub(crate) raw: RawContext,
     pub(crate) ordinal: DeviceOrdinal,
@@ -37,9 +37,9 @@ pub(crate) struct Context {
     /// Peers made reachable from here, and by how many devices.
     pub(crate) peers: Mutex<BTreeMap<u32, PeerUse>>,
     /// The address books of all devices opened here, those of dropped devices until their memory is freed.
-    spaces: Mutex<Vec<Weak<Mutex<Space>>>>,
+    pub(crate) spaces: Mutex<Vec<Weak<Mutex<Space>>>>,
     /// Memory that this crate allocated for its own pools, which no caller may copy to.
-    inner: Mutex<Vec<Span>>,
+    pub(crate) inner: Mutex<Vec<Span>>,
 }
 
 /// How many streams and events a driver has created in this process, in all contexts.
@@ -73,30 +73,6 @@ pub struct DriverPointer {
 }
 
 impl Context {
-    pub(crate) fn new(
-        vendor: &'static Vendor,
-        table: &'static Table,
-        created: &'static Created,
-        raw: RawContext,
-        ordinal: DeviceOrdinal,
-        device: c_int,
-        is_primary: bool,
-    ) -> Self {
-        Self {
-            vendor,
-            table,
-            created,
-            raw,
-            ordinal,
-            device,
-            is_primary,
-            registered_for_kernels: OnceLock::new(),
-            peers: Mutex::default(),
-            spaces: Mutex::default(),
-            inner: Mutex::default(),
-        }
-    }
-
     /// The address book of a new device.
     pub(crate) fn new_space(&self) -> Arc<Mutex<Space>> {
         let space = Arc::default();

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
 use forebay_hal::address_book::Figures;
 use forebay_hal::{
-    Asked, Call, Capabilities, Decompression, Descriptor, Device, Error, ForeignStreams,
-    Granularity, ManagedMemory, MemoryInfo, Peers, PinnedMemory, PointerClass, Result, Sharing,
-    VirtualMemory, fresh_handle,
+    Asked, Call, Capabilities, Descriptor, Device, Error, Granularity, MemoryInfo, PointerClass,
+    Result, fresh_handle, optional_groups,
 };
 use forebay_sync::fork::PerProcess;
 use forebay_sync::lock;
@@ -22,7 +21,7 @@ use crate::refusal::{self};
 use crate::space::{PageOrigin, Space};
 use crate::stream::StreamTable;
 use crate::sys::values::{allocation, attribute, granularity, handle_type, location};
-use crate::sys::{AllocationProperties, Location, Refusal};
+use crate::sys::{AllocationProperties, Location, Outcome, Refusal};
 
 /// The alignment of every address of `cuMemAlloc`, by CUDA's documentation.
 pub(crate) const ALIGNMENT: Alignment = match Alignment::of_log2(8) {
@@ -146,7 +145,7 @@ impl CudaDevice {
     }
 
     /// How much memory there is, by the driver and by the books.
-    fn figures(&self) -> core::result::Result<MemoryInfo, Refusal> {
+    fn figures(&self) -> Outcome<MemoryInfo> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are written to places of our own.
         self.context.call(|table| unsafe { table.mem_get_info(&raw mut free, &raw mut total) })?;
@@ -161,6 +160,15 @@ impl CudaDevice {
     pub(crate) fn refused(&self, call: Call, refusal: Refusal, asked: &Asked) -> Error {
         let figures = || self.figures().unwrap_or_default();
         refusal::error(call, refusal, asked, figures, Some(self.context.table()))
+    }
+
+    /// What makes the error of a refusal: for `map_err`.
+    pub(crate) fn refusing(
+        &self,
+        call: Call,
+        asked: impl FnOnce() -> Asked,
+    ) -> impl FnOnce(Refusal) -> Error {
+        move |refusal| self.refused(call, refusal, &asked())
     }
 
     /// More than there is.
@@ -333,31 +341,13 @@ unsafe impl Device for CudaDevice {
                 || known().is_some_and(|known| !known.managed && known.span.contains_span(span)))
     }
 
-    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        self.has(Capabilities::VIRTUAL_MEMORY).then_some(self)
-    }
-
-    fn pinned_memory(&self) -> Option<&dyn PinnedMemory> {
-        self.has(Capabilities::PINNED).then_some(self)
-    }
-
-    fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
-        self.has(Capabilities::MANAGED).then_some(self)
-    }
-
-    fn decompression(&self) -> Option<&dyn Decompression> {
-        self.has(Capabilities::DECOMPRESSION).then_some(self)
-    }
-
-    fn peers(&self) -> Option<&dyn Peers> {
-        self.has(Capabilities::PEERS).then_some(self)
-    }
-
-    fn foreign_streams(&self) -> Option<&dyn ForeignStreams> {
-        Some(self)
-    }
-
-    fn sharing(&self) -> Option<&dyn Sharing> {
-        self.shares().then_some(self)
+    optional_groups! {
+        virtual_memory: VirtualMemory if VIRTUAL_MEMORY;
+        pinned_memory: PinnedMemory if PINNED;
+        managed_memory: ManagedMemory if MANAGED;
+        decompression: Decompression if DECOMPRESSION;
+        peers: Peers if PEERS;
+        foreign_streams: ForeignStreams if FOREIGN_STREAMS;
+        sharing: Sharing if SHARE_BY_FD;
     }
 }

@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use forebay_core::DeviceOrdinal;
 use forebay_hal::{Call, Error, Result, invalid};
@@ -212,9 +212,19 @@ impl CudaDriver {
         device: c_int,
         is_primary: bool,
     ) -> &'static ContextPools {
-        let (vendor, table, created) = (self.vendor, &self.table, &self.created);
-        let context = Context::new(vendor, table, created, raw, ordinal, device, is_primary);
-        let pools = ContextPools::leak(context);
+        let pools = ContextPools::leak(Context {
+            vendor: self.vendor,
+            table: &self.table,
+            created: &self.created,
+            raw,
+            ordinal,
+            device,
+            is_primary,
+            registered_for_kernels: OnceLock::new(),
+            peers: Mutex::default(),
+            spaces: Mutex::default(),
+            inner: Mutex::default(),
+        });
         contexts.push(pools);
         pools
     }

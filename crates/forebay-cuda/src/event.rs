@@ -12,7 +12,7 @@ use forebay_sync::lock;
 
 use crate::context::Context;
 use crate::sys::values::event;
-use crate::sys::{Code, RawEvent, RawStream, Refusal};
+use crate::sys::{Code, Outcome, RawEvent, RawStream};
 
 /// The unused events of a context.
 #[derive(Debug)]
@@ -28,11 +28,7 @@ impl EventPool {
     }
 
     /// An event of the context, from the pool or new. `owner` is the serial number of the device that makes it, or 0.
-    pub(crate) fn take(
-        &'static self,
-        kind: EventKind,
-        owner: u64,
-    ) -> core::result::Result<EventCore, Refusal> {
+    pub(crate) fn take(&'static self, kind: EventKind, owner: u64) -> Outcome<EventCore> {
         let context = self.context;
         let spare = lock(self.of(kind)).pop();
         let raw = match spare {
@@ -53,10 +49,7 @@ impl EventPool {
     }
 
     /// An event that was recorded on a live stream of the context, after all work that the stream has now.
-    pub(crate) fn take_recorded(
-        &'static self,
-        stream: RawStream,
-    ) -> core::result::Result<EventCore, Refusal> {
+    pub(crate) fn take_recorded(&'static self, stream: RawStream) -> Outcome<EventCore> {
         let event = self.take(EventKind::Order, 0)?;
         event.record(stream)?;
         Ok(event)
@@ -96,7 +89,7 @@ impl EventCore {
     }
 
     /// Puts it after all work of a live stream of its context.
-    pub(crate) fn record(&self, stream: RawStream) -> core::result::Result<(), Refusal> {
+    pub(crate) fn record(&self, stream: RawStream) -> Outcome {
         // SAFETY: the event is live while this value is, and the stream as the caller promised.
         self.context.call(|table| unsafe { table.event_record(self.raw, stream) })?;
         self.recorded.store(true, Ordering::Release);
@@ -104,13 +97,13 @@ impl EventCore {
     }
 
     /// Makes later work of a live stream wait for it, on the device.
-    pub(crate) fn hold_back(&self, stream: RawStream) -> core::result::Result<(), Refusal> {
+    pub(crate) fn hold_back(&self, stream: RawStream) -> Outcome {
         // SAFETY: the event is live while this value is, and the stream as the caller promised.
         self.context.call(|table| unsafe { table.stream_wait_event(stream, self.raw, 0) })
     }
 
     /// Whether it was reached.
-    pub(crate) fn query(&self) -> core::result::Result<Progress, Refusal> {
+    pub(crate) fn query(&self) -> Outcome<Progress> {
         if !self.is_recorded() {
             return Ok(Progress::Done);
         }
@@ -119,7 +112,7 @@ impl EventCore {
     }
 
     /// Waits until it was reached.
-    pub(crate) fn synchronize(&self) -> core::result::Result<(), Refusal> {
+    pub(crate) fn synchronize(&self) -> Outcome {
         if !self.is_recorded() {
             return Ok(());
         }
@@ -135,9 +128,7 @@ impl Drop for EventCore {
 }
 
 /// A query's answer: not ready is no failure.
-pub(crate) fn progress(
-    outcome: core::result::Result<(), Refusal>,
-) -> core::result::Result<Progress, Refusal> {
+pub(crate) fn progress(outcome: Outcome) -> Outcome<Progress> {
     match outcome {
         Ok(()) => Ok(Progress::Done),
         Err(refusal) if refusal.code == Code::ERROR_NOT_READY => Ok(Progress::Pending),

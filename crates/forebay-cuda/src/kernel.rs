@@ -13,7 +13,7 @@ use forebay_hal::RefusalKind;
 
 use crate::context::Context;
 use crate::refusal::meaning;
-use crate::sys::{RawFunction, RawModule, RawStream, Refusal, Table};
+use crate::sys::{Outcome, RawFunction, RawModule, RawStream, Table};
 
 /// Threads of a thread block: four warps, each of which works on its own.
 const THREADS: u32 = 128;
@@ -58,7 +58,7 @@ impl Kernel {
 
     /// The kernel of this context. No lock is held while the driver compiles: two threads may both load it, and one of the
     /// two modules is never used.
-    pub(crate) fn get(&self) -> core::result::Result<RawFunction, Refusal> {
+    pub(crate) fn get(&self) -> Outcome<RawFunction> {
         if let Some(&function) = self.function.get() {
             return Ok(function);
         }
@@ -101,7 +101,7 @@ impl Context {
         groups: u32,
         stream: RawStream,
         parameters: &mut [*mut c_void],
-    ) -> core::result::Result<(), Refusal> {
+    ) -> Outcome {
         let parameters = parameters.as_mut_ptr();
         // SAFETY: as the caller promised. The driver copies the arguments during the call.
         self.call(|table| unsafe {

@@ -87,9 +87,7 @@ unsafe impl ManagedMemory for CudaDevice {
                 unsafe { table.mem_prefetch_v1(start, size, device, core.raw) }
             }
         });
-        moved.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("span", span, "managed memory"))
-        })
+        moved.map_err(self.refusing(call, || Asked::of("span", span, "managed memory")))
     }
 
     fn advise(&self, span: Span, advice: Advice) -> Result<()> {

@@ -2,12 +2,12 @@
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::address_book::{MemoryEntry, MemoryKind};
-use forebay_hal::{Asked, Call, Memory, PinnedFlags, RefusalKind, Result};
+use forebay_hal::{Asked, Call, Memory, PinnedFlags, RefusalKind, Result, valid_span};
 
 use crate::device::{ALIGNMENT, CudaDevice};
 use crate::refusal::meaning;
 use crate::space::{Entry, Taken};
-use crate::sys::{Refusal, Table};
+use crate::sys::{Outcome, Refusal, Table};
 
 /// The alignment that `cuMemAlloc` keeps on every driver seen.
 const USUAL: Alignment = Alignment::BLOCK;
@@ -23,15 +23,12 @@ impl CudaDevice {
         call: Call,
         size: Bytes,
         alignment: Alignment,
-        allocate: impl Fn(&Table, *mut u64, u64) -> core::result::Result<(), Refusal>,
+        allocate: impl Fn(&Table, *mut u64, u64) -> Outcome,
     ) -> Result<(Span, Span)> {
         let usual = if size >= WHOLE_UNITS_FROM.bytes() { WHOLE_UNITS_FROM } else { USUAL };
         let most = alignment.bytes().saturating_sub(ALIGNMENT.bytes());
         let mut slack = if alignment > usual { most } else { Bytes::ZERO };
-        let span = |start, size| {
-            Span::new(start, size)
-                .map_err(|error| forebay_hal::Error::quantity(call, "size", &error))
-        };
+        let span = |start, size| valid_span(call, "size", start, size);
         let mut in_the_way = None;
         loop {
             let whole = size.checked_add(slack).ok_or_else(|| self.out_of_memory(call, size))?;
@@ -73,7 +70,7 @@ impl CudaDevice {
         &self,
         call: Call,
         memory: MemoryEntry<Taken>,
-        free: impl FnOnce(&Table, u64) -> core::result::Result<(), Refusal>,
+        free: impl FnOnce(&Table, u64) -> Outcome,
     ) -> Result<()> {
         let start = memory.owner.span.start().get();
         match self.context.call(|table| free(table, start)) {

@@ -34,9 +34,8 @@ impl CudaDevice {
         // SAFETY: both contexts are live.
         let disabled = self.context.call(|table| unsafe { table.context_disable_peer(theirs) });
         // It is off the books only when the driver has done it.
-        disabled.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("peer", peer, "a peer that was enabled"))
-        })?;
+        disabled
+            .map_err(self.refusing(call, || Asked::of("peer", peer, "a peer that was enabled")))?;
         peers.remove(&peer.0);
         Ok(())
     }
@@ -56,9 +55,7 @@ unsafe impl Peers for CudaDevice {
             // SAFETY: the answer is written to a place of our own.
             unsafe { table.device_can_access_peer(&raw mut can, self.context.device, number) }
         });
-        told.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("peer", peer, "a device of this machine"))
-        })?;
+        told.map_err(self.refusing(call, || Asked::of("peer", peer, "a device of this machine")))?;
         Ok(can != 0)
     }
 

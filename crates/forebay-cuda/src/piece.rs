@@ -9,7 +9,7 @@ use crate::device::CudaDevice;
 use crate::refusal::words;
 use crate::stream::{StreamCore, TaskLane};
 use crate::sys::values::memory_type;
-use crate::sys::{Copy2d, RawStream, Refusal, Table};
+use crate::sys::{Copy2d, Outcome, RawStream, Refusal, Table};
 use crate::vendor::RowsToHost;
 
 /// Host tasks up to this size run on the driver's own thread, because passing one to another thread takes longer.
@@ -35,7 +35,7 @@ impl CudaDevice {
         bytes: Bytes,
         stream: RawStream,
         lane: &mut TaskLane,
-    ) -> core::result::Result<(), Refusal> {
+    ) -> Outcome {
         if bytes <= BRIEF || !self.context.has_tasks() {
             self.context.enqueue_brief(task, stream)
         } else {
@@ -74,11 +74,7 @@ impl CudaDevice {
 }
 
 /// Enqueues the rows of one slice.
-pub(crate) fn enqueue_plane(
-    table: &Table,
-    piece: &Piece,
-    stream: RawStream,
-) -> core::result::Result<(), Refusal> {
+pub(crate) fn enqueue_plane(table: &Table, piece: &Piece, stream: RawStream) -> Outcome {
     let Piece { to, from, width, rows } = *piece;
     if rows == 1 {
         // SAFETY: a live stream, and memory that was looked up or promised by the caller of `copy`.
@@ -105,7 +101,7 @@ pub(crate) fn enqueue_gathered(
     piece: &Piece,
     gathered: u64,
     stream: RawStream,
-) -> core::result::Result<(), Refusal> {
+) -> Outcome {
     let packed = CopyEnd { start: gathered, ..piece.to };
     enqueue_plane(table, &Piece { to: packed, ..*piece }, stream)?;
     // SAFETY: a live stream, and two packed pieces of memory that are the stream's alone.

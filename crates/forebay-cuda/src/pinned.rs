@@ -6,7 +6,7 @@ use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::address_book::MemoryKind;
 use forebay_hal::{
     Asked, Call, Capabilities, Error, MemoryInfo, PinnedFlags, PinnedMemory, RefusalKind, Result,
-    nonzero,
+    nonzero, valid_span,
 };
 use forebay_host::PrefaultedPages;
 use forebay_host::system::System;
@@ -64,9 +64,7 @@ impl CudaDevice {
     fn obtain_pinned(&self, size: Bytes, flags: u32) -> Result<(Span, Span)> {
         let call = Call::AllocatePinned;
         let page = Alignment::HOST_PAGE;
-        let span = |start, size| {
-            Span::new(start, size).map_err(|error| Error::quantity(call, "size", &error))
-        };
+        let span = |start, size| valid_span(call, "size", start, size);
         let mut slack = if size < WHOLE_PAGES_FROM { page.bytes() } else { Bytes::ZERO };
         loop {
             let whole = size.checked_add(slack).ok_or_else(|| host_shortage(call, size))?;
@@ -226,9 +224,7 @@ unsafe impl PinnedMemory for CudaDevice {
             // SAFETY: the address is written to a place of our own.
             unsafe { table.mem_host_device_pointer(&raw mut device, host.get(), 0) }
         });
-        told.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("host", host, "mapped memory"))
-        })?;
+        told.map_err(self.refusing(call, || Asked::of("host", host, "mapped memory")))?;
         Ok(Address::new(device))
     }
 }

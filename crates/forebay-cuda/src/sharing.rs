@@ -13,7 +13,7 @@ use crate::device::CudaDevice;
 use crate::refusal::meaning;
 use crate::space::PageOrigin;
 use crate::sys::values::handle_type;
-use crate::sys::{RawPage, Refusal};
+use crate::sys::{Outcome, RawPage, Refusal};
 
 /// What a descriptor must be.
 const A_PAGE: &str = "a descriptor that export_page gave, with the size its page was created with";
@@ -21,7 +21,7 @@ const A_PAGE: &str = "a descriptor that export_page gave, with the size its page
 impl CudaDevice {
     /// Whether an imported page has this size: the driver does not tell sizes, but maps a page whole
     /// or not at all.
-    fn has_size(&self, raw: RawPage, size: Bytes) -> core::result::Result<(), Refusal> {
+    fn has_size(&self, raw: RawPage, size: Bytes) -> Outcome {
         self.context.call(|table| {
             let (mut start, bytes) = (0, size.get());
             // SAFETY: the address is written to a place of our own; what is reserved and mapped is
@@ -55,9 +55,8 @@ unsafe impl Sharing for CudaDevice {
             // SAFETY: for this kind of handle the driver writes one int, to a place of our own.
             unsafe { table.mem_export(place, found.owner.raw, handle_type::FILE_DESCRIPTOR, 0) }
         });
-        exported.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("page", page, "a page of this device"))
-        })?;
+        exported
+            .map_err(self.refusing(call, || Asked::of("page", page, "a page of this device")))?;
         // SAFETY: the driver opened it for us, and nobody else has it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         rustix::io::fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(|errno| {

@@ -25,7 +25,7 @@ use crate::event::EventCore;
 use crate::piece::{WAITS, copy_here, enqueue_gathered, enqueue_plane};
 use crate::staging::MOST;
 use crate::stream::{StreamCore, TaskLane};
-use crate::sys::Refusal;
+use crate::sys::Outcome;
 
 /// From how many bytes on a copy is spread: two full staging buffers.
 const SPREAD: Bytes = Bytes::new(2 * MOST.get());
@@ -113,7 +113,7 @@ impl CudaDevice {
         host_is_source: bool,
         cores: &[&StreamCore],
         recall: &CancelToken,
-    ) -> core::result::Result<(), Refusal> {
+    ) -> Outcome {
         let lanes: Vec<_> = cores.iter().map(|core| core.lane()).collect();
         // Held to the end: the calls of two copies must not mix, since they use the same stage.
         let mut lanes: Vec<_> = cores.iter().zip(lanes.iter().map(|lane| lock(lane))).collect();
@@ -133,12 +133,7 @@ impl CudaDevice {
     }
 
     /// Sees to it that `lane` has a staging buffer of at least `room`.
-    fn stage(
-        &self,
-        room: Bytes,
-        core: &StreamCore,
-        lane: &mut TaskLane,
-    ) -> core::result::Result<(), Refusal> {
+    fn stage(&self, room: Bytes, core: &StreamCore, lane: &mut TaskLane) -> Outcome {
         if lane.stage.as_ref().is_none_or(|stage| stage.size < room) {
             let stage = self.pools.stages.take(room)?;
             if let Some(old) = lane.stage.replace(stage) {
@@ -160,7 +155,7 @@ impl CudaDevice {
         core: &StreamCore,
         lane: &mut TaskLane,
         recall: &CancelToken,
-    ) -> core::result::Result<(), Refusal> {
+    ) -> Outcome {
         let Some(stage) = lane.stage.as_mut() else { return Ok(()) };
         let gathers = !host_is_source && self.gathers(piece.rows);
         let gathered = gathers.then(|| stage.device_memory(self.context)).flatten();

@@ -13,7 +13,7 @@ use forebay_sync::lock;
 use crate::context::Context;
 use crate::event::{EventCore, EventPool};
 use crate::sys::values::host_alloc;
-use crate::sys::{RawStream, Refusal};
+use crate::sys::{Outcome, RawStream};
 
 /// The smallest staging buffer.
 const LEAST: Bytes = Bytes::new(64 << 10);
@@ -70,7 +70,7 @@ impl StagingBuffers {
     }
 
     /// A buffer of at least `size`, or of the largest size.
-    pub(crate) fn take(&self, size: Bytes) -> core::result::Result<StagingBuffer, Refusal> {
+    pub(crate) fn take(&self, size: Bytes) -> Outcome<StagingBuffer> {
         self.collect();
         self.take_collected(size)
     }
@@ -83,7 +83,7 @@ impl StagingBuffers {
         are_few.then(|| self.take_collected(size).ok()).flatten()
     }
 
-    fn take_collected(&self, size: Bytes) -> core::result::Result<StagingBuffer, Refusal> {
+    fn take_collected(&self, size: Bytes) -> Outcome<StagingBuffer> {
         let size = size.min(MOST);
         let mut spare = lock(&self.spare);
         let fits = spare.iter().enumerate().filter(|(_, stage)| stage.size >= size);

@@ -4,7 +4,6 @@
 //! takes milliseconds. So a stream created here is never destroyed in the driver. It is reused once its work
 //! is done, since a new stream must not wait for an old one's work.
 
-use core::result::Result;
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -17,7 +16,7 @@ use crate::context::Context;
 use crate::event::progress;
 use crate::staging::{StagingBuffer, StagingBuffers};
 use crate::sys::values::stream as flags;
-use crate::sys::{RawStream, Refusal};
+use crate::sys::{Outcome, RawStream};
 use crate::task::Signal;
 
 /// How many destroyed streams are checked for finished work before a new one is created.
@@ -143,7 +142,7 @@ impl StreamPool {
     }
 
     /// A stream without work, from the list or new.
-    pub(crate) fn take(&'static self, priority: Priority) -> Result<StreamCore, Refusal> {
+    pub(crate) fn take(&'static self, priority: Priority) -> Outcome<StreamCore> {
         let spare = self.of(priority);
         let numbers: Vec<u64> = spare.keys().copied().take(LOOKS).collect();
         drop(spare);
@@ -220,7 +219,7 @@ impl SideStreams {
 }
 
 /// A new stream of the driver's, which does not wait for the legacy default stream.
-fn create(context: &Context, priority: Priority) -> Result<RawStream, Refusal> {
+fn create(context: &Context, priority: Priority) -> Outcome<RawStream> {
     let mut raw = RawStream::NULL;
     let level = level(context, priority);
     context.call(|table| {
@@ -247,7 +246,7 @@ fn level(context: &Context, priority: Priority) -> core::ffi::c_int {
 }
 
 /// Whether all work of a live stream is done.
-pub(crate) fn query(context: &Context, stream: RawStream) -> Result<Progress, Refusal> {
+pub(crate) fn query(context: &Context, stream: RawStream) -> Outcome<Progress> {
     // SAFETY: the stream is live: made here and never destroyed, or adopted and not forgotten.
     progress(context.call(|table| unsafe { table.stream_query(stream) }))
 }

@@ -13,7 +13,7 @@ use forebay_sync::lock;
 use crate::device::CudaDevice;
 use crate::event::EventCore;
 use crate::stream::{OURS, StreamCore, StreamEntry, StreamOwner, query};
-use crate::sys::{Code, RawStream, Refusal};
+use crate::sys::{Code, Outcome, RawStream};
 
 impl CudaDevice {
     fn known(&self, call: Call, stream: StreamHandle) -> Result<StreamEntry> {
@@ -27,7 +27,7 @@ impl CudaDevice {
         Ok(self.known(call, stream)?.core)
     }
 
-    pub(crate) fn wait_for(&self, core: &StreamCore) -> core::result::Result<(), Refusal> {
+    pub(crate) fn wait_for(&self, core: &StreamCore) -> Outcome {
         // SAFETY: the stream is live: made here and never destroyed, or adopted and not forgotten.
         self.context.call(|table| unsafe { table.stream_synchronize(core.raw) })
     }
@@ -127,17 +127,15 @@ unsafe impl Streams for CudaDevice {
     fn query_stream(&self, stream: StreamHandle) -> Result<Progress> {
         let call = Call::QueryStream;
         let core = self.stream(call, stream)?;
-        query(self.context, core.raw).map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
-        })
+        query(self.context, core.raw)
+            .map_err(self.refusing(call, || Asked::of("stream", stream, "a live stream")))
     }
 
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::SynchronizeStream;
         let core = self.stream(call, stream)?;
-        self.wait_for(&core).map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
-        })
+        self.wait_for(&core)
+            .map_err(self.refusing(call, || Asked::of("stream", stream, "a live stream")))
     }
 
     /// Waits for the streams of this device only, not for other libraries' work in the same context. If
@@ -191,9 +189,10 @@ unsafe impl Streams for CudaDevice {
         }
         let lane = core.lane();
         let mut lane = lock(&lane);
-        self.pools.tasks.enqueue(task, core.raw, &mut lane.signal).map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("stream", stream, "a live stream"))
-        })
+        self.pools
+            .tasks
+            .enqueue(task, core.raw, &mut lane.signal)
+            .map_err(self.refusing(call, || Asked::of("stream", stream, "a live stream")))
     }
 
     fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
@@ -234,25 +233,21 @@ unsafe impl Streams for CudaDevice {
         if !core.is_recorded() {
             return Ok(());
         }
-        core.hold_back(lane.raw).map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("event", event, "an event of this machine"))
-        })
+        core.hold_back(lane.raw)
+            .map_err(self.refusing(call, || Asked::of("event", event, "an event of this machine")))
     }
 
     fn query_event(&self, event: EventHandle) -> Result<Progress> {
         let call = Call::QueryEvent;
         let core = self.event(call, event)?;
-        core.query().map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("event", event, "a live event"))
-        })
+        core.query().map_err(self.refusing(call, || Asked::of("event", event, "a live event")))
     }
 
     fn synchronize_event(&self, event: EventHandle) -> Result<()> {
         let call = Call::SynchronizeEvent;
         let core = self.event(call, event)?;
-        core.synchronize().map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("event", event, "a live event"))
-        })
+        core.synchronize()
+            .map_err(self.refusing(call, || Asked::of("event", event, "a live event")))
     }
 
     fn elapsed(&self, start: EventHandle, end: EventHandle) -> Result<Duration> {

@@ -22,7 +22,7 @@ use forebay_sync::lock;
 
 use crate::context::{Context, host_pointer};
 use crate::sys::values::{host_alloc, wait_value};
-use crate::sys::{RawStream, Refusal};
+use crate::sys::{Outcome, RawStream};
 
 /// How far the words lie apart: a cache line, so that threads do not fight over one.
 const APART: u64 = 64;
@@ -91,7 +91,7 @@ struct Signals(Mutex<Vec<Arc<Signal>>>);
 
 impl Signals {
     /// An unused word that nothing waits for.
-    fn take(&self, context: &Context) -> core::result::Result<Arc<Signal>, Refusal> {
+    fn take(&self, context: &Context) -> Outcome<Arc<Signal>> {
         let mut all = lock(&self.0);
         let idle = |signal: &&Arc<Signal>| {
             Arc::strong_count(signal) == 1 && signal.is_settled() && signal.has_numbers()
@@ -191,7 +191,7 @@ impl Tasks {
         task: HostTask,
         stream: RawStream,
         waits_for: &mut Option<Arc<Signal>>,
-    ) -> core::result::Result<(), Refusal> {
+    ) -> Outcome {
         let signal = match waits_for {
             Some(signal) if signal.has_numbers() => Arc::clone(signal),
             _ => self.signals.take(self.context)?,
@@ -241,11 +241,7 @@ impl Context {
     }
 
     /// Runs a task that is over soon in the order of a live stream, on the driver's own thread.
-    pub(crate) fn enqueue_brief(
-        &self,
-        task: HostTask,
-        stream: RawStream,
-    ) -> core::result::Result<(), Refusal> {
+    pub(crate) fn enqueue_brief(&self, task: HostTask, stream: RawStream) -> Outcome {
         let data = Box::into_raw(Box::new(task));
         // SAFETY: the stream is live, and the box, which the driver gets, is there until `run_now`
         // has taken it back.

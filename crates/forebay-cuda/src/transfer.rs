@@ -15,7 +15,7 @@ use crate::piece::enqueue_plane;
 use crate::space::USABLE;
 use crate::stream::StreamCore;
 use crate::sys::values::memory_type;
-use crate::sys::{Copy3d, RawStream, Refusal, Table};
+use crate::sys::{Copy3d, Outcome, RawStream, Table};
 
 /// Rows up to this width go to pinned memory by way of a stage where they are gathered: the host copies so much in about
 /// the time of a driver's call. Wider ones are better left to the driver, one by one.
@@ -79,11 +79,7 @@ impl CudaDevice {
     /// # Safety
     ///
     /// * As for `Transfers::copy`.
-    unsafe fn copy_on_host(
-        &self,
-        copy: hal::Copy,
-        core: &StreamCore,
-    ) -> core::result::Result<(), Refusal> {
+    unsafe fn copy_on_host(&self, copy: hal::Copy, core: &StreamCore) -> Outcome {
         let task = Box::new(move || {
             for (to, from) in copy.rows() {
                 let Ok(length) = to.size().to_usize() else { return };
@@ -112,12 +108,7 @@ impl CudaDevice {
     }
 
     /// Enqueues the parts of such a copy, and counts them.
-    fn enqueue_direct(
-        &self,
-        shape: &CopyShape,
-        core: &StreamCore,
-        enqueued: &mut u64,
-    ) -> core::result::Result<(), Refusal> {
+    fn enqueue_direct(&self, shape: &CopyShape, core: &StreamCore, enqueued: &mut u64) -> Outcome {
         let fits = |side: CopyEnd| side.row <= self.max_pitch;
         self.context.call(|table| match *shape {
             CopyShape { slices: slices @ 2.., rows, width, to, from } if fits(to) && fits(from) => {
@@ -231,12 +222,7 @@ unsafe impl Transfers for CudaDevice {
 }
 
 /// Fills bytes in a row.
-fn fill_row(
-    table: &Table,
-    row: Span,
-    pattern: Pattern,
-    stream: RawStream,
-) -> core::result::Result<(), Refusal> {
+fn fill_row(table: &Table, row: Span, pattern: Pattern, stream: RawStream) -> Outcome {
     let (start, size) = (row.start().get(), row.size().get());
     // SAFETY: memory that was looked up, whose size is a multiple of the pattern's, and a live
     // stream. For all three.
@@ -250,11 +236,7 @@ fn fill_row(
 }
 
 /// Fills rows.
-fn fill_plane(
-    table: &Table,
-    fill: &hal::Fill,
-    stream: RawStream,
-) -> core::result::Result<(), Refusal> {
+fn fill_plane(table: &Table, fill: &hal::Fill, stream: RawStream) -> Outcome {
     let (start, pitch): (Address, u64) = (fill.to(), fill.pitch().row.get());
     let (start, width, rows) = (start.get(), fill.extent().width.get(), fill.extent().rows);
     let pattern = fill.pattern();

@@ -7,7 +7,7 @@ use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::address_book::{Mapping, MemoryKind, Region};
 use forebay_hal::{
     Access, Asked, Call, Capabilities, Error, Granularity, PageHandle, PageOptions, RefusalKind,
-    Result, VirtualMemory, fresh_handle, invalid, multiple,
+    Result, VirtualMemory, fresh_handle, invalid, multiple, valid_span,
 };
 use forebay_sync::lock;
 
@@ -15,7 +15,7 @@ use crate::device::{CudaDevice, host_location, properties};
 use crate::refusal::{meaning, words};
 use crate::space::{DriverPage, Entry, Page, PageOrigin};
 use crate::sys::values::{access, location};
-use crate::sys::{AccessDescription, Location, RawPage, Refusal};
+use crate::sys::{AccessDescription, Location, Outcome, RawPage, Refusal};
 use crate::vendor::Unmaps;
 
 /// How often unmapping is tried again where it failed after other mappings were unmapped.
@@ -27,11 +27,7 @@ impl CudaDevice {
     }
 
     /// Reserves addresses, as the driver does it.
-    fn reserve_raw(
-        &self,
-        size: Bytes,
-        alignment: Alignment,
-    ) -> core::result::Result<Address, Refusal> {
+    fn reserve_raw(&self, size: Bytes, alignment: Alignment) -> Outcome<Address> {
         let mut start = 0;
         self.context.call(|table| {
             // SAFETY: the address is written to a place of our own.
@@ -40,7 +36,7 @@ impl CudaDevice {
         Ok(Address::new(start))
     }
 
-    fn free_raw(&self, span: Span) -> core::result::Result<(), Refusal> {
+    fn free_raw(&self, span: Span) -> Outcome {
         // SAFETY: a range the driver reserved, with nothing mapped in it.
         self.context
             .call(|table| unsafe { table.mem_address_free(span.start().get(), span.size().get()) })
@@ -120,9 +116,7 @@ unsafe impl VirtualMemory for CudaDevice {
             RefusalKind::Invalid | RefusalKind::OutOfMemory => self.out_of_memory(call, size),
             _ => self.refused(call, refusal, &Asked::size(size)),
         };
-        let of = |start, size| {
-            Span::new(start, size).map_err(|error| Error::quantity(call, "size", &error))
-        };
+        let of = |start, size| valid_span(call, "size", start, size);
         let first = self.reserve_raw(size, alignment);
         let (span, taken) = match first {
             Ok(start) if start.is_aligned_to(alignment) => (of(start, size)?, of(start, size)?),
@@ -203,9 +197,7 @@ unsafe impl VirtualMemory for CudaDevice {
         let dead = space.book.release_page(page);
         space.settle_pages(dead);
         drop(space);
-        released.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("page", page, "a page of this device"))
-        })
+        released.map_err(self.refusing(call, || Asked::of("page", page, "a page of this device")))
     }
 
     fn map(&self, at: Address, page: PageHandle) -> Result<()> {

@@ -12,41 +12,23 @@ use crate::{
     PinnedMemory, Result, Streams, Transfers, VirtualMemory,
 };
 
-/// The kinds of devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum DeviceKind {
-    /// The host's own memory and threads.
-    Host,
-    /// A simulated accelerator.
-    Sim,
-    /// An NVIDIA GPU through the CUDA driver.
-    Cuda,
-    /// An AMD GPU through ROCm's HIP.
-    Hip,
-    /// A device behind OpenCL.
-    OpenCl,
-    /// An Apple GPU through Metal.
-    Metal,
-}
-
-impl DeviceKind {
-    /// The name used in commands and files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Sim => "sim",
-            Self::Cuda => "cuda",
-            Self::Hip => "hip",
-            Self::OpenCl => "opencl",
-            Self::Metal => "metal",
-        }
-    }
-}
-
-impl fmt::Display for DeviceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+named_enum! {
+    /// The kinds of devices.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+    pub enum DeviceKind {
+        /// The host's own memory and threads.
+        Host = "host",
+        /// A simulated accelerator.
+        Sim = "sim",
+        /// An NVIDIA GPU through the CUDA driver.
+        Cuda = "cuda",
+        /// An AMD GPU through ROCm's HIP.
+        Hip = "hip",
+        /// A device behind OpenCL.
+        OpenCl = "opencl",
+        /// An Apple GPU through Metal.
+        Metal = "metal",
     }
 }
 
@@ -85,6 +67,15 @@ impl Descriptor {
             is_processor: false,
             birth: Birth::here(),
         }
+    }
+
+    /// Returns an error unless the device has the capability.
+    pub fn check_capability(&self, call: Call, capability: Capabilities) -> Result<()> {
+        if self.capabilities.contains(capability) {
+            return Ok(());
+        }
+        let missing = format!("{capability}, which {self} lacks");
+        Err(Error::Unsupported { call, missing: missing.into() })
     }
 
     /// Whether the parent opened the device before this process was forked. In that case its threads and driver do not

@@ -49,12 +49,13 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+#[macro_use]
+mod macros;
+
 pub mod address_book;
 mod call;
 mod capability;
 mod check;
-#[macro_use]
-mod debug;
 #[cfg(feature = "conformance")]
 #[allow(
     clippy::disallowed_methods,

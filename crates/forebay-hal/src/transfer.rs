@@ -233,11 +233,7 @@ impl Copy {
 
     /// The rows, as pairs of spans: written, read. Adjacent rows come as one.
     pub fn rows(&self) -> Rows {
-        Rows::new(
-            self.extent,
-            (self.to.address(), self.to_pitch),
-            (self.from.address(), self.from_pitch),
-        )
+        Rows::of(self.shape())
     }
 }
 
@@ -342,8 +338,10 @@ impl Fill {
 
     /// The rows written. Adjacent rows come as one.
     pub fn rows(&self) -> impl Iterator<Item = Span> + use<> {
-        let side = (self.to, self.pitch);
-        Rows::new(self.extent, side, side).map(|(to, _)| to)
+        let (row, slice) = (self.pitch.row.get(), self.pitch.slice.get());
+        let end = CopyEnd { start: self.to.get(), row, slice };
+        let Extent { width, rows, slices } = self.extent;
+        Rows::of(CopyShape::new(end, end, (width.get(), rows, slices))).map(|(to, _)| to)
     }
 }
 
@@ -359,48 +357,21 @@ fn reach_span(start: Address, extent: Extent, pitch: Pitch) -> Span {
 /// The rows of a shape, as pairs of spans: written, read.
 #[derive(Clone, Debug)]
 pub struct Rows {
-    extent: Extent,
-    to: (Address, Pitch),
-    from: (Address, Pitch),
+    shape: CopyShape,
     row: u64,
     slice: u64,
 }
 
 impl Rows {
-    fn new(mut extent: Extent, mut to: (Address, Pitch), mut from: (Address, Pitch)) -> Self {
-        if extent.is_empty() {
-            extent = Extent { width: Bytes::ZERO, rows: 0, slices: 0 };
-        }
-        // One row a slice: the slices are the rows.
-        if extent.rows == 1 {
-            extent = Extent { rows: extent.slices, slices: 1, ..extent };
-            to.1.row = to.1.slice;
-            from.1.row = from.1.slice;
-        }
-        // No gap between rows on either side: they are one.
-        let width = extent.width;
-        if extent.rows > 1 && to.1.row == width && from.1.row == width {
-            let merged = width.checked_mul(extent.rows);
-            let slice = merged.filter(|&merged| {
-                extent.slices <= 1 || (to.1.slice == merged && from.1.slice == merged)
-            });
-            match (merged, slice.and_then(|merged| merged.checked_mul(extent.slices))) {
-                (_, Some(all)) => extent = Extent::linear(all),
-                (Some(merged), None) => {
-                    extent = Extent { width: merged, rows: extent.slices, slices: 1 };
-                    to.1.row = to.1.slice;
-                    from.1.row = from.1.slice;
-                }
-                (None, None) => {}
-            }
-        }
-        Self { extent, to, from, row: 0, slice: 0 }
+    fn of(shape: CopyShape) -> Self {
+        let slices = if shape.bytes().is_zero() { 0 } else { shape.slices };
+        Self { shape: CopyShape { slices, ..shape }, row: 0, slice: 0 }
     }
 
-    fn at(&self, (start, pitch): (Address, Pitch)) -> Option<Span> {
-        let offset =
-            pitch.slice.checked_mul(self.slice)?.checked_add(pitch.row.checked_mul(self.row)?)?;
-        Span::new(start.checked_add(offset)?, self.extent.width).ok()
+    fn at(&self, end: CopyEnd) -> Option<Span> {
+        let (slices, rows) = (end.slice.checked_mul(self.slice)?, end.row.checked_mul(self.row)?);
+        let start = end.start.checked_add(slices)?.checked_add(rows)?;
+        Span::new(Address::new(start), Bytes::new(self.shape.width)).ok()
     }
 }
 
@@ -408,12 +379,12 @@ impl Iterator for Rows {
     type Item = (Span, Span);
 
     fn next(&mut self) -> Option<(Span, Span)> {
-        if self.slice >= self.extent.slices {
+        if self.slice >= self.shape.slices {
             return None;
         }
-        let spans = (self.at(self.to)?, self.at(self.from)?);
+        let spans = (self.at(self.shape.to)?, self.at(self.shape.from)?);
         self.row += 1;
-        if self.row == self.extent.rows {
+        if self.row == self.shape.rows {
             self.row = 0;
             self.slice += 1;
         }

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use forebay_cuda::CudaDevice;
+use forebay_cuda::{CudaDevice, CudaDriver};
 use forebay_hal::Result;
 use forebay_sync::fork::PerProcess;
-
-use crate::HipDriver;
 
 /// Opens AMD GPUs through HIP. It has no values: a HIP device is a [`CudaDevice`] whose [`driver`](CudaDevice::driver)
 /// has HIP's functions, and whose kind is [`Hip`](forebay_hal::DeviceKind::Hip).
@@ -17,7 +15,7 @@ pub enum HipDevice {}
 impl HipDevice {
     /// Opens a device of the system's library by its number.
     pub fn open(ordinal: u32) -> Result<Arc<CudaDevice>> {
-        Self::open_with(HipDriver::load()?, ordinal)
+        Self::open_with(crate::load()?, ordinal)
     }
 
     /// Returns the process-wide device with that number: every caller gets the same object while any of them holds it,
@@ -28,7 +26,7 @@ impl HipDevice {
     }
 
     /// Opens a device of a given library by its number.
-    pub fn open_with(driver: HipDriver, ordinal: u32) -> Result<Arc<CudaDevice>> {
-        CudaDevice::open_with(driver.as_cuda(), ordinal)
+    pub fn open_with(driver: &'static CudaDriver, ordinal: u32) -> Result<Arc<CudaDevice>> {
+        CudaDevice::open_with(driver, ordinal)
     }
 }

@@ -35,6 +35,6 @@ mod translate;
 mod vendor;
 
 pub use device::HipDevice;
-pub use driver::HipDriver;
+pub use driver::{current_device, load, load_from};
 pub use forebay_cuda::DriverMissing;
 pub use vendor::{AMD, HIP_DRIVER_VARIABLE};

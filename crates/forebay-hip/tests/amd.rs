@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use forebay_hal::Error;
-use forebay_hip::{AMD, DriverMissing, HipDevice, HipDriver};
+use forebay_hip::{AMD, DriverMissing, HipDevice};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// Opens the first device, or looks at why there is none.
 fn opens_or_says_why() -> Result<Completion, Failed> {
     // What `FOREBAY_HIP_DRIVER` names is tested elsewhere.
-    let loaded = AMD.libraries.iter().map(|library| HipDriver::load_from(library));
+    let loaded = AMD.libraries.iter().map(|library| forebay_hip::load_from(library));
     let mut found = loaded.filter(|loaded| !matches!(loaded, Err(DriverMissing::Library { .. })));
     let Some(found) = found.next() else {
         let names = AMD.libraries.join(", ");

@@ -7,11 +7,10 @@ mod gpu;
 use std::process::ExitCode;
 
 use forebay_hal::conformance;
-use forebay_hip::HipDriver;
 use libtest_mimic::{Arguments, Completion, Trial};
 
 fn main() -> ExitCode {
-    let missing = match HipDriver::load() {
+    let missing = match forebay_hip::load() {
         Ok(driver) => match driver.device_count() {
             Ok(0) => "HIP shows this process no device".to_owned(),
             Ok(_) => return conformance::main(gpu::hip(driver)),

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use forebay_core::{Address, Alignment, DeviceOrdinal};
 use forebay_hal::{
-    Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, ManagedMemory, MemoryInfo,
-    PinnedMemory, PointerClass, Result, Sharing, StreamTable, VirtualMemory, fresh_handle,
+    Call, Capabilities, Descriptor, Device, DeviceKind, MemoryInfo, PointerClass, Result,
+    StreamTable, fresh_handle, optional_groups,
 };
 
 use crate::backing::{Backing, Refusal};
@@ -139,24 +139,12 @@ unsafe impl Device for HostDevice {
         Ok(self.space.table().book.classify(address))
     }
 
-    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        Some(self)
-    }
-
-    fn pinned_memory(&self) -> Option<&dyn PinnedMemory> {
-        Some(self)
-    }
-
-    fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
-        Some(self)
-    }
-
-    fn decompression(&self) -> Option<&dyn Decompression> {
-        Some(self)
-    }
-
-    fn sharing(&self) -> Option<&dyn Sharing> {
-        Some(self)
+    optional_groups! {
+        virtual_memory: VirtualMemory if VIRTUAL_MEMORY;
+        pinned_memory: PinnedMemory if PINNED;
+        managed_memory: ManagedMemory if MANAGED;
+        decompression: Decompression if DECOMPRESSION;
+        sharing: Sharing if SHARE_BY_FD;
     }
 }
 

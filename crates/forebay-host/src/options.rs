@@ -1,6 +1,7 @@
 //! Options of the host device.
 
 use forebay_core::Bytes;
+use forebay_hal::setters;
 
 use crate::NumaPolicy;
 
@@ -52,24 +53,12 @@ impl HostOptions {
         Self::default()
     }
 
-    /// Limits the memory given out to `limit`, and never to more than the machine has.
-    #[must_use]
-    pub fn memory_limit(mut self, limit: Bytes) -> Self {
-        self.memory_limit = Some(limit);
-        self
-    }
-
-    /// Sets the pages that back memory.
-    #[must_use]
-    pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
-        self.huge_pages = huge_pages;
-        self
-    }
-
-    /// Sets the NUMA placement.
-    #[must_use]
-    pub fn numa(mut self, policy: NumaPolicy) -> Self {
-        self.numa = policy;
-        self
+    setters! {
+        /// Limits the memory given out, and never to more than the machine has.
+        memory_limit: Bytes;
+        /// Sets the pages that back memory.
+        huge_pages: HugePages;
+        /// Sets the NUMA placement.
+        numa: NumaPolicy;
     }
 }

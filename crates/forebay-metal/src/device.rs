@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use forebay_core::{Address, Bytes, DeviceOrdinal, StreamId};
 use forebay_hal::{
     Call, Capabilities, Descriptor, Device, DeviceKind, Error, EventHandle, EventKind, HostTask,
-    MemoryInfo, PinnedMemory, PointerClass, Priority, Progress, Result, StreamHandle, StreamTable,
-    Streams, fresh_handle, run_host_task,
+    MemoryInfo, PointerClass, Priority, Progress, Result, StreamHandle, StreamTable, Streams,
+    fresh_handle, optional_groups, run_host_task,
 };
 use forebay_sync::fork::{LeakOnFork, PerProcess};
 use forebay_sync::lock;
@@ -176,8 +176,8 @@ unsafe impl Device for MetalDevice {
         Ok(lock(&self.inner(Call::Classify)?.space).classify(address))
     }
 
-    fn pinned_memory(&self) -> Option<&dyn PinnedMemory> {
-        Some(self)
+    optional_groups! {
+        pinned_memory: PinnedMemory if PINNED;
     }
 }
 

@@ -8,9 +8,8 @@ use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_event};
 use forebay_core::{Address, Bytes, DeviceOrdinal};
 use forebay_hal::address_book::Figures;
 use forebay_hal::{
-    Asked, Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, Error, ManagedMemory,
-    MemoryInfo, PinnedMemory, PointerClass, Priority, Result, StreamHandle, StreamTable,
-    fresh_handle,
+    Asked, Call, Capabilities, Descriptor, Device, DeviceKind, Error, MemoryInfo, PointerClass,
+    Priority, Result, StreamHandle, StreamTable, fresh_handle, optional_groups,
 };
 use forebay_sync::fork::PerProcess;
 use forebay_sync::lock;
@@ -143,13 +142,9 @@ impl OpenClDevice {
                 enqueue(queue, wait)
             })
         };
-        let event = launched.map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
+        let event = launched.map_err(self.refusing(call, || about(stream)))?;
         submission.advance(event);
         Ok(())
-    }
-
-    fn has(&self, capability: Capabilities) -> bool {
-        self.descriptor.capabilities.contains(capability)
     }
 
     /// How much memory there is, by the driver and by the books.
@@ -164,6 +159,15 @@ impl OpenClDevice {
     /// The error of a call the driver refused.
     pub(crate) fn refused(&self, call: Call, refusal: Refusal, asked: &Asked) -> Error {
         refusal.error(call, asked, || self.figures())
+    }
+
+    /// What makes the error of a refusal: for `map_err`.
+    pub(crate) fn refusing(
+        &self,
+        call: Call,
+        asked: impl FnOnce() -> Asked,
+    ) -> impl FnOnce(Refusal) -> Error {
+        move |refusal| self.refused(call, refusal, &asked())
     }
 
     /// More than there is.
@@ -233,15 +237,9 @@ unsafe impl Device for OpenClDevice {
         Ok(lock(&self.space).book.classify(address))
     }
 
-    fn pinned_memory(&self) -> Option<&dyn PinnedMemory> {
-        Some(self)
-    }
-
-    fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
-        self.has(Capabilities::MANAGED).then_some(self as _)
-    }
-
-    fn decompression(&self) -> Option<&dyn Decompression> {
-        self.has(Capabilities::DECOMPRESSION).then_some(self as _)
+    optional_groups! {
+        pinned_memory: PinnedMemory if PINNED;
+        managed_memory: ManagedMemory if MANAGED;
+        decompression: Decompression if DECOMPRESSION;
     }
 }

@@ -6,20 +6,22 @@ use cl3::device as cl;
 use cl3::platform::{CL_PLATFORM_NAME, get_platform_data};
 use cl3::types::{cl_device_id, cl_platform_id};
 use forebay_core::{Alignment, Bytes};
-use forebay_hal::{Call, Error, Result};
+use forebay_hal::{Call, Error, Result, named_enum};
 
-/// The kind of hardware behind an OpenCL device, as the platform reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum OpenClDeviceType {
-    /// A graphics processor.
-    Gpu,
-    /// An accelerator card.
-    Accelerator,
-    /// The processor of the host.
-    Cpu,
-    /// Anything else.
-    Other,
+named_enum! {
+    /// The kind of hardware behind an OpenCL device, as the platform reports it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+    pub enum OpenClDeviceType {
+        /// A graphics processor.
+        Gpu = "GPU",
+        /// An accelerator card.
+        Accelerator = "accelerator",
+        /// The processor of the host.
+        Cpu = "CPU",
+        /// Anything else.
+        Other = "device",
+    }
 }
 
 impl OpenClDeviceType {
@@ -34,17 +36,6 @@ impl OpenClDeviceType {
         } else {
             Self::Other
         }
-    }
-}
-
-impl fmt::Display for OpenClDeviceType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Gpu => "GPU",
-            Self::Accelerator => "accelerator",
-            Self::Cpu => "CPU",
-            Self::Other => "device",
-        })
     }
 }
 

@@ -1,5 +1,7 @@
 //! How a device is opened.
 
+use forebay_hal::setters;
+
 /// The options with which a device is opened. The defaults work on every device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -29,27 +31,15 @@ impl OpenClOptions {
         Self::default()
     }
 
-    /// Allocates plain memory as coarse-grained shared virtual memory, so that its addresses are pointers that kernels
-    /// understand. Opening fails on a device without it.
-    #[must_use]
-    pub fn svm(mut self, svm: bool) -> Self {
-        self.svm = svm;
-        self
-    }
-
-    /// Uses out-of-order queues for streams: copies of one `copy_all` may run concurrently. Events keep the order of a
-    /// stream's calls. Opening fails on a device without such queues.
-    #[must_use]
-    pub fn out_of_order(mut self, out_of_order: bool) -> Self {
-        self.out_of_order = out_of_order;
-        self
-    }
-
-    /// Sets what copies ordinary host memory. By default it is the driver on platforms known not to wait, which means
-    /// PoCL, and a thread elsewhere. The driver always copies pinned memory.
-    #[must_use]
-    pub fn host_copies(mut self, who: HostCopies) -> Self {
-        self.host_copies = Some(who);
-        self
+    setters! {
+        /// Allocates plain memory as coarse-grained shared virtual memory, so that its addresses are pointers that
+        /// kernels understand. Opening fails on a device without it.
+        svm: bool;
+        /// Uses out-of-order queues for streams: copies of one `copy_all` may run concurrently. Events keep the order of
+        /// a stream's calls. Opening fails on a device without such queues.
+        out_of_order: bool;
+        /// Sets what copies ordinary host memory. By default it is the driver on platforms known not to wait, which
+        /// means PoCL, and a thread elsewhere. The driver always copies pinned memory.
+        host_copies: HostCopies;
     }
 }

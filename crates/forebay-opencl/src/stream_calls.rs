@@ -30,9 +30,8 @@ impl OpenClDevice {
 
     /// The outcome of a call about an event.
     fn settled<T>(&self, call: Call, event: EventHandle, outcome: Outcome<T>) -> Result<T> {
-        let settled = outcome.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("event", event, "a live event"))
-        })?;
+        let settled =
+            outcome.map_err(self.refusing(call, || Asked::of("event", event, "a live event")))?;
         self.lost.check(call)?;
         Ok(settled)
     }
@@ -72,7 +71,7 @@ unsafe impl Streams for OpenClDevice {
         let call = Call::QueryStream;
         let queue = self.queue(call, stream)?;
         let progress = queue.progress();
-        let progress = progress.map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
+        let progress = progress.map_err(self.refusing(call, || about(stream)))?;
         self.lost.check(call)?;
         Ok(progress)
     }
@@ -80,7 +79,7 @@ unsafe impl Streams for OpenClDevice {
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<()> {
         let call = Call::SynchronizeStream;
         let queue = self.queue(call, stream)?;
-        queue.wait().map_err(|refusal| self.refused(call, refusal, &about(stream)))?;
+        queue.wait().map_err(self.refusing(call, || about(stream)))?;
         self.lost.check(call)
     }
 
@@ -91,15 +90,14 @@ unsafe impl Streams for OpenClDevice {
         // All are waited for, whatever one of them says.
         let outcomes: Vec<_> = queues.iter().map(|queue| queue.wait()).collect();
         let waited = outcomes.into_iter().collect::<Outcome<()>>();
-        waited.map_err(|refusal| self.refused(call, refusal, &about(StreamHandle::DEFAULT)))?;
+        waited.map_err(self.refusing(call, || about(StreamHandle::DEFAULT)))?;
         self.lost.check(call)
     }
 
     fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
         let call = Call::EnqueueHost;
         let queue = self.queue(call, stream)?;
-        task::enqueue(&mut queue.begin(), task)
-            .map_err(|refusal| self.refused(call, refusal, &about(stream)))
+        task::enqueue(&mut queue.begin(), task).map_err(self.refusing(call, || about(stream)))
     }
 
     fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
@@ -122,7 +120,7 @@ unsafe impl Streams for OpenClDevice {
             EventKind::Order => queue.tail(),
             EventKind::Timed => {
                 let marked = queue.begin().mark();
-                Some(marked.map_err(|refusal| self.refused(call, refusal, &about(stream)))?)
+                Some(marked.map_err(self.refusing(call, || about(stream)))?)
             }
         };
         *latest = Some(Record { context: queue.context, event });
@@ -143,9 +141,7 @@ unsafe impl Streams for OpenClDevice {
             // OpenCL's waits end at the context; a thread of ours carries the news across.
             task::enqueue_after(&mut submission, Some(&awaited), Box::new(|| ()))
         };
-        waited.map_err(|refusal| {
-            self.refused(call, refusal, &Asked::of("event", event, "an event of OpenCL"))
-        })
+        waited.map_err(self.refusing(call, || Asked::of("event", event, "an event of OpenCL")))
     }
 
     fn query_event(&self, event: EventHandle) -> Result<Progress> {

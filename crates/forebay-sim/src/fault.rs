@@ -3,7 +3,7 @@
 use core::fmt;
 
 use forebay_core::Random;
-use forebay_hal::Call;
+use forebay_hal::{Call, named_enum};
 
 /// When a fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,32 +19,24 @@ pub enum When {
     PerMillion(u32),
 }
 
-/// What a fault does to the call it strikes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum FaultKind {
-    /// The call runs out of memory.
-    OutOfMemory,
-    /// The call fails for a temporary reason.
-    Transient,
-    /// The device is lost, from this call on.
-    Lost,
-}
-
-impl fmt::Display for FaultKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OutOfMemory => "out of memory",
-            Self::Transient => "transient",
-            Self::Lost => "device lost",
-        })
+named_enum! {
+    /// What a fault does to the call it strikes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+    pub enum FaultKind {
+        /// The call runs out of memory.
+        OutOfMemory = "out of memory",
+        /// The call fails for a temporary reason.
+        Transient = "transient",
+        /// The device is lost, from this call on.
+        Lost = "device lost",
     }
 }
 
 /// A planned fault.
 ///
 /// ```
-/// use forebay_hal::Call;
+/// use forebay_hal::{Call, named_enum};
 /// use forebay_sim::{Fault, FaultKind, When};
 /// // The third page the program asks for cannot be had.
 /// let fault = Fault::new(When::Kind(Call::CreatePage, 3), FaultKind::OutOfMemory);

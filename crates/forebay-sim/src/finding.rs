@@ -3,7 +3,7 @@
 use core::fmt;
 
 use forebay_core::{Bytes, DeviceOrdinal, Span, StreamId};
-use forebay_hal::Call;
+use forebay_hal::{Call, named_enum};
 
 /// One operation on a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,21 +24,14 @@ impl fmt::Display for Operation {
     }
 }
 
-/// How an operation uses memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// It reads.
-    Reads,
-    /// It writes.
-    Writes,
-}
-
-impl fmt::Display for Effect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Reads => "reads",
-            Self::Writes => "writes",
-        })
+named_enum! {
+    /// How an operation uses memory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Effect {
+        /// It reads.
+        Reads = "reads",
+        /// It writes.
+        Writes = "writes",
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_core::{Bytes, DeviceOrdinal, PageSize};
-use forebay_hal::{Call, Capabilities, Result, invalid};
+use forebay_hal::{Call, Capabilities, Result, invalid, setters};
 
 use crate::cost::CostModel;
 use crate::device::SimDevice;
@@ -71,53 +71,24 @@ impl Default for SimOptions {
 }
 
 impl SimOptions {
-    /// Sets the seed that decides the order of work where events leave a choice. The same calls with the same seed give
-    /// the same order.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Sets the number of devices: 1 by default, 64 at most.
-    pub fn devices(mut self, devices: u32) -> Self {
-        self.devices = devices;
-        self
-    }
-
-    /// Sets the memory of each device: 8 GiB by default. Backed memory is taken from the system only when touched.
-    pub fn capacity(mut self, capacity: Bytes) -> Self {
-        self.capacity = capacity;
-        self
-    }
-
-    /// Sets the memory model.
-    pub fn memory(mut self, memory: MemoryModel) -> Self {
-        self.memory = memory;
-        self
-    }
-
-    /// Sets the cost model.
-    pub fn costs(mut self, costs: CostModel) -> Self {
-        self.costs = costs;
-        self
-    }
-
-    /// Enables or disables the ordering checker, which is enabled by default.
-    pub fn checked(mut self, checked: bool) -> Self {
-        self.checked = checked;
-        self
-    }
-
-    /// Sets the smallest page: 2 MiB by default, 4 KiB at least.
-    pub fn granularity(mut self, granularity: PageSize) -> Self {
-        self.granularity = granularity;
-        self
-    }
-
-    /// Sets whether handles of destroyed streams are reused.
-    pub fn handles(mut self, handles: HandleReuse) -> Self {
-        self.handles = handles;
-        self
+    setters! {
+        /// Sets the seed that decides the order of work where events leave a choice. The same calls with the same seed
+        /// give the same order.
+        seed: u64;
+        /// Sets the number of devices: 1 by default, 64 at most.
+        devices: u32;
+        /// Sets the memory of each device: 8 GiB by default. Backed memory is taken from the system only when touched.
+        capacity: Bytes;
+        /// Sets the memory model.
+        memory: MemoryModel;
+        /// Sets the cost model.
+        costs: CostModel;
+        /// Enables or disables the ordering checker, which is enabled by default.
+        checked: bool;
+        /// Sets the smallest page: 2 MiB by default, 4 KiB at least.
+        granularity: PageSize;
+        /// Sets whether handles of destroyed streams are reused.
+        handles: HandleReuse;
     }
 
     /// Removes capabilities, as on older hardware.

@@ -197,9 +197,7 @@ fn count(kind: DeviceKind) -> u32 {
             forebay_cuda::CudaDriver::load().ok().and_then(|driver| driver.device_count().ok())
         }
         #[cfg(feature = "hip")]
-        DeviceKind::Hip => {
-            forebay_hip::HipDriver::load().ok().and_then(|driver| driver.device_count().ok())
-        }
+        DeviceKind::Hip => forebay_hip::load().ok().and_then(|driver| driver.device_count().ok()),
         #[cfg(feature = "opencl")]
         DeviceKind::OpenCl => {
             let driver = forebay_opencl::OpenClDriver::load().ok();

@@ -106,95 +106,56 @@ pub struct CopyAttributes {
 }
 
 /// `CUDA_MEMCPY2D`.
+#[allow(missing_docs, reason = "the fields are those of the vendor's header")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copy2d {
-    /// Bytes to skip in each row read.
     pub src_x: u64,
-    /// Rows to skip.
     pub src_y: u64,
-    /// One of [`values::memory_type`](super::values::memory_type).
     pub src_type: u32,
-    /// The source on the host.
     pub src_host: u64,
-    /// The source on the device, or unified.
     pub src_device: u64,
-    /// The source array.
     pub src_array: u64,
-    /// From a row read to the next.
     pub src_pitch: u64,
-    /// Bytes to skip in each row written.
     pub dst_x: u64,
-    /// Rows to skip.
     pub dst_y: u64,
-    /// One of [`values::memory_type`](super::values::memory_type).
     pub dst_type: u32,
-    /// The destination on the host.
     pub dst_host: u64,
-    /// The destination on the device, or unified.
     pub dst_device: u64,
-    /// The destination array.
     pub dst_array: u64,
-    /// From a row written to the next.
     pub dst_pitch: u64,
-    /// Bytes of a row.
     pub width: u64,
-    /// Rows.
     pub height: u64,
 }
 
 /// `CUDA_MEMCPY3D`.
+#[allow(missing_docs, reason = "the fields are those of the vendor's header")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copy3d {
-    /// Bytes to skip in each row read.
     pub src_x: u64,
-    /// Rows to skip.
     pub src_y: u64,
-    /// Slices to skip.
     pub src_z: u64,
-    /// Level of detail.
     pub src_lod: u64,
-    /// One of [`values::memory_type`](super::values::memory_type).
     pub src_type: u32,
-    /// The source on the host.
     pub src_host: u64,
-    /// The source on the device, or unified.
     pub src_device: u64,
-    /// The source array.
     pub src_array: u64,
-    /// Null.
     pub reserved0: u64,
-    /// From a row read to the next.
     pub src_pitch: u64,
-    /// Rows from a slice read to the next.
     pub src_height: u64,
-    /// Bytes to skip in each row written.
     pub dst_x: u64,
-    /// Rows to skip.
     pub dst_y: u64,
-    /// Slices to skip.
     pub dst_z: u64,
-    /// Level of detail.
     pub dst_lod: u64,
-    /// One of [`values::memory_type`](super::values::memory_type).
     pub dst_type: u32,
-    /// The destination on the host.
     pub dst_host: u64,
-    /// The destination on the device, or unified.
     pub dst_device: u64,
-    /// The destination array.
     pub dst_array: u64,
-    /// Null.
     pub reserved1: u64,
-    /// From a row written to the next.
     pub dst_pitch: u64,
-    /// Rows from a slice written to the next.
     pub dst_height: u64,
-    /// Bytes of a row.
     pub width: u64,
-    /// Rows of a slice.
     pub height: u64,
-    /// Slices.
     pub depth: u64,
 }

@@ -122,8 +122,8 @@ impl From<Refusal> for Code {
     }
 }
 
-/// The result of a function, apart from what it writes through pointers.
-pub type Outcome = Result<(), Refusal>;
+/// What a function gives, or why it was refused.
+pub type Outcome<T = ()> = Result<T, Refusal>;
 
 /// Makes a table of functions from a list: `Need field = "name" version (arguments);`, with `as "export"` after the name
 /// where that version is exported by another.

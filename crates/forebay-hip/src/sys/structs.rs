@@ -24,54 +24,32 @@ pub struct PointerAttributes {
 macro_rules! copy_3d {
     ($(#[$doc:meta])* $name:ident $size:ty) => {
         $(#[$doc])*
+        #[allow(missing_docs, reason = "the fields are those of the vendor's header")]
         #[repr(C)]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct $name {
-            /// Bytes to skip in each row read.
             pub src_x: $size,
-            /// Rows to skip.
             pub src_y: $size,
-            /// Slices to skip.
             pub src_z: $size,
-            /// Level of detail.
             pub src_lod: $size,
-            /// A [`MemoryTypes`](super::values::MemoryTypes) of the version.
             pub src_type: u32,
-            /// The source on the host.
             pub src_host: u64,
-            /// The source on the device, or unified.
             pub src_device: u64,
-            /// The source array.
             pub src_array: u64,
-            /// From a row read to the next.
             pub src_pitch: $size,
-            /// Rows from a slice read to the next.
             pub src_height: $size,
-            /// Bytes to skip in each row written.
             pub dst_x: $size,
-            /// Rows to skip.
             pub dst_y: $size,
-            /// Slices to skip.
             pub dst_z: $size,
-            /// Level of detail.
             pub dst_lod: $size,
-            /// A [`MemoryTypes`](super::values::MemoryTypes) of the version.
             pub dst_type: u32,
-            /// The destination on the host.
             pub dst_host: u64,
-            /// The destination on the device, or unified.
             pub dst_device: u64,
-            /// The destination array.
             pub dst_array: u64,
-            /// From a row written to the next.
             pub dst_pitch: $size,
-            /// Rows from a slice written to the next.
             pub dst_height: $size,
-            /// Bytes of a row.
             pub width: $size,
-            /// Rows of a slice.
             pub height: $size,
-            /// Slices.
             pub depth: $size,
         }
     };

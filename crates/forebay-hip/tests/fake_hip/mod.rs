@@ -4,7 +4,7 @@
 
 use std::ffi::{CString, c_char};
 
-use forebay_hip::HipDriver;
+use forebay_cuda::CudaDriver;
 use libloading::{Library, Symbol};
 
 use super::fake_driver::{CopyFile, FakeDriver, built, prepare, symbol};
@@ -22,7 +22,7 @@ pub(crate) fn load_with(
     version: i32,
     devices: u32,
     lacks: &[&str],
-) -> Result<(FakeDriver, HipDriver), String> {
+) -> Result<(FakeDriver, &'static CudaDriver), String> {
     let (cuda, library) = prepare(&format!("{name}-cuda"), 13_000, devices, &[])?;
     let file = bridge(name, lacks)?;
     // SAFETY: the library has no start-up code but the language's own.
@@ -36,12 +36,12 @@ pub(crate) fn load_with(
             symbol(bridge, "forebay_bridge_configure")?;
         configure(version, path.as_ptr());
     }
-    let hip = HipDriver::load_from(&file.path()).map_err(|missing| missing.to_string())?;
-    Ok((FakeDriver { driver: hip.as_cuda(), library }, hip))
+    let hip = forebay_hip::load_from(&file.path()).map_err(|missing| missing.to_string())?;
+    Ok((FakeDriver { driver: hip, library }, hip))
 }
 
 /// HIP 6.3 with two devices.
-pub(crate) fn load(name: &str) -> Result<(FakeDriver, HipDriver), String> {
+pub(crate) fn load(name: &str) -> Result<(FakeDriver, &'static CudaDriver), String> {
     load_with(name, VERSIONS[1], 2, &[])
 }
 

@@ -16,7 +16,7 @@ use forebay_hal::{
     PageOptions, Pattern, PinnedFlags, PinnedMemory, Pitch, Place, Priority, Progress,
     StreamHandle, Streams, Transfers, VirtualMemory,
 };
-use forebay_hip::{HipDevice, HipDriver};
+use forebay_hip::{HipDevice, current_device};
 
 #[test]
 fn a_device_says_what_it_is() {
@@ -164,25 +164,25 @@ fn the_callers_device_is_the_same_after_every_call() {
     let (first, second) =
         (HipDevice::open_with(driver, 0).unwrap(), HipDevice::open_with(driver, 1).unwrap());
     // A thread begins with the first device.
-    assert_eq!(driver.current_device(), Some(0));
+    assert_eq!(current_device(driver), Some(0));
     let memory = second.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
     let stream = second.create_stream(Priority::Normal).unwrap();
     second.enqueue_host(Box::new(|| ()), stream).unwrap();
     second.synchronize_stream(stream).unwrap();
-    assert_eq!(driver.current_device(), Some(0));
+    assert_eq!(current_device(driver), Some(0));
     // Whichever the caller has made current.
-    let table = driver.as_cuda().table();
+    let table = driver.table();
     // SAFETY: a device that there is.
     unsafe { table.context_push(forebay_cuda::sys::RawContext(2)) }.unwrap();
-    assert_eq!(driver.current_device(), Some(1));
+    assert_eq!(current_device(driver), Some(1));
     let other = first.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
     assert_eq!(first.driver_pointer(other).unwrap().device.0, 0);
     assert_eq!(second.driver_pointer(memory).unwrap().device.0, 1);
-    assert_eq!(driver.current_device(), Some(1));
+    assert_eq!(current_device(driver), Some(1));
     let mut popped = forebay_cuda::sys::RawContext::NULL;
     // SAFETY: a place of our own.
     unsafe { table.context_pop(&raw mut popped) }.unwrap();
-    assert_eq!((popped.0, driver.current_device()), (2, Some(0)));
+    assert_eq!((popped.0, current_device(driver)), (2, Some(0)));
     // SAFETY: a place of our own. There is nothing to pop any more.
     let refused = unsafe { table.context_pop(&raw mut popped) }.unwrap_err();
     assert_eq!(refused.code, Code::ERROR_INVALID_CONTEXT);
@@ -197,7 +197,7 @@ fn the_callers_device_is_the_same_after_every_call() {
 #[test]
 fn a_copy_of_rows_to_the_host_does_not_wait() {
     let (fake, driver) = load("rows").unwrap();
-    let device = CudaDevice::open_with(driver.as_cuda(), 0).unwrap();
+    let device = CudaDevice::open_with(driver, 0).unwrap();
     let stream = device.create_stream(Priority::Normal).unwrap();
     let memory = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
     let pinned = device.allocate_pinned(Bytes::mib(2), PinnedFlags::empty()).unwrap();
@@ -259,7 +259,7 @@ fn a_copy_of_rows_to_the_host_does_not_wait() {
 #[test]
 fn rows_of_a_full_device_reach_the_host() {
     let (fake, driver) = load("rows-full").unwrap();
-    let device = CudaDevice::open_with(driver.as_cuda(), 0).unwrap();
+    let device = CudaDevice::open_with(driver, 0).unwrap();
     let stream = device.create_stream(Priority::Normal).unwrap();
     let memory = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
     let fill = Fill::linear(memory, Bytes::mib(2), Pattern::U8(9)).unwrap();
@@ -284,7 +284,7 @@ fn rows_of_a_full_device_reach_the_host() {
 #[test]
 fn several_mappings_are_unmapped_one_by_one() {
     let (fake, driver) = load("mappings").unwrap();
-    let device = CudaDevice::open_with(driver.as_cuda(), 0).unwrap();
+    let device = CudaDevice::open_with(driver, 0).unwrap();
     let page_size = device.granularity().minimum.bytes();
     let whole = Bytes::new(page_size.get() * 3);
     let map = || {
@@ -356,7 +356,7 @@ fn a_copy_too_large_for_hip_5s_structure_is_refused() {
 
 #[test]
 fn a_library_that_is_not_there_is_a_value_that_says_so() {
-    let missing = HipDriver::load_from("libforebay-no-such-hip.so.7").unwrap_err();
+    let missing = forebay_hip::load_from("libforebay-no-such-hip.so.7").unwrap_err();
     let text = missing.to_string();
     assert!(text.starts_with("no HIP driver: tried libforebay-no-such-hip.so.7 ("), "{text}");
     assert!(text.contains("install AMD's ROCm"), "{text}");
@@ -364,6 +364,6 @@ fn a_library_that_is_not_there_is_a_value_that_says_so() {
     let error = Error::from(missing);
     assert!(matches!(error, Error::Unsupported { call: Call::Open, .. }), "{error}");
     // The C library is everywhere, and no HIP.
-    let missing = HipDriver::load_from("libc.so.6").unwrap_err().to_string();
+    let missing = forebay_hip::load_from("libc.so.6").unwrap_err().to_string();
     assert!(missing.contains("libc.so.6 has no hipInit"), "{missing}");
 }

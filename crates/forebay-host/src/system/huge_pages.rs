@@ -1,9 +1,9 @@
 //! Huge pages: explicit ones that the administrator set aside, and transparent ones.
 
-use core::fmt;
 use std::path::Path;
 
 use forebay_core::{Bytes, KIB};
+use forebay_hal::named_enum;
 
 use super::{Reading, System, Unknown};
 
@@ -42,80 +42,51 @@ impl HugePagePool {
     }
 }
 
-/// When the system gives transparent huge pages for a process's private memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum TransparentHuge {
-    /// Wherever it can.
-    Always,
-    /// Where the program asks with `madvise`.
-    Madvise,
-    /// Nowhere.
-    Never,
+named_enum! {
+    /// When the system gives transparent huge pages for a process's private memory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+    pub enum TransparentHuge {
+        /// Wherever it can.
+        Always = "always",
+        /// Where the program asks with `madvise`.
+        Madvise = "madvise",
+        /// Nowhere.
+        Never = "never",
+    }
 }
 
 impl TransparentHuge {
-    /// The name the system uses.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Always => "always",
-            Self::Madvise => "madvise",
-            Self::Never => "never",
-        }
-    }
-
     /// Whether a process can get huge pages for its private memory at all.
     pub const fn grants(self) -> bool {
         !matches!(self, Self::Never)
     }
 }
 
-impl fmt::Display for TransparentHuge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+named_enum! {
+    /// When the system gives huge pages for memory files, which back forebay's host pages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+    pub enum ShmemHuge {
+        /// Wherever it can.
+        Always = "always",
+        /// Where they lie wholly inside the file.
+        WithinSize = "within_size",
+        /// Where the program asks with `madvise`.
+        Advise = "advise",
+        /// Nowhere.
+        Never = "never",
+        /// Nowhere, even on mounts that ask for them.
+        Deny = "deny",
+        /// Everywhere, for testing.
+        Force = "force",
     }
-}
-
-/// When the system gives huge pages for memory files, which back forebay's host pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum ShmemHuge {
-    /// Wherever it can.
-    Always,
-    /// Where they lie wholly inside the file.
-    WithinSize,
-    /// Where the program asks with `madvise`.
-    Advise,
-    /// Nowhere.
-    Never,
-    /// Nowhere, even on mounts that ask for them.
-    Deny,
-    /// Everywhere, for testing.
-    Force,
 }
 
 impl ShmemHuge {
-    /// The name the system uses.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Always => "always",
-            Self::WithinSize => "within_size",
-            Self::Advise => "advise",
-            Self::Never => "never",
-            Self::Deny => "deny",
-            Self::Force => "force",
-        }
-    }
-
     /// Whether a memory file can get huge pages at all.
     pub const fn grants(self) -> bool {
         !matches!(self, Self::Never | Self::Deny)
-    }
-}
-
-impl fmt::Display for ShmemHuge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 
@@ -171,22 +142,22 @@ impl System {
     pub fn huge_pages(&self) -> HugePages {
         HugePages {
             pools: self.huge_page_pools(),
-            transparent: self.bracketed(TRANSPARENT).and_then(|chosen| match chosen.as_str() {
-                "always" => Ok(TransparentHuge::Always),
-                "madvise" => Ok(TransparentHuge::Madvise),
-                "never" => Ok(TransparentHuge::Never),
-                other => Err(unheard_of(TRANSPARENT, other)),
-            }),
-            shmem: self.bracketed(SHMEM).and_then(|chosen| match chosen.as_str() {
-                "always" => Ok(ShmemHuge::Always),
-                "within_size" => Ok(ShmemHuge::WithinSize),
-                "advise" => Ok(ShmemHuge::Advise),
-                "never" => Ok(ShmemHuge::Never),
-                "deny" => Ok(ShmemHuge::Deny),
-                "force" => Ok(ShmemHuge::Force),
-                other => Err(unheard_of(SHMEM, other)),
-            }),
+            transparent: self.choice(TRANSPARENT, TransparentHuge::ALL, TransparentHuge::name),
+            shmem: self.choice(SHMEM, ShmemHuge::ALL, ShmemHuge::name),
         }
+    }
+
+    /// The choice of a setting that lists all of them, with brackets around the one in force.
+    fn choice<T: Copy>(
+        &self,
+        file: &str,
+        all: &[T],
+        name: impl Fn(T) -> &'static str,
+    ) -> Reading<T> {
+        let chosen = self.bracketed(file)?;
+        all.iter().copied().find(|&one| name(one) == chosen).ok_or_else(|| {
+            Unknown::malformed(Path::new(file), format!("an unheard-of choice \"{chosen}\""))
+        })
     }
 
     fn huge_page_pools(&self) -> Reading<Vec<HugePagePool>> {
@@ -211,8 +182,4 @@ impl System {
         pools.sort_by_key(|pool| pool.page);
         Ok(pools)
     }
-}
-
-fn unheard_of(file: &str, choice: &str) -> Unknown {
-    Unknown::malformed(Path::new(file), format!("an unheard-of choice \"{choice}\""))
 }

@@ -8,6 +8,7 @@
 use std::path::Path;
 
 use forebay_core::Bytes;
+use forebay_hal::named_enum;
 use rustix::process::Resource;
 
 use super::file::{parse_list, quoted};
@@ -41,26 +42,17 @@ pub struct ResourceLimit {
     pub hard: Option<u64>,
 }
 
-/// The system's overcommit policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Overcommit {
-    /// Refuses only obvious overcommitment.
-    Heuristic,
-    /// Promises everything.
-    Always,
-    /// Promises no more than it can back: large reservations with access fail.
-    Never,
-}
-
-impl Overcommit {
-    /// In words.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Heuristic => "heuristic",
-            Self::Always => "always",
-            Self::Never => "never",
-        }
+named_enum! {
+    /// The system's overcommit policy, in the order of its numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+    pub enum Overcommit {
+        /// Refuses only obvious overcommitment.
+        Heuristic = "heuristic",
+        /// Promises everything.
+        Always = "always",
+        /// Promises no more than it can back: large reservations with access fail.
+        Never = "never",
     }
 }
 
@@ -223,15 +215,11 @@ impl System {
     }
 
     fn overcommit(&self) -> Reading<Overcommit> {
-        match self.number(OVERCOMMIT)? {
-            0_u64 => Ok(Overcommit::Heuristic),
-            1 => Ok(Overcommit::Always),
-            2 => Ok(Overcommit::Never),
-            other => Err(Unknown::malformed(
-                Path::new(OVERCOMMIT),
-                format!("expected 0, 1 or 2, found {other}"),
-            )),
-        }
+        let number: usize = self.number(OVERCOMMIT)?;
+        Overcommit::ALL.get(number).copied().ok_or_else(|| {
+            let reason = format!("expected 0, 1 or 2, found {number}");
+            Unknown::malformed(Path::new(OVERCOMMIT), reason)
+        })
     }
 
     fn allowed_processors(&self) -> Reading<Vec<u32>> {

@@ -3,7 +3,7 @@
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::address_book::{Entry, MemoryEntry, MemoryKind};
 use forebay_hal::{
-    Advice, Call, Capabilities, Error, ManagedMemory, Memory, PinnedFlags, PinnedMemory, Result,
+    Advice, Call, Capabilities, ManagedMemory, Memory, PinnedFlags, PinnedMemory, Result,
     StreamHandle, invalid, valid_span,
 };
 
@@ -69,9 +69,8 @@ impl SimDevice {
             (PinnedFlags::MAPPED, Capabilities::PINNED_MAPPED),
             (PinnedFlags::WRITE_COMBINED, Capabilities::PINNED_WRITE_COMBINED),
         ] {
-            if flags.contains(flag) && !self.can(capability) {
-                let missing = format!("{capability}: this machine was built without it");
-                return Err(Error::Unsupported { call, missing: missing.into() });
+            if flags.contains(flag) {
+                self.descriptor.check_capability(call, capability)?;
             }
         }
         Ok(())
@@ -126,10 +125,7 @@ unsafe impl PinnedMemory for SimDevice {
     unsafe fn register(&self, span: Span, flags: PinnedFlags) -> Result<()> {
         let call = Call::Register;
         let mut state = self.engine.enter(self.ordinal, call, span.size())?;
-        if !self.can(Capabilities::REGISTER) {
-            let missing = "registering host memory: this machine was built without it";
-            return Err(Error::Unsupported { call, missing: missing.into() });
-        }
+        self.descriptor.check_capability(call, Capabilities::REGISTER)?;
         self.check_pinned(call, flags)?;
         if span.is_empty() || span.start().is_null() {
             return Err(invalid(call, "span", span, "1 byte or more of mapped host memory"));

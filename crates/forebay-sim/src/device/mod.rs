@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
 use forebay_hal::{
-    Call, Capabilities, Decompression, Descriptor, Device, DeviceKind, ForeignStreams,
-    ManagedMemory, MemoryInfo, Peers, PinnedMemory, PointerClass, Result, Sharing, VirtualMemory,
+    Call, Capabilities, Descriptor, Device, DeviceKind, MemoryInfo, PointerClass, Result,
+    optional_groups,
 };
 
 use crate::engine::Engine;
@@ -92,31 +92,13 @@ unsafe impl Device for SimDevice {
         Ok(state.space(Call::Classify, self.ordinal)?.book.classify(address))
     }
 
-    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        self.can(Capabilities::VIRTUAL_MEMORY).then_some(self)
-    }
-
-    fn pinned_memory(&self) -> Option<&dyn PinnedMemory> {
-        self.can(Capabilities::PINNED).then_some(self)
-    }
-
-    fn managed_memory(&self) -> Option<&dyn ManagedMemory> {
-        self.can(Capabilities::MANAGED).then_some(self)
-    }
-
-    fn decompression(&self) -> Option<&dyn Decompression> {
-        self.can(Capabilities::DECOMPRESSION).then_some(self)
-    }
-
-    fn peers(&self) -> Option<&dyn Peers> {
-        self.can(Capabilities::PEERS).then_some(self)
-    }
-
-    fn foreign_streams(&self) -> Option<&dyn ForeignStreams> {
-        self.can(Capabilities::FOREIGN_STREAMS).then_some(self)
-    }
-
-    fn sharing(&self) -> Option<&dyn Sharing> {
-        self.can(Capabilities::SHARE_BY_FD).then_some(self)
+    optional_groups! {
+        virtual_memory: VirtualMemory if VIRTUAL_MEMORY;
+        pinned_memory: PinnedMemory if PINNED;
+        managed_memory: ManagedMemory if MANAGED;
+        decompression: Decompression if DECOMPRESSION;
+        peers: Peers if PEERS;
+        foreign_streams: ForeignStreams if FOREIGN_STREAMS;
+        sharing: Sharing if SHARE_BY_FD;
     }
 }

@@ -95,10 +95,7 @@ unsafe impl Streams for SimDevice {
     fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
         let call = Call::EnqueueHost;
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
-        if !self.can(Capabilities::HOST_TASKS) {
-            let missing = "host functions in streams: this machine was built without them";
-            return Err(Error::Unsupported { call, missing: missing.into() });
-        }
+        self.descriptor.check_capability(call, Capabilities::HOST_TASKS)?;
         let stream = state.stream(call, self.ordinal, stream)?;
         state.enqueue(stream, Job::named(call.name()), Work::Task(task));
         drop(self.engine.relieve(state, stream));
@@ -108,9 +105,8 @@ unsafe impl Streams for SimDevice {
     fn create_event(&self, kind: EventKind) -> Result<EventHandle> {
         let call = Call::CreateEvent;
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
-        if kind == EventKind::Timed && !self.can(Capabilities::TIMED_EVENTS) {
-            let missing = "timed events: this machine was built without them";
-            return Err(Error::Unsupported { call, missing: missing.into() });
+        if kind == EventKind::Timed {
+            self.descriptor.check_capability(call, Capabilities::TIMED_EVENTS)?;
         }
         let handle = EventHandle(fresh_handle());
         state.events.insert(handle, EventState { kind, record: None });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::address_book::{Entry, MemoryKind, Page};
 use forebay_hal::{
-    Access, Call, Capabilities, Error, Granularity, PageHandle, PageOptions, Result, VirtualMemory,
+    Access, Call, Capabilities, Granularity, PageHandle, PageOptions, Result, VirtualMemory,
     multiple, valid_span,
 };
 use forebay_host::mapping::AddressRange;
@@ -80,13 +80,11 @@ unsafe impl VirtualMemory for SimDevice {
         let call = Call::CreatePage;
         let mut state = self.engine.enter(self.ordinal, call, size)?;
         multiple(call, "size", size, state.options.granularity.alignment())?;
-        if options.shareable && !self.can(Capabilities::SHARE_BY_FD) {
-            let missing = "pages that leave the process: this device has no sharing";
-            return Err(Error::Unsupported { call, missing: missing.into() });
+        if options.shareable {
+            self.descriptor.check_capability(call, Capabilities::SHARE_BY_FD)?;
         }
-        if options.pinned && !self.can(Capabilities::PINNED_PAGES) {
-            let missing = "pages of host memory: this machine was built without them";
-            return Err(Error::Unsupported { call, missing: missing.into() });
+        if options.pinned {
+            self.descriptor.check_capability(call, Capabilities::PINNED_PAGES)?;
         }
         // Pages of host memory take none of the device's.
         let charged = if options.pinned { Bytes::ZERO } else { size };

@@ -3,7 +3,6 @@
 use core::fmt::Display;
 
 use forebay::devices::DeviceName;
-use forebay::hip::HipDriver;
 use forebay::metal::MetalMissing;
 use forebay::opencl::OpenClDriver;
 use forebay_hal::DeviceKind;
@@ -27,7 +26,7 @@ pub(super) fn others(system: &System) -> Vec<DeviceRow> {
 }
 
 fn hip() -> Vec<DeviceRow> {
-    match HipDriver::load().map(HipDriver::device_count) {
+    match forebay::hip::load().map(|driver| driver.device_count()) {
         Ok(Ok(count)) => opened(DeviceKind::Hip, count),
         Ok(Err(error)) => vec![broken(DeviceKind::Hip, &error)],
         Err(missing) => vec![lacking(DeviceKind::Hip, &missing)],

@@ -263,13 +263,8 @@ fn the_host_sees_device_memory_in_place(bench: &Bench) -> Verdict {
     let (memory, size) = (bench.allocate(4097)?, 4097_u64);
     let bytes = picture(13, size);
     bench.write(memory, &bytes)?;
-    let pointer: *mut u8 = core::ptr::with_exposed_provenance_mut(index(memory.get())?);
-    // SAFETY: the device says the host may follow its addresses; the memory is the case's own,
-    // 4097 bytes long and written, and no work is under way.
-    let seen = unsafe { core::slice::from_raw_parts(pointer, index(size)?) }.to_vec();
-    ensure_bytes("device memory, seen by the host", &seen, &bytes)?;
-    // SAFETY: as above; the last byte is the 4097th.
-    unsafe { pointer.add(4096).write_volatile(!bytes[4096]) };
+    ensure_bytes("device memory, seen by the host", &host_read(memory, size)?, &bytes)?;
+    host_write(at(memory, 4096), &[!bytes[4096]])?;
     let mut right = bytes;
     right[4096] = !right[4096];
     bench.ensure_holds("a byte the host wrote", memory, &right)

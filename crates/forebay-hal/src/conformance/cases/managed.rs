@@ -35,17 +35,11 @@ impl Managed {
     }
 
     fn host_write(&self, bytes: &[u8]) -> Verdict {
-        let pointer: *mut u8 = core::ptr::with_exposed_provenance_mut(index(self.start.get())?);
-        // SAFETY: managed memory is the host's to write, this is `size` bytes of it, the bytes are
-        // no more than that, and no work is under way.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer, bytes.len()) };
-        Ok(())
+        host_write(self.start, bytes)
     }
 
     fn host_read(&self) -> Step<Vec<u8>> {
-        let pointer: *const u8 = core::ptr::with_exposed_provenance(index(self.start.get())?);
-        // SAFETY: as for `host_write`; the case has written all of it.
-        Ok(unsafe { core::slice::from_raw_parts(pointer, index(self.size)?) }.to_vec())
+        host_read(self.start, self.size)
     }
 }
 

@@ -34,22 +34,6 @@ const FLAGS: [(PinnedFlags, Capabilities); 3] = [
     (PinnedFlags::PORTABLE, Capabilities::PINNED),
 ];
 
-/// Writes through a host pointer, as the owner of host memory does.
-fn host_write(to: Address, bytes: &[u8]) -> Verdict {
-    let pointer: *mut u8 = core::ptr::with_exposed_provenance_mut(index(to.get())?);
-    // SAFETY: cases call this with host memory they have just got, of that size, that no work
-    // uses.
-    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer, bytes.len()) };
-    Ok(())
-}
-
-/// Reads through a host pointer.
-fn host_read(from: Address, size: u64) -> Step<Vec<u8>> {
-    let pointer: *const u8 = core::ptr::with_exposed_provenance(index(from.get())?);
-    // SAFETY: as for `host_write`; the case has written all of it, or had it written.
-    Ok(unsafe { core::slice::from_raw_parts(pointer, index(size)?) }.to_vec())
-}
-
 fn raw_free(bench: &Bench, address: Address) -> crate::Result<()> {
     let Some(memory) = bench.device().pinned_memory() else { return Ok(()) };
     // SAFETY: no work uses the address; where the call must be refused, it is none of its own.

@@ -49,6 +49,22 @@ pub(super) fn span(start: Address, size: u64) -> Step<Span> {
     Ok(Span::new(start, Bytes::new(size))?)
 }
 
+/// Writes through a host pointer, as the owner of host memory does.
+pub(super) fn host_write(to: Address, bytes: &[u8]) -> Verdict {
+    let pointer: *mut u8 = core::ptr::with_exposed_provenance_mut(index(to.get())?);
+    // SAFETY: cases call this with host memory they have just got, of that size, that no work
+    // uses.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer, bytes.len()) };
+    Ok(())
+}
+
+/// Reads through a host pointer.
+pub(super) fn host_read(from: Address, size: u64) -> Step<Vec<u8>> {
+    let pointer: *const u8 = core::ptr::with_exposed_provenance(index(from.get())?);
+    // SAFETY: as for `host_write`; the case has written all of it, or had it written.
+    Ok(unsafe { core::slice::from_raw_parts(pointer, index(size)?) }.to_vec())
+}
+
 /// Work that fills a block, and work that brings what it finds there to the host.
 pub(super) struct Relay {
     pub(super) memory: Address,
