@@ -16,7 +16,6 @@ const LEVELS: &[&[&str]] = &[
     &["forebay-hip"],
     &["forebay"],
     &["forebay-trace", "forebay-cudarc"],
-    &["forebay-report"],
     &["forebay-cli", "forebay-capi"],
     &["forebay-py"],
 ];
@@ -88,58 +87,37 @@ fn level(name: &str) -> Option<usize> {
     LEVELS.iter().position(|level| level.contains(&name)).or(apart)
 }
 
-/// The order as a drawing: a line for each crate with what it uses, one for those of its level that
-/// are to come, in parentheses.
+/// The order as a drawing: a line for each crate with what it uses.
 pub(crate) fn drawing(metadata: &Metadata) -> String {
     drawing_of(&members(metadata))
 }
 
 fn drawing_of(members: &[Member]) -> String {
-    let member = |name: &str| members.iter().find(|member| member.name == name);
-    let mut lines = vec!["a crate uses only those above it".to_owned(), String::new()];
-    for (index, level) in LEVELS.iter().enumerate() {
-        if index > 0 {
-            lines.push("     │".to_owned());
-        }
-        lines.extend(level.iter().filter_map(|name| member(name)).map(row));
-        let to_come: Vec<_> = level
-            .iter()
-            .filter(|name| member(name).is_none())
-            .map(|name| format!("({name})"))
-            .collect();
-        if !to_come.is_empty() {
-            lines.push(format!("  {}", to_come.join("  ")));
-        }
-    }
-    let apart: Vec<_> = APART.iter().filter_map(|name| member(name)).collect();
-    if !apart.is_empty() {
-        lines.push(String::new());
-        lines.extend(
-            apart.into_iter().map(|member| format!("{}  (apart: used by none)", row(member))),
-        );
-    }
-    lines.join("\n")
+    let rows = |names: &[&str], remark: &str| -> Vec<String> {
+        let there = names.iter().filter_map(|name| members.iter().find(|one| one.name == *name));
+        there.map(|member| format!("{}{remark}", row(member))).collect()
+    };
+    let levels = LEVELS.iter().map(|level| rows(level, "").join("\n"));
+    let levels: Vec<String> = levels.filter(|level| !level.is_empty()).collect();
+    let apart = rows(APART, "  (apart: used by none)").join("\n");
+    format!("a crate uses only those above it\n\n{}\n\n{apart}", levels.join("\n     │\n"))
 }
 
-/// A crate and what it uses.
+/// A crate and the crates of ours that it uses, by their short names.
 fn row(member: &Member) -> String {
-    let used = uses(member);
-    let used = if used.is_empty() { used } else { format!("uses {used}") };
-    format!("  {:<16}  {used}", member.name).trim_end().to_owned()
-}
-
-/// The crates of ours that `member` uses, by the short names.
-fn uses(member: &Member) -> String {
-    let mut levels: Vec<_> =
+    let mut used: Vec<_> =
         member.uses.iter().filter_map(|(used, _)| Some((level(used)?, used))).collect();
-    levels.sort();
-    levels.dedup();
-    let short = |(_, name): &(usize, &String)| name.trim_start_matches("forebay-").to_owned();
-    levels.iter().map(short).collect::<Vec<_>>().join(", ")
+    used.sort();
+    used.dedup();
+    let used: Vec<_> = used.iter().map(|(_, name)| name.trim_start_matches("forebay-")).collect();
+    let uses = if used.is_empty() { String::new() } else { format!("uses {}", used.join(", ")) };
+    format!("  {:<16}  {uses}", member.name).trim_end().to_owned()
 }
 
 #[cfg(test)]
 mod tests {
+    use cargo_metadata::DependencyKind::{Build, Development, Normal};
+
     use super::*;
 
     fn member(name: &str, uses: &[(&str, DependencyKind)]) -> Member {
@@ -150,21 +128,17 @@ mod tests {
     #[test]
     fn upward_is_allowed_whatever_for() {
         let members = [
-            member("forebay-core", &[("proptest", DependencyKind::Development)]),
-            member("forebay-hal", &[("forebay-core", DependencyKind::Normal)]),
-            member("forebay-cuda", &[("forebay-hal", DependencyKind::Development)]),
-            member(
-                "forebay-cli",
-                &[("forebay-sim", DependencyKind::Build), ("clap", DependencyKind::Normal)],
-            ),
+            member("forebay-core", &[("proptest", Development)]),
+            member("forebay-hal", &[("forebay-core", Normal)]),
+            member("forebay-cuda", &[("forebay-hal", Development)]),
+            member("forebay-cli", &[("forebay-sim", Build), ("clap", Normal)]),
         ];
         assert_eq!(breaches_of(&members), [""; 0]);
     }
 
     #[test]
     fn downward_is_caught_whatever_for() {
-        for purpose in [DependencyKind::Normal, DependencyKind::Build, DependencyKind::Development]
-        {
+        for purpose in [Normal, Build, Development] {
             let members = [member("forebay-hal", &[("forebay-host", purpose)])];
             let found = breaches_of(&members).join("\n");
             assert!(found.starts_with("forebay-hal has forebay-host as a "), "{found}");
@@ -174,15 +148,14 @@ mod tests {
 
     #[test]
     fn devices_do_not_know_each_other() {
-        let members = [member("forebay-opencl", &[("forebay-cuda", DependencyKind::Normal)])];
+        let members = [member("forebay-opencl", &[("forebay-cuda", Normal)])];
         let found = breaches_of(&members);
         assert!(found.len() == 1 && found[0].contains("beside"), "{found:?}");
     }
 
     #[test]
     fn a_new_crate_must_be_given_a_level() {
-        let found =
-            breaches_of(&[member("forebay-vulkan", &[("forebay-cli", DependencyKind::Normal)])]);
+        let found = breaches_of(&[member("forebay-vulkan", &[("forebay-cli", Normal)])]);
         assert!(
             found.len() == 1 && found[0].starts_with("forebay-vulkan has no level"),
             "{found:?}"
@@ -191,14 +164,7 @@ mod tests {
 
     #[test]
     fn the_pure_crate_uses_nothing_but_for_tests() {
-        let members = [member(
-            PURE,
-            &[
-                ("libc", DependencyKind::Normal),
-                ("cc", DependencyKind::Build),
-                ("proptest", DependencyKind::Development),
-            ],
-        )];
+        let members = [member(PURE, &[("libc", Normal), ("cc", Build), ("proptest", Development)])];
         let found = breaches_of(&members);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("libc as a dependency"), "{}", found[0]);
@@ -215,39 +181,21 @@ mod tests {
     }
 
     #[test]
-    fn the_drawing_shows_what_is_there_and_what_is_to_come() {
-        let text = drawing_of(&[
-            member("forebay-core", &[]),
-            member(
-                "forebay-hal",
-                &[
-                    ("forebay-core", DependencyKind::Normal),
-                    ("forebay-core", DependencyKind::Development),
-                ],
-            ),
-        ]);
-        let lines: Vec<_> = text.lines().collect();
-        assert!(lines.contains(&"  forebay-core"), "{text}");
-        assert!(lines.contains(&"  forebay-hal       uses core"), "{text}");
-        assert!(text.contains("(forebay-cuda)  (forebay-opencl)"), "{text}");
-    }
-
-    #[test]
     fn the_drawing_says_of_each_crate_what_it_uses_itself() {
-        let cli = member("forebay-cli", &[("forebay-core", DependencyKind::Normal)]);
-        let text = drawing_of(&[member("forebay-core", &[]), cli, member("xtask", &[])]);
-        let lines: Vec<_> = text.lines().collect();
-        assert!(lines.contains(&"  forebay-cli       uses core"), "{text}");
-        assert!(lines.contains(&"  (forebay-capi)"), "{text}");
-        assert!(lines.contains(&"  (forebay-py)"), "{text}");
-        assert_eq!(&lines[lines.len() - 2..], ["", "  xtask  (apart: used by none)"], "{text}");
+        let text = drawing_of(&[
+            member("forebay-hal", &[("forebay-core", Normal), ("forebay-core", Development)]),
+            member("forebay-core", &[]),
+            member("xtask", &[]),
+        ]);
+        let end = "  forebay-core\n     │\n  forebay-hal       uses core\n\n  xtask  (apart: used by none)";
+        assert!(text.ends_with(end), "{text}");
     }
 
     #[test]
     fn what_stands_apart_is_used_by_none() {
-        let found = breaches_of(&[member("forebay-py", &[("xtask", DependencyKind::Development)])]);
+        let found = breaches_of(&[member("forebay-py", &[("xtask", Development)])]);
         assert!(found.len() == 1 && found[0].contains("below"), "{found:?}");
-        let upward = [member("xtask", &[("forebay-cli", DependencyKind::Normal)])];
+        let upward = [member("xtask", &[("forebay-cli", Normal)])];
         assert_eq!(breaches_of(&upward), [""; 0]);
     }
 }

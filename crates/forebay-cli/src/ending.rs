@@ -1,7 +1,5 @@
 //! How a command ended, as an exit status.
 
-use std::process::ExitCode;
-
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -22,11 +20,5 @@ impl Ending {
             Self::Fault => 1,
             Self::BadUsage => 2,
         }
-    }
-}
-
-impl From<Ending> for ExitCode {
-    fn from(ending: Ending) -> Self {
-        Self::from(ending.status())
     }
 }

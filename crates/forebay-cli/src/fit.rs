@@ -22,12 +22,12 @@ use crate::layout::{
     BAD, Cell, Column, GOOD, QUIET, TITLE, Table, WhenNarrow, paragraph, write_hanging,
 };
 use crate::limit::{ReadingOptions, WorkOptions};
-use crate::output::{Width, complain};
+use crate::output::{Width, complain, json_lines, nanos};
 use crate::progress::Progress;
-use crate::replay::{DeviceName, Policy, heading, no_room_for, open_device, read_trace, time};
+use crate::replay::{DeviceName, Policy, heading, no_room_for, open_device, time};
 use crate::report::{ADVICE_PASSES, LARGER, advice_on, passes_of_search};
 use crate::settings::{Named, changed};
-use crate::source::Source;
+use crate::source::{Source, read_trace};
 
 /// The id of the format. Existing keys keep their meaning.
 const SCHEMA: &str = "forebay.fit.v1";
@@ -159,10 +159,7 @@ pub fn run(options: &FitOptions, width: Width, out: &mut dyn Write) -> io::Resul
         }
         let mut text = Vec::new();
         if options.json {
-            for row in &rows {
-                serde_json::to_writer(&mut text, row)?;
-                text.push(b'\n');
-            }
+            json_lines(&rows, &mut text)?;
         } else if !rows.is_empty() {
             if tables > 0 {
                 writeln!(text)?;
@@ -283,8 +280,7 @@ fn maps(reports: &[PassReport]) -> Vec<u64> {
 }
 
 fn driver_ns(reports: &[PassReport]) -> Vec<u64> {
-    let nanos = |report: &PassReport| u64::try_from(report.driver.time.as_nanos());
-    reports.iter().map(|report| nanos(report).unwrap_or(u64::MAX)).collect()
+    reports.iter().map(|report| nanos(report.driver.time)).collect()
 }
 
 const COLUMNS: [Column; 8] = [

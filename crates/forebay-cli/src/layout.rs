@@ -10,6 +10,7 @@
 //! A table is as wide as its cells need. If that is wider than the terminal, it drops columns, the least important
 //! first, and then wraps its labels. Columns without any cells are not shown.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
@@ -134,7 +135,7 @@ impl Table {
         for entry in &self.entries {
             match entry {
                 Entry::Row(cells) => write_row(&shown, cells, out)?,
-                Entry::Below(parts) => write_styled(parts, BELOW, width, out)?,
+                Entry::Below(parts) => write_hanging(parts, (BELOW, BELOW), width, out)?,
             }
         }
         Ok(left_out)
@@ -244,7 +245,7 @@ pub(crate) fn paragraph(
     width: Width,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    write_styled(&[Cell::styled(text, style)], margin, width, out)
+    write_hanging(&[Cell::styled(text, style)], (margin, margin), width, out)
 }
 
 /// A line that begins with a name in `style`; what follows it is set in where it goes on below.
@@ -257,15 +258,6 @@ pub(crate) fn titled(
     let name = Cell::styled(name, style);
     // The second space of the two between a name and its text.
     write_hanging(&[name, Cell::from(format!(" {text}"))], (0, MARGIN), width, out)
-}
-
-fn write_styled(
-    parts: &[Cell],
-    margin: usize,
-    width: Width,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    write_hanging(parts, (margin, margin), width, out)
 }
 
 /// Writes `parts`, joined by spaces, with one margin for the first line and one for the others.
@@ -303,7 +295,7 @@ pub(crate) fn write_hanging(
 
 /// The text in lines of at most `room` letters, broken at spaces; a word that is longer keeps a
 /// line for itself. Never empty.
-pub(crate) fn wrapped(text: &str, room: usize) -> Vec<String> {
+fn wrapped(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in plain(text).split(' ') {
         let Some(last) = lines.last_mut() else { break };
@@ -351,6 +343,19 @@ pub(crate) fn shortened(text: &str, room: usize) -> String {
 /// The text without control characters: what a file or a name holds must not steer the terminal.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
+}
+
+/// A number with a comma every three digits.
+pub(crate) fn grouped(number: impl Display) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 pub(crate) fn length(text: &str) -> usize {

@@ -43,7 +43,7 @@ use clap::Parser;
 
 use crate::command::{Command, Forebay};
 pub use crate::ending::Ending;
-use crate::output::{CleanOutput, Printed, Width};
+use crate::output::{CleanOutput, Width};
 
 /// Runs the command with `arguments`; the first is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -65,8 +65,8 @@ pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let width = Width::of_output();
     // What programs read goes out as it is; what people read loses its colours where nobody would
     // see them. Neither steers the terminal.
-    let mut json = CleanOutput::new(io::stdout(), Printed::Json);
-    let mut words = CleanOutput::new(anstream::stdout(), Printed::Words);
+    let mut json = CleanOutput::new(io::stdout(), output::escape_controls);
+    let mut words = CleanOutput::new(anstream::stdout(), output::clean);
     let out: &mut dyn Write = if forebay.command.is_json() { &mut json } else { &mut words };
     let done = match &forebay.command {
         Command::Doctor(options) => doctor::run(options, width, out),

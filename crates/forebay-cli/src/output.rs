@@ -2,6 +2,17 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Why something could not be done.
+pub(crate) type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+/// Whole nanoseconds.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// How many columns lines and tables may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,41 +112,42 @@ fn colour(text: &str) -> Option<usize> {
     is_colour.then_some("\u{1b}[".len() + end + 1)
 }
 
-/// What is printed: lines for people, or JSON for programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Printed {
-    /// Text, cleaned by [`clean`].
-    Words,
-    /// JSON, in which control characters beyond ASCII are escaped: the same to programs, and harmless on a terminal.
-    Json,
+/// Writes each row as a line of JSON.
+pub(crate) fn json_lines<T: Serialize>(
+    rows: impl IntoIterator<Item = T>,
+    mut out: impl Write,
+) -> io::Result<()> {
+    for row in rows {
+        serde_json::to_writer(&mut out, &row)?;
+        out.write_all(b"\n")?;
+    }
+    Ok(())
 }
 
 /// Standard output that lets no text of others steer the terminal. Works on whole lines, since a command for the terminal
 /// may come in parts.
 pub(crate) struct CleanOutput<W: Write> {
     out: W,
-    printed: Printed,
+    /// [`clean`] for people, [`escape_controls`] for programs.
+    harmless: fn(&str) -> String,
     pending: Vec<u8>,
 }
 
 impl<W: Write> CleanOutput<W> {
-    pub(crate) fn new(out: W, printed: Printed) -> Self {
-        Self { out, printed, pending: Vec::new() }
+    pub(crate) fn new(out: W, harmless: fn(&str) -> String) -> Self {
+        Self { out, harmless, pending: Vec::new() }
     }
 
     fn write_pending(&mut self) -> io::Result<()> {
         let pending = std::mem::take(&mut self.pending);
         let text = String::from_utf8_lossy(&pending);
-        let cleaned = match self.printed {
-            Printed::Words => clean(&text),
-            Printed::Json => escape_controls(&text),
-        };
-        self.out.write_all(cleaned.as_bytes())
+        self.out.write_all((self.harmless)(&text).as_bytes())
     }
 }
 
-/// JSON with what is a control character and not ASCII as `\u` escapes; `serde_json` escapes the others but for DEL.
-fn escape_controls(json: &str) -> String {
+/// JSON with what is a control character and not ASCII as `\u` escapes, the same to programs; `serde_json` escapes the
+/// others but for DEL.
+pub(crate) fn escape_controls(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for letter in json.chars() {
         match letter {
@@ -190,13 +202,13 @@ mod tests {
         let ours = format!("{0}title{0:#} plain\n", crate::layout::BAD);
         assert_eq!(clean(&ours), ours);
         // In parts, as formatting writes them.
-        let mut out = CleanOutput::new(Vec::new(), Printed::Words);
+        let mut out = CleanOutput::new(Vec::new(), clean);
         for part in ["\u{1b}", "[1", "mbold", "\u{1b}[", "2J", "\n", "rest\u{1b}[0m"] {
             out.write_all(part.as_bytes()).unwrap();
         }
         out.flush().unwrap();
         assert_eq!(String::from_utf8(out.out).unwrap(), "\u{1b}[1mbold\u{fffd}[2J\nrest\u{1b}[0m");
-        let mut json = CleanOutput::new(Vec::new(), Printed::Json);
+        let mut json = CleanOutput::new(Vec::new(), escape_controls);
         writeln!(json, "{}", serde_json::to_string(evil).unwrap()).unwrap();
         let line = String::from_utf8(json.out).unwrap();
         assert!(!line.trim_end().contains(char::is_control), "{line:?}");

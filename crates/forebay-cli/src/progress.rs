@@ -12,22 +12,18 @@ pub(crate) struct Progress {
 impl Progress {
     /// A bar for so many steps of `what`.
     pub(crate) fn of(what: &str, steps: u64) -> Self {
-        Self::on(ProgressDrawTarget::stderr(), what, steps)
-    }
-
-    /// Nothing to see: what is over before a bar could be read.
-    pub(crate) fn hidden() -> Self {
-        Self::on(ProgressDrawTarget::hidden(), "", 0)
-    }
-
-    fn on(target: ProgressDrawTarget, what: &str, steps: u64) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(steps), target);
+        let target = ProgressDrawTarget::stderr();
+        let bar = ProgressBar::with_draw_target(Some(steps), target).with_prefix(clean(what));
         let style = ProgressStyle::with_template("{prefix} {wide_bar} {percent:>3}% {msg:17}");
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        bar.set_prefix(clean(what));
         Self { bar }
+    }
+
+    /// Nothing to see: what is over before a bar could be read.
+    pub(crate) fn hidden() -> Self {
+        Self { bar: ProgressBar::hidden() }
     }
 
     /// What is being done.

@@ -2,7 +2,6 @@
 //!
 //! A recording's format, and whether it is gzipped, is detected from its beginning, so pipes work like files.
 
-use std::cell::Cell;
 use std::fmt;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -11,6 +10,8 @@ use forebay_trace::format::{
     FormatError, Recorded, read, read_path, read_recorded, read_recorded_path,
 };
 use forebay_trace::{ReadOptions, Trace};
+
+use crate::output::complain;
 
 /// What names standard input in place of a file.
 const STANDARD_INPUT: &str = "-";
@@ -58,9 +59,7 @@ impl<'a> Source<'a> {
             Self::StandardInput => read_counted(io::stdin().lock(), options),
         }
     }
-}
 
-impl Source<'_> {
     /// Reads the recording, with a snapshot of a pool as what it is.
     pub(crate) fn read_recorded(self, options: &ReadOptions) -> Result<Recorded, FormatError> {
         match self {
@@ -79,26 +78,19 @@ impl fmt::Display for Source<'_> {
     }
 }
 
+/// Reads a recording. Reports a failure on standard error.
+pub(crate) fn read_trace(path: &Path, reading: &ReadOptions) -> Option<Trace> {
+    let source = Source::of(path);
+    let read =
+        source.read(reading).inspect_err(|error| complain(format_args!("{source}: {error}")));
+    read.ok().map(|recording| recording.trace)
+}
+
 /// Reads a recording and counts its bytes as they come: a pipe has no size.
 fn read_counted(input: impl Read, options: &ReadOptions) -> Result<Recording, FormatError> {
-    let bytes = Cell::new(0);
-    let counting = Counting { input, bytes: &bytes };
-    let trace = read(BufReader::new(counting), STDIN_NAME, options)?;
-    Ok(Recording { trace, bytes: bytes.get() })
-}
-
-/// An input that counts what is read from it.
-struct Counting<'a, R> {
-    input: R,
-    bytes: &'a Cell<u64>,
-}
-
-impl<R: Read> Read for Counting<'_, R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.input.read(buffer)?;
-        self.bytes.set(self.bytes.get().saturating_add(count as u64));
-        Ok(count)
-    }
+    let mut counted = input.take(u64::MAX);
+    let trace = read(BufReader::new(&mut counted), STDIN_NAME, options)?;
+    Ok(Recording { trace, bytes: u64::MAX - counted.limit() })
 }
 
 #[cfg(test)]

@@ -5,10 +5,8 @@ use forebay_cuda::sys::{RawContext, RawStream, Refusal, Table};
 use forebay_hal::{DeviceKind, StreamHandle};
 use libloading::Library;
 
-use crate::output::complain;
+use crate::output::{Fault, complain};
 use crate::replay::DeviceName;
-
-pub(super) type Fault = Box<dyn std::error::Error>;
 
 /// `cuMemcpy`: waits, and looks at the addresses for the direction.
 type Memcpy = unsafe extern "C" fn(u64, u64, usize) -> u32;

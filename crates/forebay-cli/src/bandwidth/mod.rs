@@ -19,12 +19,11 @@ use clap::Args;
 use forebay::devices::VARIABLE;
 use forebay_core::{Bytes, GIB, KIB, MIB};
 
-use self::driver::Fault;
 use self::row::{About, Row, measure, to_usize};
 use self::ways::{Bench, Direction, Way};
 use crate::Ending;
 use crate::layout::{Column, Table, WhenNarrow};
-use crate::output::{Width, complain};
+use crate::output::{Fault, Width, complain, json_lines};
 use crate::progress::Progress;
 use crate::replay::{DEVICES, DeviceName, device_or};
 
@@ -117,10 +116,7 @@ fn write(
     out: &mut dyn Write,
 ) -> io::Result<Ending> {
     if json {
-        for row in rows {
-            serde_json::to_writer(&mut *out, row)?;
-            out.write_all(b"\n")?;
-        }
+        json_lines(rows, &mut *out)?;
     } else if !rows.is_empty() {
         table(rows, width, out)?;
     }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use super::driver::Fault;
 use super::ways::{Direction, Way};
+use crate::output::Fault;
 use crate::replay::DeviceName;
 
 /// The id of the format. Existing keys keep their meaning.
@@ -53,7 +53,7 @@ pub(super) struct About {
 
 impl About {
     pub(super) fn of(workload: &'static str, direction: Direction, way: Way, bytes: u64) -> Self {
-        Self { workload, direction, way: (way.name(), way.words()), transfers: 1, bytes }
+        Self { workload, direction, way: way.names(), transfers: 1, bytes }
     }
 }
 

@@ -7,8 +7,8 @@ use forebay::{DeviceArray, PinnedArray, PinnedPool, Pool, StreamHandle};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{Copy, Device, Place, Priority};
 
-use super::driver::{Fault, RawDriver};
-use crate::output::complain;
+use super::driver::RawDriver;
+use crate::output::{Fault, complain};
 use crate::replay::{DeviceName, open_device};
 
 /// Which way.
@@ -29,27 +29,15 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// The name in JSON.
-    pub(super) const fn name(self) -> &'static str {
+    /// The name in JSON, and the words in tables.
+    pub(super) const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Pinned => "pinned",
-            Self::PinnedDriver => "pinned_driver",
-            Self::PinnedEngine => "pinned_engine",
-            Self::Engine => "engine",
-            Self::Contract => "contract",
-            Self::Driver => "driver",
-        }
-    }
-
-    /// The words in tables.
-    pub(super) const fn words(self) -> &'static str {
-        match self {
-            Self::Pinned => "pinned",
-            Self::PinnedDriver => "pinned, driver",
-            Self::PinnedEngine => "pinned, engine",
-            Self::Engine => "ordinary, engine",
-            Self::Contract => "ordinary, device's copy",
-            Self::Driver => "ordinary, driver",
+            Self::Pinned => ("pinned", "pinned"),
+            Self::PinnedDriver => ("pinned_driver", "pinned, driver"),
+            Self::PinnedEngine => ("pinned_engine", "pinned, engine"),
+            Self::Engine => ("engine", "ordinary, engine"),
+            Self::Contract => ("contract", "ordinary, device's copy"),
+            Self::Driver => ("driver", "ordinary, driver"),
         }
     }
 }

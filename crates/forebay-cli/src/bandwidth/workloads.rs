@@ -10,9 +10,9 @@ use forebay::{DeviceArray, StreamHandle};
 use forebay_core::{Address, Bytes, GIB, KIB, MIB};
 use forebay_hal::{Copy, Fill, Pattern, Place, Priority};
 
-use super::driver::Fault;
 use super::row::{About, Row, measure, to_usize};
 use super::ways::{Bench, Direction, Way, stream, wait_or_abort};
+use crate::output::Fault;
 use crate::progress::Progress;
 use crate::replay::DeviceName;
 
@@ -144,8 +144,8 @@ impl Run<'_> {
         let beside = self.bench.device.create_stream(Priority::Normal)?;
         let about =
             |way| About { way, ..About::of("OVERLAP", Direction::Up, Way::Engine, size as u64) };
-        let engine = (Way::Engine.name(), Way::Engine.words());
-        let alone = self.row(about(engine), |bench| bench.go(Direction::Up, Way::Engine, size))?;
+        let alone = self
+            .row(about(Way::Engine.names()), |bench| bench.go(Direction::Up, Way::Engine, size))?;
         // Of several, after a first one: how long one takes where others come after it.
         let mut once = 0.0;
         for count in [1, SAMPLE] {

@@ -67,34 +67,29 @@ impl Case {
         matches!(self, Self::Rim(_) | Self::WholeRim)
     }
 
+    /// The name in commands and files, and what it does, in a line.
+    #[rustfmt::skip] // a table: one line for each
+    const fn entry(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Played(workload) => (workload.name(), workload.about()),
+            Self::HotPair => (hot::PAIRS, "a block allocated again right after its free, against mimalloc"),
+            Self::HotStatistics => (hot::STATISTICS, "the same with and without statistics"),
+            Self::HotThreads => (hot::THREADS, "the same on several threads, each with its own stream"),
+            Self::Objects => (objects::OBJECTS, "an object taken from an object pool and returned, with a Box beside it"),
+            Self::Views => (views::VIEWS, "the host's view of a buffer that needs no copy"),
+            Self::Rim(rim) => (rim.name(), rim.about()),
+            Self::WholeRim => ("RIM", "all RIM workloads; takes minutes"),
+        }
+    }
+
     /// The name in commands and files.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Played(workload) => workload.name(),
-            Self::HotPair => hot::PAIRS,
-            Self::HotStatistics => hot::STATISTICS,
-            Self::HotThreads => hot::THREADS,
-            Self::Objects => objects::OBJECTS,
-            Self::Views => views::VIEWS,
-            Self::Rim(rim) => rim.name(),
-            Self::WholeRim => "RIM",
-        }
+        self.entry().0
     }
 
     /// What it does, in a line.
     pub const fn about(self) -> &'static str {
-        match self {
-            Self::Played(workload) => workload.about(),
-            Self::HotPair => "a block allocated again right after its free, against mimalloc",
-            Self::HotStatistics => "the same with and without statistics",
-            Self::HotThreads => "the same on several threads, each with its own stream",
-            Self::Objects => {
-                "an object taken from an object pool and returned, with a Box beside it"
-            }
-            Self::Views => "the host's view of a buffer that needs no copy",
-            Self::Rim(rim) => rim.about(),
-            Self::WholeRim => "all RIM workloads; takes minutes",
-        }
+        self.entry().1
     }
 }
 

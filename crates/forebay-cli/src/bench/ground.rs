@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay::{Pool, PoolOptions, Settings};
-use forebay_core::{Bytes, GIB, MIB, TIB};
+use forebay_core::{Bytes, GIB, MIB};
 use forebay_hal::{Device, Priority, Stream};
-use forebay_host::HostOptions;
 use forebay_sim::{MemoryModel, SimMachine};
 
 use super::foreign::Foreign;
-use crate::replay::{DeviceName, open_device};
+use crate::output::{Fault, nanos};
+use crate::replay::{DeviceName, open_device, simulated};
 
 /// The capacity for workloads that nearly fill a device: that of a common card.
 const FULL_DEVICE: Bytes = Bytes::new(16 * GIB);
@@ -28,28 +28,27 @@ pub(crate) enum Effort {
 }
 
 impl Effort {
+    /// The one or the other.
+    pub(crate) const fn pick<T: Copy>(self, full: T, quick: T) -> T {
+        match self {
+            Self::Full => full,
+            Self::Quick => quick,
+        }
+    }
+
     /// How often each allocator plays a sequence.
     pub(crate) const fn rounds(self) -> u32 {
-        match self {
-            Self::Full => 5,
-            Self::Quick => 1,
-        }
+        self.pick(5, 1)
     }
 
     /// The turns of each contestant, and the pairs of a turn. Turns are short, so that some are undisturbed.
     pub(crate) const fn hot(self) -> (u32, u32) {
-        match self {
-            Self::Full => (200, 5_000),
-            Self::Quick => (10, 1_000),
-        }
+        self.pick((200, 5_000), (10, 1_000))
     }
 
     /// The same with threads, whose turns must be long enough to overlap.
     pub(crate) const fn threaded(self) -> (u32, u32) {
-        match self {
-            Self::Full => (20, 50_000),
-            Self::Quick => (3, 5_000),
-        }
+        self.pick((20, 50_000), (3, 5_000))
     }
 }
 
@@ -70,13 +69,13 @@ impl BenchSetup<'_> {
         &self,
         device: &Arc<dyn Device>,
         limit: Option<Bytes>,
-    ) -> Result<Pool, String> {
+    ) -> Result<Pool, Fault> {
         let options = PoolOptions::with(self.settings.clone());
         let options = match (limit, self.settings.max_bytes()) {
             (Some(limit), None) => options.max_bytes(limit),
             _ => options,
         };
-        options.build(device).map_err(|error| error.to_string())
+        Ok(options.build(device)?)
     }
 }
 
@@ -116,42 +115,32 @@ impl Clock<'_> {
 
 impl FreshDevice {
     /// A fresh device with `limit` of memory, or with as much as it can have.
-    pub(crate) fn open(place: DeviceName, limit: Option<Bytes>) -> Result<Self, String> {
+    pub(crate) fn open(place: DeviceName, limit: Option<Bytes>) -> Result<Self, Fault> {
         match place {
             DeviceName::SIM => {
-                let machine = SimMachine::builder()
-                    .memory(MemoryModel::Phantom)
-                    .capacity(limit.unwrap_or(Bytes::new(TIB)))
-                    .checked(false)
-                    .build()
-                    .map_err(|error| error.to_string())?;
-                let device = machine.device(0).ok_or("the simulated machine has no device")?;
+                let (machine, device) = simulated(limit, MemoryModel::Phantom)?;
                 Ok(Self { device, machine: Some(machine) })
             }
-            DeviceName::HOST => {
-                let options = HostOptions::new();
-                let options = limit.map_or(options.clone(), |limit| options.memory_limit(limit));
-                let device = options.open().map_err(|error| error.to_string())?;
-                Ok(Self { device, machine: None })
+            // A GPU has the memory of the card; there the workload's limit applies to the pool alone.
+            _ => {
+                let limit = limit.filter(|_| place == DeviceName::HOST);
+                Ok(Self { device: open_device(place, limit, true)?, machine: None })
             }
-            // The workload's limit applies to the pool; the device has the memory of the card.
-            _ => Ok(Self { device: open_device(place, None, true)?, machine: None }),
         }
     }
 
     /// The capacity for workloads that nearly fill a device: half of its free memory if that is less than usual.
-    pub(crate) fn full_device(place: DeviceName) -> Result<Bytes, String> {
+    pub(crate) fn full_device(place: DeviceName) -> Result<Bytes, Fault> {
         let info = Self::open(place, None)?.device.memory_info();
-        let free = info.map_err(|error| error.to_string())?.free;
+        let free = info?.free;
         // In steps whose halves and fifths are easy to read.
         let half = Bytes::new(free.get() / 2 / FULL_DEVICE_STEP * FULL_DEVICE_STEP);
         Ok(FULL_DEVICE.min(half))
     }
 
     /// Streams of the device, one for each thread.
-    pub(crate) fn streams(&self, count: usize) -> Result<Vec<Stream>, String> {
-        let stream = |_| Stream::new(&self.device, Priority::Normal);
-        (0..count).map(stream).collect::<Result<_, _>>().map_err(|error| error.to_string())
+    pub(crate) fn streams(&self, count: usize) -> Result<Vec<Stream>, Fault> {
+        streams(&self.device, count)
     }
 
     /// The clock for our own code.
@@ -171,6 +160,12 @@ impl FreshDevice {
     }
 }
 
+/// Streams of `device`.
+pub(crate) fn streams(device: &Arc<dyn Device>, count: usize) -> Result<Vec<Stream>, Fault> {
+    let stream = |_| Stream::new(device, Priority::Normal);
+    Ok((0..count).map(stream).collect::<Result<_, _>>()?)
+}
+
 /// The shortest time of two readings of the clock with nothing in between.
 pub(crate) fn clock_overhead() -> u64 {
     let origin = Instant::now();
@@ -179,5 +174,5 @@ pub(crate) fn clock_overhead() -> u64 {
         origin.elapsed().saturating_sub(began)
     };
     let least = (0..1000).map(once).min().unwrap_or_default();
-    u64::try_from(least.as_nanos()).unwrap_or(u64::MAX)
+    nanos(least)
 }

@@ -15,6 +15,7 @@ use forebay_trace::workload::size_name;
 use super::ground::{BenchSetup, FreshDevice};
 use super::row::Row;
 use super::subject::{Forebay, Mimalloc, Subject, Uncounted};
+use crate::output::Fault;
 use crate::progress::Progress;
 
 /// The sizes of the pool's pairs.
@@ -142,14 +143,14 @@ pub(crate) fn against_mimalloc(
     setup: BenchSetup<'_>,
     sizes: &[Bytes],
     progress: &Progress,
-) -> Result<Vec<Row>, String> {
+) -> Result<Vec<Row>, Fault> {
     let ground = FreshDevice::open(setup.place, None)?;
     let streams = ground.streams(1)?;
     let stream = streams.first().map_or(StreamHandle::DEFAULT, forebay_hal::Stream::handle);
     // A pool for each size: none finds what another left.
     let pool = || setup.pool(&ground.device, None);
     let pools: Vec<(Bytes, Forebay)> =
-        sizes.iter().map(|&size| Ok((size, Forebay(pool()?)))).collect::<Result<_, String>>()?;
+        sizes.iter().map(|&size| Ok((size, Forebay(pool()?)))).collect::<Result<_, Fault>>()?;
     let row = Row::of(PAIRS, size_name(YARDSTICK), setup, "mimalloc");
     let yardstick = Contestant::new(row, |count| alone(&Mimalloc, YARDSTICK, stream, count));
     let ours = pools.iter().map(|(size, pool)| {
@@ -174,25 +175,22 @@ fn over_the_first(mut rows: Vec<Row>) -> Vec<Row> {
 pub(super) fn against_uncounted(
     setup: BenchSetup<'_>,
     progress: &Progress,
-) -> Result<Vec<Row>, String> {
+) -> Result<Vec<Row>, Fault> {
     let ground = FreshDevice::open(setup.place, None)?;
     let streams = ground.streams(1)?;
     let stream = streams.first().map_or(StreamHandle::DEFAULT, forebay_hal::Stream::handle);
     let without = Uncounted(setup.pool(&ground.device, None)?);
     let with = Forebay(setup.pool(&ground.device, None)?);
-    let contestant = |allocator, batch| Contestant {
-        row: Row::of(STATISTICS, size_name(THREADED), setup, allocator),
-        batch,
-        best: None,
-    };
-    let without: Batch<'_> = Box::new(move |count| alone(&without, THREADED, stream, count));
-    let with: Batch<'_> = Box::new(move |count| alone(&with, THREADED, stream, count));
-    let contestants = vec![contestant("uncounted", without), contestant("forebay", with)];
+    let row = |allocator| Row::of(STATISTICS, size_name(THREADED), setup, allocator);
+    let contestants = vec![
+        Contestant::new(row("uncounted"), |count| alone(&without, THREADED, stream, count)),
+        Contestant::new(row("forebay"), |count| alone(&with, THREADED, stream, count)),
+    ];
     Ok(over_the_first(contest(contestants, setup.effort.hot(), progress)))
 }
 
 /// One thread, two, and on in doublings to as many as the machine has cores.
-pub(super) fn thread_counts() -> Vec<usize> {
+fn thread_counts() -> Vec<usize> {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let doubled = core::iter::successors(Some(1_usize), |count| count.checked_mul(2));
     let mut counts: Vec<usize> = doubled.take_while(|&count| count <= cores.max(2)).collect();
@@ -202,38 +200,31 @@ pub(super) fn thread_counts() -> Vec<usize> {
     counts
 }
 
-/// The pair of 64 KiB on several threads, each with a stream of its own; with the speed-up. mimalloc
-/// beside it shows what the machine allows.
-pub(super) fn on_threads(setup: BenchSetup<'_>, progress: &Progress) -> Result<Vec<Row>, String> {
-    let counts = thread_counts();
-    let ground = FreshDevice::open(setup.place, None)?;
-    let streams = ground.streams(counts.iter().copied().max().unwrap_or(1))?;
-    let handles: Vec<StreamHandle> = streams.iter().map(forebay_hal::Stream::handle).collect();
-    let pool = Forebay(setup.pool(&ground.device, None)?);
-    let contestant = |size: Bytes, allocator, count: usize, batch| {
-        let mut row = Row::of(THREADS, size_name(size), setup, allocator);
-        row.threads = count as u64;
-        Contestant { row, batch, best: None }
-    };
-    let (pool, handles) = (&pool, &handles);
-    let ours = counts.iter().map(|&count| {
-        let batch: Batch<'_> = Box::new(move |pairs| {
-            side_by_side(pool, THREADED, handles.get(..count).unwrap_or_default(), pairs)
-        });
-        contestant(THREADED, "forebay", count, batch)
-    });
-    let yardstick = counts.iter().map(|&count| {
-        let batch: Batch<'_> = Box::new(move |pairs| {
-            side_by_side(&Mimalloc, YARDSTICK, handles.get(..count).unwrap_or_default(), pairs)
-        });
-        contestant(YARDSTICK, "mimalloc", count, batch)
-    });
-    let rows = contest(ours.chain(yardstick).collect(), setup.effort.threaded(), progress);
-    Ok(with_speed_ups(rows))
+/// The most threads of a workload.
+pub(super) fn most_threads() -> usize {
+    thread_counts().into_iter().max().unwrap_or(1)
 }
 
-/// Each with its throughput over that of the same allocator on one thread.
-pub(super) fn with_speed_ups(mut rows: Vec<Row>) -> Vec<Row> {
+/// An allocator with the size that threads take of it, and its batch of pairs on so many threads.
+pub(super) type Threaded<'a> =
+    (&'static str, Bytes, &'a dyn Fn(usize, u32) -> forebay::Result<Duration>);
+
+/// Each on one thread and more, with its throughput over that on one thread.
+pub(super) fn on_more_threads(
+    bench: &'static str,
+    subjects: &[Threaded<'_>],
+    setup: BenchSetup<'_>,
+    progress: &Progress,
+) -> Vec<Row> {
+    let mut contestants = Vec::new();
+    for &(allocator, size, batch) in subjects {
+        for count in thread_counts() {
+            let mut row = Row::of(bench, size_name(size), setup, allocator);
+            row.threads = count as u64;
+            contestants.push(Contestant::new(row, move |pairs| batch(count, pairs)));
+        }
+    }
+    let mut rows = contest(contestants, setup.effort.threaded(), progress);
     let ones: Vec<(&str, Option<f64>)> = rows
         .iter()
         .filter(|row| row.threads == 1)
@@ -245,4 +236,18 @@ pub(super) fn with_speed_ups(mut rows: Vec<Row>) -> Vec<Row> {
         row.speed_up = one.zip(row.ns_per_op.filter(|&ns| ns > 0.0)).map(|(one, ns)| one / ns);
     }
     rows
+}
+
+/// The pair of 64 KiB on several threads, each with a stream of its own. mimalloc beside it shows what the machine allows.
+pub(super) fn on_threads(setup: BenchSetup<'_>, progress: &Progress) -> Result<Vec<Row>, Fault> {
+    let ground = FreshDevice::open(setup.place, None)?;
+    let streams = ground.streams(most_threads())?;
+    let handles: Vec<StreamHandle> = streams.iter().map(forebay_hal::Stream::handle).collect();
+    let pool = Forebay(setup.pool(&ground.device, None)?);
+    let of = |count| handles.get(..count).unwrap_or_default();
+    let ours = |count, pairs| side_by_side(&pool, THREADED, of(count), pairs);
+    let yardstick = |count, pairs| side_by_side(&Mimalloc, YARDSTICK, of(count), pairs);
+    let subjects: [Threaded<'_>; 2] =
+        [("forebay", THREADED, &ours), ("mimalloc", YARDSTICK, &yardstick)];
+    Ok(on_more_threads(THREADS, &subjects, setup, progress))
 }

@@ -49,7 +49,7 @@ use self::play::Measured;
 use self::subject::{Driver, Forebay, Mimalloc};
 use crate::Ending;
 use crate::bandwidth;
-use crate::output::{Width, complain};
+use crate::output::{Fault, Width, complain, json_lines};
 use crate::progress::Progress;
 use crate::replay::{DEVICES, DeviceName, device_or};
 
@@ -144,12 +144,8 @@ pub fn run(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::Res
 
 fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     let effort = if options.quick { Effort::Quick } else { Effort::Full };
-    let settings = match Settings::from_environment() {
-        Ok(settings) => settings,
-        Err(error) => {
-            complain(error);
-            return Ok(Ending::BadUsage);
-        }
+    let Ok(settings) = Settings::from_environment().inspect_err(|error| complain(error)) else {
+        return Ok(Ending::BadUsage);
     };
     if options.device != DeviceName::SIM
         && options.workloads.iter().any(|case| case.chooses_devices())
@@ -157,21 +153,14 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
         complain("RIM workloads choose their own devices; leave --device out");
         return Ok(Ending::BadUsage);
     }
-    let foreign = match load_foreign(options) {
-        Ok(foreign) => foreign,
-        Err(error) => {
-            complain(error);
-            return Ok(Ending::BadUsage);
-        }
+    let Ok(foreign) = load_foreign(options).inspect_err(|error| complain(error)) else {
+        return Ok(Ending::BadUsage);
     };
     let setup =
         BenchSetup { place: options.device, effort, settings: &settings, foreign: &foreign };
-    let limit = match FreshDevice::full_device(setup.place) {
-        Ok(limit) => limit,
-        Err(error) => {
-            complain(error);
-            return Ok(Ending::Fault);
-        }
+    let Ok(limit) = FreshDevice::full_device(setup.place).inspect_err(|error| complain(error))
+    else {
+        return Ok(Ending::Fault);
     };
     if !options.json {
         text::heading(&settings, width, out)?;
@@ -196,7 +185,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             Case::Objects => Ok(objects::against_boxes(setup, &progress)),
             Case::Views => views::of_buffers(setup, &progress),
             Case::Rim(rim) => {
-                let rows = rim::measure(rim, setup);
+                let rows = rim.measure(setup);
                 progress.advance(steps(case, effort));
                 rows
             }
@@ -218,12 +207,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
         let mut text = Vec::new();
         let mut no_room = Vec::new();
         if options.json {
-            for row in &rows {
-                serde_json::to_writer(&mut text, row)?;
-                text.push(b'\n');
-            }
-        } else if case.chooses_devices() {
-            no_room = rim::text::workload(case, &rows, width, &mut text)?;
+            json_lines(&rows, &mut text)?;
         } else if !rows.is_empty() {
             no_room = text::workload(case, &rows, width, &mut text)?;
         }
@@ -236,7 +220,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
         if Case::chosen(&options.workloads).any(|case| !case.chooses_devices()) {
             text::reading_aid(setup.place, &left_out, width, out)?;
         } else {
-            rim::text::reading_aid(&left_out, width, out)?;
+            text::rim_reading_aid(&left_out, width, out)?;
         }
         out.flush()?;
     }
@@ -244,8 +228,8 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
 }
 
 /// Plays one workload on its allocators.
-fn measure(workload: Workload, setup: BenchSetup<'_>, limit: Bytes) -> Result<Vec<Row>, String> {
-    let sequences = workload.sequences(limit).map_err(|error| error.to_string())?;
+fn measure(workload: Workload, setup: BenchSetup<'_>, limit: Bytes) -> Result<Vec<Row>, Fault> {
+    let sequences = workload.sequences(limit)?;
     let clock_ns = clock_overhead();
     let mut rows = Vec::new();
     for sequence in &sequences {
@@ -257,7 +241,7 @@ fn measure(workload: Workload, setup: BenchSetup<'_>, limit: Bytes) -> Result<Ve
             for table in tables.iter_mut().filter(|table| table.error.is_none()) {
                 match play_fresh(table.allocator, setup, sequence, &scripts) {
                     Ok((measured, clock)) => table.enter(measured, clock),
-                    Err(error) => table.error = Some(error),
+                    Err(error) => table.error = Some(error.to_string()),
                 }
             }
         }
@@ -300,7 +284,7 @@ fn play_fresh(
     setup: BenchSetup<'_>,
     sequence: &Sequence,
     scripts: &[Script],
-) -> Result<(Vec<Measured>, &'static str), String> {
+) -> Result<(Vec<Measured>, &'static str), Fault> {
     let ground = FreshDevice::open(setup.place, sequence.limit())?;
     let clock = match allocator {
         Allocator::Driver => ground.driver_clock(),

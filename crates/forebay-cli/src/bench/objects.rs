@@ -6,10 +6,9 @@ use core::hint::black_box;
 use forebay::objects::{ObjectPool, Pooled};
 use forebay::{Bytes, Result};
 use forebay_hal::{Call, Error, StreamHandle};
-use forebay_trace::workload::size_name;
 
 use super::ground::BenchSetup;
-use super::hot::{Contestant, contest, side_by_side, thread_counts, with_speed_ups};
+use super::hot::{Threaded, most_threads, on_more_threads, side_by_side};
 use super::row::Row;
 use super::subject::Subject;
 use crate::progress::Progress;
@@ -60,24 +59,12 @@ impl Subject for Boxes {
 
 /// Objects of a pool and boxes, on one thread and more; with the speed-up.
 pub(super) fn against_boxes(setup: BenchSetup<'_>, progress: &Progress) -> Vec<Row> {
-    let counts = thread_counts();
     let size = Bytes::new(size_of::<Object>() as u64);
     let pool = ObjectPool::new(|| [0; 64]);
-    let objects = Objects(&pool);
-    let contestant = |allocator, count: usize| {
-        let mut row = Row::of(OBJECTS, size_name(size), setup, allocator);
-        row.threads = count as u64;
-        let streams = vec![StreamHandle::DEFAULT; count];
-        (row, streams)
-    };
-    let ours = counts.iter().map(|&count| {
-        let (row, streams) = contestant("forebay", count);
-        let objects = &objects;
-        Contestant::new(row, move |pairs| side_by_side(objects, size, &streams, pairs))
-    });
-    let boxes = counts.iter().map(|&count| {
-        let (row, streams) = contestant("Box", count);
-        Contestant::new(row, move |pairs| side_by_side(&Boxes, size, &streams, pairs))
-    });
-    with_speed_ups(contest(ours.chain(boxes).collect(), setup.effort.threaded(), progress))
+    let streams = vec![StreamHandle::DEFAULT; most_threads()];
+    let of = |count| streams.get(..count).unwrap_or_default();
+    let ours = |count, pairs| side_by_side(&Objects(&pool), size, of(count), pairs);
+    let boxes = |count, pairs| side_by_side(&Boxes, size, of(count), pairs);
+    let subjects: [Threaded<'_>; 2] = [("forebay", size, &ours), ("Box", size, &boxes)];
+    on_more_threads(OBJECTS, &subjects, setup, progress)
 }

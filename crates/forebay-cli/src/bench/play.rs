@@ -8,6 +8,7 @@ use forebay_trace::workload::{Script, Sequence, Step, Timing};
 
 use super::ground::{Clock, FreshDevice};
 use super::subject::Subject;
+use crate::output::{Fault, nanos};
 
 /// What one phase took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,11 +37,11 @@ pub(crate) fn play<S: Subject>(
     clock: Clock<'_>,
     sequence: &Sequence,
     scripts: &[Script],
-) -> Result<Vec<Measured>, String> {
+) -> Result<Vec<Measured>, Fault> {
     let streams = ground.streams(scripts.len())?;
     let gate = Barrier::new(scripts.len());
     let performer = |script, stream| Worker { subject, ground, clock, sequence, script, stream };
-    let parts: Vec<Result<Vec<Part>, String>> = match (scripts, streams.as_slice()) {
+    let parts: Vec<Result<Vec<Part>, Fault>> = match (scripts, streams.as_slice()) {
         ([script], [stream]) => vec![performer(script, stream.handle()).perform(&gate)],
         _ => std::thread::scope(|scope| {
             let begin = |(script, stream): (_, &forebay_hal::Stream)| {
@@ -55,7 +56,7 @@ pub(crate) fn play<S: Subject>(
             threads.into_iter().map(ended).collect()
         }),
     };
-    let parts: Vec<Vec<Part>> = parts.into_iter().collect::<Result<_, String>>()?;
+    let parts: Vec<Vec<Part>> = parts.into_iter().collect::<Result<_, Fault>>()?;
     Ok((0..sequence.phases().len())
         .map(|phase| Part::together(parts.iter().filter_map(|thread| thread.get(phase))))
         .collect())
@@ -86,7 +87,7 @@ struct Worker<'a, S> {
 }
 
 impl<S: Subject> Worker<'_, S> {
-    fn perform(&self, gate: &Barrier) -> Result<Vec<Part>, String> {
+    fn perform(&self, gate: &Barrier) -> Result<Vec<Part>, Fault> {
         let mut slots: Vec<Option<S::Held>> = Vec::new();
         slots.resize_with(self.script.slots(), || None);
         let mut parts = Vec::new();
@@ -97,12 +98,12 @@ impl<S: Subject> Worker<'_, S> {
             if failed.is_none() {
                 match self.phase(phase.timing, steps, &mut slots) {
                     Ok(part) => parts.push(part),
-                    Err(error) => failed = Some(error.to_string()),
+                    Err(error) => failed = Some(Fault::from(error)),
                 }
             }
         }
         for held in slots.into_iter().flatten() {
-            self.subject.free(held, self.stream).map_err(|error| error.to_string())?;
+            self.subject.free(held, self.stream)?;
         }
         failed.map_or(Ok(parts), Err)
     }
@@ -123,7 +124,7 @@ impl<S: Subject> Worker<'_, S> {
                     let began = self.clock.now();
                     self.steps(pair, slots)?;
                     let took = self.clock.now().saturating_sub(began);
-                    part.each.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+                    part.each.push(nanos(took));
                 }
             }
         }

@@ -136,6 +136,13 @@ pub struct Target {
     pub at_most: f64,
 }
 
+impl Target {
+    /// Whether it is met; `None` if it could not be measured.
+    pub(super) fn is_met(&self) -> Option<bool> {
+        self.value.map(|value| value <= self.at_most)
+    }
+}
+
 impl Each {
     /// The figures of `times`, in any order; `None` if there are none.
     pub(super) fn of(mut times: Vec<u64>, clock_ns: u64) -> Option<Self> {

@@ -23,19 +23,19 @@ pub(crate) trait Subject: Sync {
 /// forebay's pool, freed by pointer as programs in other languages do.
 pub(crate) struct Forebay(pub(crate) Pool);
 
-/// A block of the pool.
-pub(crate) struct PoolBlock(Address);
+/// A block of the pool or of the device. It cannot be copied.
+pub(crate) struct UniqueBlock(Address);
 
 impl Subject for Forebay {
-    type Held = PoolBlock;
+    type Held = UniqueBlock;
 
     #[inline]
-    fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<PoolBlock> {
-        self.0.allocate(size, stream).map(|block| PoolBlock(block.address()))
+    fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<UniqueBlock> {
+        self.0.allocate(size, stream).map(|block| UniqueBlock(block.address()))
     }
 
     #[inline]
-    fn free(&self, held: PoolBlock, stream: StreamHandle) -> Result<()> {
+    fn free(&self, held: UniqueBlock, stream: StreamHandle) -> Result<()> {
         self.0.free(held.0, stream)
     }
 }
@@ -44,15 +44,15 @@ impl Subject for Forebay {
 pub(crate) struct Uncounted(pub(crate) Pool);
 
 impl Subject for Uncounted {
-    type Held = PoolBlock;
+    type Held = UniqueBlock;
 
     #[inline]
-    fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<PoolBlock> {
-        self.0.allocate_uncounted(size, stream).map(|block| PoolBlock(block.address()))
+    fn allocate(&self, size: Bytes, stream: StreamHandle) -> Result<UniqueBlock> {
+        self.0.allocate_uncounted(size, stream).map(|block| UniqueBlock(block.address()))
     }
 
     #[inline]
-    fn free(&self, held: PoolBlock, stream: StreamHandle) -> Result<()> {
+    fn free(&self, held: UniqueBlock, stream: StreamHandle) -> Result<()> {
         self.0.free_uncounted(held.0, stream)
     }
 }
@@ -60,19 +60,16 @@ impl Subject for Uncounted {
 /// The device, asked for every block.
 pub(crate) struct Driver(pub(crate) Arc<dyn Device>);
 
-/// Plain memory of the device.
-pub(crate) struct DeviceBlock(Address);
-
 impl Subject for Driver {
-    type Held = DeviceBlock;
+    type Held = UniqueBlock;
 
     #[inline]
-    fn allocate(&self, size: Bytes, _: StreamHandle) -> Result<DeviceBlock> {
-        Ok(self.0.allocate(size, Alignment::BLOCK).map(DeviceBlock)?)
+    fn allocate(&self, size: Bytes, _: StreamHandle) -> Result<UniqueBlock> {
+        Ok(self.0.allocate(size, Alignment::BLOCK).map(UniqueBlock)?)
     }
 
     #[inline]
-    fn free(&self, held: DeviceBlock, _: StreamHandle) -> Result<()> {
+    fn free(&self, held: UniqueBlock, _: StreamHandle) -> Result<()> {
         // SAFETY: the address came from this device and is given back once, since what stands for
         // it is not copied; no work was ever enqueued on it.
         Ok(unsafe { self.0.free(held.0) }?)

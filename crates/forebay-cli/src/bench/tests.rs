@@ -57,7 +57,7 @@ fn a_limit_that_was_set_stands_before_a_workloads_own() {
     }
 }
 
-fn played(subject: &Counter, sequence: &Sequence) -> Result<Vec<Measured>, String> {
+fn played(subject: &Counter, sequence: &Sequence) -> Result<Vec<Measured>, Fault> {
     let ground = FreshDevice::open(DeviceName::SIM, None).unwrap();
     play::play(subject, &ground, ground.host_clock(), sequence, &sequence.scripts())
 }
@@ -86,7 +86,7 @@ fn an_allocator_that_refuses_fails_and_gets_everything_back() {
         let sequence = workload.sequences(Bytes::gib(16)).unwrap().remove(0);
         let subject = Counter::new(700);
         let refused = played(&subject, &sequence).unwrap_err();
-        assert!(refused.contains("out of memory"), "{refused}");
+        assert!(refused.to_string().contains("out of memory"), "{refused}");
         let (allocated, freed) = subject.counts();
         assert!(allocated >= 699 && allocated == freed, "{workload}: {allocated} {freed}");
     }
@@ -100,9 +100,9 @@ fn a_device_that_is_too_small_is_a_failed_row() {
     let scripts = sequence.scripts();
     let clock = ground.host_clock();
     let error = play::play(&Forebay(pool), &ground, clock, &sequence, &scripts).unwrap_err();
-    assert!(error.contains("out of memory: 1.00 MiB"), "{error}");
+    assert!(error.to_string().contains("out of memory: 1.00 MiB"), "{error}");
     let mut table = Table::new(Allocator::Forebay, &sequence);
-    table.error = Some(error);
+    table.error = Some(error.to_string());
     let plain = Settings::default();
     let row = table.row(Workload::MpReuse, setup(&plain), 0, 0).unwrap();
     assert!(row.ns_per_op.is_none() && row.error.is_some());

@@ -4,10 +4,11 @@ use std::io::{self, Write};
 
 use anstyle::Style;
 use forebay::Settings;
+use forebay_core::Bytes;
 
 use super::case::Case;
 use super::hot;
-use super::row::{Each, Row};
+use super::row::{Each, Figures, Row};
 use crate::layout::{
     BAD, Cell, Column, GOOD, NOTE, QUIET, TITLE, Table, WhenNarrow, paragraph, titled,
 };
@@ -15,8 +16,9 @@ use crate::output::Width;
 use crate::replay::{DeviceName, no_room_for};
 use crate::settings::in_words;
 
-/// The mean and how it compares stay; the rest goes where the terminal is narrow.
-const COLUMNS: [Column; 10] = [
+/// The mean and how it compares stay; the rest goes where the terminal is narrow. RIM workloads have the longest
+/// operation in place of the shortest and the 99.9th percentile.
+const COLUMNS: [Column; 11] = [
     Column::words("case", WhenNarrow::Break),
     Column::words("allocator", WhenNarrow::Break),
     Column::figures("threads", WhenNarrow::Keep),
@@ -26,6 +28,7 @@ const COLUMNS: [Column; 10] = [
     Column::figures("p50", WhenNarrow::Drop(3)),
     Column::figures("p99", WhenNarrow::Drop(2)),
     Column::figures("p99.9", WhenNarrow::Drop(4)),
+    Column::figures("max", WhenNarrow::Drop(1)),
     Column::words("", WhenNarrow::Break),
 ];
 
@@ -41,7 +44,8 @@ pub(super) fn heading(settings: &Settings, width: Width, out: &mut dyn Write) ->
     }
 }
 
-/// One line a part and allocator. Gives the headings that found no room.
+/// One line a part and allocator, and of a RIM workload what else it tells below it. Gives the headings that found no
+/// room.
 pub(super) fn workload(
     case: Case,
     rows: &[Row],
@@ -52,35 +56,35 @@ pub(super) fn workload(
     let mut table = Table::new(COLUMNS);
     for row in rows {
         table.row(cells(row, rows));
+        row.figures.iter().for_each(|figures| below(figures, &mut table));
     }
     let left_out = table.write(width, out)?;
     writeln!(out)?;
     Ok(left_out)
 }
 
-/// The number of threads; nothing where all rows have one, as a column of ones says nothing.
-pub(super) fn threads(row: &Row, rows: &[Row]) -> String {
-    match rows.iter().all(|row| row.threads == 1) {
-        true => String::new(),
-        false => row.threads.to_string(),
-    }
-}
-
 fn cells(row: &Row, rows: &[Row]) -> Vec<Cell> {
-    let style = if row.allocator == "forebay" { Style::new() } else { QUIET };
-    let each = |pick: fn(&Each) -> u64| {
-        row.each.as_ref().map_or_else(String::new, |each| pick(each).to_string())
+    let is_rim = row.figures.is_some();
+    let style = if is_rim || row.allocator == "forebay" { Style::new() } else { QUIET };
+    let each = |is_shown: bool, pick: fn(&Each) -> u64| {
+        let each = row.each.as_ref().filter(|_| is_shown);
+        each.map_or_else(String::new, |each| pick(each).to_string())
     };
+    // A column that says the same in all rows says nothing: that of one thread, and of RIM workloads that of the pool.
+    let is_alone = is_rim && rows.iter().all(|row| row.allocator == "forebay");
+    let has_threads = rows.iter().any(|row| row.threads != 1);
+    let figure = if is_rim { |ns| format!("{ns:.1}") } else { nanos };
     let figures = [
         row.case.clone(),
-        row.allocator.to_owned(),
-        threads(row, rows),
-        row.ns_per_op.map_or_else(|| "-".to_owned(), nanos),
-        row.driver_ns_per_op.map_or_else(String::new, nanos),
-        each(|each| each.min_ns),
-        each(|each| each.p50_ns),
-        each(|each| each.p99_ns),
-        each(|each| each.p99_9_ns),
+        if is_alone { String::new() } else { row.allocator.to_owned() },
+        if has_threads { row.threads.to_string() } else { String::new() },
+        row.ns_per_op.map_or_else(|| "-".to_owned(), figure),
+        row.driver_ns_per_op.filter(|_| !is_rim).map_or_else(String::new, nanos),
+        each(!is_rim, |each| each.min_ns),
+        each(true, |each| each.p50_ns),
+        each(true, |each| each.p99_ns),
+        each(!is_rim, |each| each.p99_9_ns),
+        each(is_rim, |each| each.max_ns),
     ];
     let verdict = match comparison(row, rows) {
         _ if row.error.is_some() => Cell::styled("failed", BAD),
@@ -130,6 +134,57 @@ fn nanos(ns: f64) -> String {
     if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
+/// Counts, targets and what was cut off.
+fn below(figures: &Figures, table: &mut Table) {
+    let counts = counts(figures);
+    if !counts.is_empty() {
+        table.below([counts.into()]);
+    }
+    for target in &figures.targets {
+        let style = if target.is_met() == Some(false) { BAD } else { GOOD };
+        let value = target.value.map_or_else(|| "not measured".to_owned(), amount);
+        let (what, most) = (&target.what, amount(target.at_most));
+        table.below([
+            format!("{what}:").into(),
+            Cell::styled(value, style),
+            format!("(at most {most})").into(),
+        ]);
+    }
+    if let Some(why) = &figures.cut_off {
+        table.below([Cell::styled(why, NOTE)]);
+    }
+}
+
+/// Whole numbers as such, others with two decimals.
+fn amount(value: f64) -> String {
+    if value.fract() == 0.0 || value >= 100.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+/// The counts of a row in words.
+fn counts(figures: &Figures) -> String {
+    let change = |before: Option<u64>, after: Option<u64>| {
+        let (before, after) = before.zip(after)?;
+        Some(format!("{} to {}", Bytes::new(before), Bytes::new(after)))
+    };
+    let bytes = |count: Option<u64>| count.map(|count| Bytes::new(count).to_string());
+    let parts = [
+        ("event queries/op", figures.query_events_per_op.map(amount)),
+        ("driver calls/op", figures.driver_calls_per_op.map(amount)),
+        ("held", change(figures.held_before_bytes, figures.held_after_bytes)),
+        ("device free", change(figures.device_free_before_bytes, figures.device_free_after_bytes)),
+        ("resident", bytes(figures.resident_bytes)),
+        ("pools", figures.pools.map(|count| count.to_string())),
+        ("reserved each", bytes(figures.reserved_bytes_per_pool)),
+        ("addresses each", bytes(figures.virtual_bytes_per_pool)),
+    ];
+    let said = parts.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
+    said.collect::<Vec<_>>().join(", ")
+}
+
 /// What the figures mean, and which of them found no room.
 pub(super) fn reading_aid(
     place: DeviceName,
@@ -163,12 +218,29 @@ pub(super) fn reading_aid(
     paragraph(QUIET, &text, 0, width, out)
 }
 
+/// The same where RIM workloads alone were measured.
+pub(super) fn rim_reading_aid(
+    left_out: &[&str],
+    width: Width,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let text = format!(
+        "ns/op, p50, p99, max: the time of one operation, as the workload defines it, by this machine's \
+         clock. Targets are ratios within this run, or counts. A missed target does not change the exit \
+         status.{}",
+        no_room_for(left_out)
+    );
+    paragraph(QUIET, &text, 0, width, out)
+}
+
 #[cfg(test)]
 mod tests {
     use forebay_trace::workload::Workload;
 
     use super::*;
     use crate::bench::ground::{BenchSetup, Effort};
+    use crate::bench::rim::Rim;
+    use crate::bench::row::Target;
 
     fn stripped(text: &[u8]) -> String {
         anstream::adapter::strip_str(std::str::from_utf8(text).unwrap()).to_string()
@@ -248,5 +320,51 @@ mod tests {
             }
             assert_eq!(text.contains("Left out to fit"), !left_out.is_empty(), "{text}");
         }
+    }
+
+    #[test]
+    fn every_table_of_extreme_load_fits_80_columns() {
+        let row = |allocator, threads| Row {
+            threads,
+            case: "stitched, growing meanwhile".to_owned(),
+            each: Each::of(vec![24_110_286_123], 0),
+            figures: Some(Figures {
+                driver_calls_per_op: Some(4.0),
+                held_before_bytes: Some(1 << 21),
+                held_after_bytes: Some(1 << 41),
+                device_free_before_bytes: Some(u64::MAX),
+                device_free_after_bytes: Some(u64::MAX),
+                reserved_bytes_per_pool: Some(u64::MAX),
+                targets: vec![Target {
+                    what: "longest stall, with snapshots / without ".repeat(4),
+                    value: Some(23.29),
+                    at_most: 10.0,
+                }],
+                cut_off: Some("cut off: the system refused ".repeat(6)),
+                ..Figures::default()
+            }),
+            ..row(allocator, 5_267_925_123.8)
+        };
+        let rows = [row("forebay", 1), row("control", 10_000)];
+        for columns in [60, 80, 100, 200] {
+            let width = Width::new(columns);
+            let mut out = Vec::new();
+            let mut left_out = Vec::new();
+            for rim in Rim::ALL {
+                left_out = workload(Case::Rim(rim), &rows, width, &mut out).unwrap();
+                workload(Case::Rim(rim), &rows[..1], width, &mut out).unwrap();
+            }
+            rim_reading_aid(&left_out, width, &mut out).unwrap();
+            let text = stripped(&out);
+            let wide = text.lines().find(|line| line.chars().count() > columns);
+            assert_eq!(wide, None, "{columns} columns\n{text}");
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            for part in
+                ["5267925123.8", "10000", "23.29 (at most 10)", "device free 16777216.00 TiB"]
+            {
+                assert!(words.contains(part), "{part} at {columns} columns\n{text}");
+            }
+        }
+        assert_eq!([3.0, 1.234, 1234.5].map(amount), ["3", "1.23", "1234"]);
     }
 }

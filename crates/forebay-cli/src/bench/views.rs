@@ -14,6 +14,7 @@ use forebay_trace::workload::size_name;
 use super::ground::BenchSetup;
 use super::hot::{Contestant, contest};
 use super::row::Row;
+use crate::output::Fault;
 use crate::progress::Progress;
 
 /// The name of the workload.
@@ -38,12 +39,12 @@ fn buffer(own_memory: bool) -> Result<Buffer<u8>, forebay::Error> {
 }
 
 /// Views of buffers, and of a vector.
-pub(super) fn of_buffers(setup: BenchSetup<'_>, progress: &Progress) -> Result<Vec<Row>, String> {
+pub(super) fn of_buffers(setup: BenchSetup<'_>, progress: &Progress) -> Result<Vec<Row>, Fault> {
     let buffers = [("forebay", true), ("forebay, one replica", false)];
     let row = |allocator| Row::of(VIEWS, size_name(SIZE), setup, allocator);
     let mut contestants = Vec::new();
     for (allocator, own_memory) in buffers {
-        let buffer = buffer(own_memory).map_err(|error| error.to_string())?;
+        let buffer = buffer(own_memory)?;
         contestants.push(Contestant::new(row(allocator), move |count| {
             let began = Instant::now();
             for _ in 0..count {

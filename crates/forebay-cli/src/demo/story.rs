@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::bench::ground::{BenchSetup, Effort};
 use crate::bench::{self, hot};
+use crate::output::{Fault, json_lines, nanos};
 use crate::progress::Progress;
 use crate::replay::{DeviceName, Policy, Row, open_device};
 use crate::report;
@@ -88,8 +89,8 @@ struct Summary<'a> {
 
 impl Story {
     /// Finds it all out.
-    pub(super) fn live(progress: &Progress) -> Result<Self, String> {
-        let trace = sample::gpt2_train().map_err(|error| error.to_string())?;
+    pub(super) fn live(progress: &Progress) -> Result<Self, Fault> {
+        let trace = sample::gpt2_train()?;
         let sums = trace.statistics();
         let place = best_place(sums.peak_requested);
         progress.doing("on this machine");
@@ -107,7 +108,7 @@ impl Story {
         let pairs = hot::against_mimalloc(terms, &[PAIR], progress)?;
         let price = |call| CostModel::H200.call(call, PAIR);
         let pair = price(Call::Allocate).saturating_add(price(Call::Free));
-        let driver_pair_ns = u64::try_from(pair.as_nanos()).unwrap_or(u64::MAX);
+        let driver_pair_ns = nanos(pair);
         progress.doing("the report");
         let report = report::write_for_demo(&trace, H200);
         progress.advance(1);
@@ -172,12 +173,8 @@ impl Story {
 
     /// One object a line: the rows, then the summary.
     pub(super) fn json(&self, out: &mut impl Write) -> io::Result<()> {
-        for row in self.here.iter().chain(&self.there) {
-            line(row, out)?;
-        }
-        for row in &self.pairs {
-            line(row, out)?;
-        }
+        json_lines(self.here.iter().chain(&self.there), &mut *out)?;
+        json_lines(&self.pairs, &mut *out)?;
         let ours = self.pair("forebay");
         let summary = Summary {
             schema: SCHEMA,
@@ -192,13 +189,8 @@ impl Story {
             settings_left_aside: &self.left_aside,
             report: self.report.as_ref().ok(),
         };
-        line(&summary, out)
+        json_lines([summary], out)
     }
-}
-
-fn line(object: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, object)?;
-    out.write_all(b"\n")
 }
 
 /// What the environment sets that is not the default anyway, allowed or not, each with its source.

@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use forebay_core::{Bytes, counted};
 
 use super::{Saving, Story};
-use crate::layout::{BAD, NOTE, QUIET, TITLE, paragraph, titled};
+use crate::layout::{BAD, NOTE, QUIET, TITLE, grouped, paragraph, titled};
 use crate::output::Width;
 use crate::replay::DeviceName;
 use crate::replay::time;
@@ -190,19 +190,6 @@ fn in_words(saving: &Saving) -> Option<String> {
     })
 }
 
-/// A number with a comma every three digits.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 fn pair(story: &Story, width: Width, out: &mut impl Write) -> io::Result<()> {
     let (Some(ours), Some(yardstick)) = (story.pair("forebay"), story.pair("mimalloc")) else {
         return Ok(());
@@ -285,11 +272,5 @@ mod tests {
         assert!(words.contains("1.00 GiB free"), "{words}");
         assert_eq!(in_words(&saving(-1)), None);
         assert_eq!(in_words(&saving(0)), None);
-    }
-
-    #[test]
-    fn numbers_are_grouped() {
-        let said = [0, 999, 1000, 1_234_567].map(grouped);
-        assert_eq!(said, ["0", "999", "1,000", "1,234,567"]);
     }
 }

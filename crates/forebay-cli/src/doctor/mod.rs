@@ -21,12 +21,13 @@ use clap::Args;
 
 use crate::Ending;
 use crate::doctor::probe::Probe;
-use crate::doctor::report::{Report, RunSection};
+use crate::doctor::report::RunSection;
 use crate::limit::{ReadingOptions, WorkOptions};
 use crate::monitor;
-use crate::output::{Width, complain};
-use crate::replay::{Policy, read_trace};
+use crate::output::{Width, complain, json_lines};
+use crate::replay::Policy;
 use crate::report::{ADVICE_PASSES, advice_on};
+use crate::source::read_trace;
 
 /// The options of `forebay doctor`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -84,7 +85,7 @@ pub fn run(options: &DoctorOptions, width: Width, out: &mut dyn Write) -> io::Re
     // One write, so that other programs' lines do not interrupt the report.
     let mut text = Vec::new();
     if options.json {
-        json(&report, &mut text)?;
+        json_lines([&report], &mut text)?;
     } else {
         text::render(&report, width, &mut text)?;
     }
@@ -102,11 +103,4 @@ fn run_section(path: &Path, options: &DoctorOptions) -> Option<RunSection> {
     let budget = options.work.budget(&trace, ADVICE_PASSES);
     let advice = advice_on(&trace, &settings, &budget)?;
     Some(RunSection { trace: trace.name().to_owned(), advice })
-}
-
-/// The report as one line.
-fn json(report: &Report, out: &mut Vec<u8>) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, report)?;
-    out.push(b'\n');
-    Ok(())
 }

@@ -115,3 +115,9 @@ proptest! {
         prop_assert_eq!(said.split('\n').find(|line| length(line) > columns), None);
     }
 }
+
+#[test]
+fn numbers_are_grouped() {
+    let said = [0, 999, 1000, 1_234_567].map(grouped);
+    assert_eq!(said, ["0", "999", "1,000", "1,234,567"]);
+}

@@ -3,7 +3,7 @@
 //! Names follow its conventions: base units (bytes, seconds), `_total` for counters, one family after another. Each
 //! pool, engine and buffer manager has a number that is unique in its process, so a counter never goes back.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use forebay::monitor::{DirectionTotals, ProcessPool};
 
@@ -68,20 +68,16 @@ const POOLS: [PoolFamily; 15] = [
 pub(super) fn write(sample: &Sample, format: Format) -> String {
     let mut page = Page { format, text: String::new() };
     let processes = &sample.processes;
-    page.family("forebay_process_up", Gauge, "Whether the process could be read.");
-    for process in processes {
-        page.value("forebay_process_up", &of_process(process), 1);
-    }
-    for unreadable in &sample.unreadable {
-        let (pid, copy) = (unreadable.pid.to_string(), unreadable.copy.to_string());
-        page.value("forebay_process_up", &labels(of_copy(&[("pid", &pid), ("copy", &copy)])), 0);
-    }
+    let up = processes.iter().map(|process| (of_process(process), 1));
+    let down = sample.unreadable.iter().map(|one| {
+        let (pid, copy) = (one.pid.to_string(), one.copy.to_string());
+        (labels(of_copy(&[("pid", &pid), ("copy", &copy)])), 0)
+    });
+    let help = "Whether the process could be read.";
+    page.family("forebay_process_up", Gauge, help, up.chain(down));
     for (name, kind, help, figure) in POOLS {
-        let name = format!("forebay_pool_{name}");
-        page.family(&name, kind, help);
-        for (labels, pool) in pools(processes) {
-            page.counted(&name, kind, &labels, figure(pool));
-        }
+        let values = pools(processes).map(|(labels, pool)| (labels, figure(pool)));
+        page.family(&format!("forebay_pool_{name}"), kind, help, values);
     }
     latencies(&mut page, processes);
     owners(&mut page, processes);
@@ -113,21 +109,18 @@ fn latencies(page: &mut Page, processes: &[Process]) {
 }
 
 fn owners(page: &mut Page, processes: &[Process]) {
-    let name = "forebay_tag_live_bytes";
-    page.family(name, Gauge, "Bytes in live blocks of the tags that have most.");
-    for (of_pool, pool) in pools(processes) {
-        for of in &pool.tags {
-            page.value(name, &format!("{of_pool},{}", labels(&[("tag", &of.tag)])), of.live_bytes);
-        }
-    }
-    let name = "forebay_stream_allocations";
-    page.family(name, Counter, "Blocks allocated on the streams that have most.");
-    for (of_pool, pool) in pools(processes) {
-        for of in &pool.streams {
-            let labels = format!("{of_pool},stream=\"{:#x}\"", of.stream);
-            page.counted(name, Counter, &labels, of.allocations);
-        }
-    }
+    let tags = pools(processes).flat_map(|(of_pool, pool)| {
+        let labelled = move |tag: &str| format!("{of_pool},{}", labels(&[("tag", tag)]));
+        pool.tags.iter().map(move |of| (labelled(&of.tag), of.live_bytes))
+    });
+    let help = "Bytes in live blocks of the tags that have most.";
+    page.family("forebay_tag_live_bytes", Gauge, help, tags);
+    let streams = pools(processes).flat_map(|(of_pool, pool)| {
+        let labelled = move |stream: u64| format!("{of_pool},stream=\"{stream:#x}\"");
+        pool.streams.iter().map(move |of| (labelled(of.stream), of.allocations))
+    });
+    let help = "Blocks allocated on the streams that have most.";
+    page.family("forebay_stream_allocations", Counter, help, streams);
 }
 
 type DirectionFamily = (&'static str, &'static str, fn(&DirectionTotals) -> String);
@@ -153,19 +146,15 @@ fn engines(page: &mut Page, processes: &[Process]) {
         })
     };
     for (name, help, figure) in FAMILIES {
-        page.family(name, Counter, help);
-        for (labels, engine) in each() {
-            for (direction, of) in [("to_device", &engine.uploads), ("to_host", &engine.downloads)]
-            {
-                let labels = format!("{labels},direction=\"{direction}\"");
-                page.counted(name, Counter, &labels, figure(of));
-            }
-        }
+        let values = each().flat_map(|(labels, engine)| {
+            let both = [("to_device", &engine.uploads), ("to_host", &engine.downloads)];
+            both.map(|(to, of)| (format!("{labels},direction=\"{to}\""), figure(of)))
+        });
+        page.family(name, Counter, help, values);
     }
-    page.family("forebay_transfer_pinned_bytes", Gauge, "Pinned memory of transfer engines.");
-    for (labels, engine) in each() {
-        page.value("forebay_transfer_pinned_bytes", &labels, engine.pinned_bytes);
-    }
+    let pinned = each().map(|(labels, engine)| (labels, engine.pinned_bytes));
+    let help = "Pinned memory of transfer engines.";
+    page.family("forebay_transfer_pinned_bytes", Gauge, help, pinned);
 }
 
 fn buffers(page: &mut Page, processes: &[Process]) {
@@ -176,25 +165,21 @@ fn buffers(page: &mut Page, processes: &[Process]) {
             })
         })
     };
-    page.family("forebay_buffers", Gauge, "Live buffers.");
-    for (labels, of) in each() {
-        page.value("forebay_buffers", &labels, of.buffers);
-    }
-    page.family("forebay_buffer_bytes", Gauge, "Memory of live buffers, by where it is.");
-    for (labels, of) in each() {
-        for (side, bytes) in
-            [("host", of.host_bytes), ("device", of.device_bytes), ("shared", of.shared_bytes)]
-        {
-            page.value("forebay_buffer_bytes", &format!("{labels},side=\"{side}\""), bytes);
-        }
-    }
-    page.family("forebay_buffer_copied_bytes", Counter, "Bytes that buffers copied.");
-    for (labels, of) in each() {
-        for (direction, of) in [("to_device", &of.to_device), ("to_host", &of.to_host)] {
-            let labels = format!("{labels},direction=\"{direction}\"");
-            page.counted("forebay_buffer_copied_bytes", Counter, &labels, of.bytes);
-        }
-    }
+    let live = each().map(|(labels, of)| (labels, of.buffers));
+    page.family("forebay_buffers", Gauge, "Live buffers.", live);
+    let bytes = each().flat_map(|(labels, of)| {
+        let sides =
+            [("host", of.host_bytes), ("device", of.device_bytes), ("shared", of.shared_bytes)];
+        sides.map(|(side, bytes)| (format!("{labels},side=\"{side}\""), bytes))
+    });
+    let help = "Memory of live buffers, by where it is.";
+    page.family("forebay_buffer_bytes", Gauge, help, bytes);
+    let copied = each().flat_map(|(labels, of)| {
+        let both = [("to_device", of.to_device.bytes), ("to_host", of.to_host.bytes)];
+        both.map(|(to, bytes)| (format!("{labels},direction=\"{to}\""), bytes))
+    });
+    let help = "Bytes that buffers copied.";
+    page.family("forebay_buffer_copied_bytes", Counter, help, copied);
 }
 
 type GpuFamily = (&'static str, &'static str, fn(&Gpu) -> Option<String>);
@@ -212,16 +197,11 @@ fn gpus(page: &mut Page, sample: &Sample) {
         }),
     ];
     for (name, help, figure) in FAMILIES {
-        page.family(name, Gauge, help);
-        for gpu in &sample.devices {
-            if let Some(figure) = figure(gpu) {
-                page.value(
-                    name,
-                    &labels(&[("gpu", &gpu.index.to_string()), ("name", &gpu.name)]),
-                    figure,
-                );
-            }
-        }
+        let known = sample.devices.iter().filter_map(|gpu| {
+            let index = gpu.index.to_string();
+            Some((labels(&[("gpu", &index), ("name", &gpu.name)]), figure(gpu)?))
+        });
+        page.family(name, Gauge, help, known);
     }
 }
 
@@ -280,24 +260,30 @@ struct Page {
 }
 
 impl Page {
-    /// Begins a family of counters or gauges. A counter's name is given without its ending.
-    fn family(&mut self, name: &str, kind: Kind, help: &str) {
-        let ending =
-            if kind == Counter && self.format == Format::Prometheus { "_total" } else { "" };
-        let kind = if kind == Counter { "counter" } else { "gauge" };
-        self.header(&format!("{name}{ending}"), kind, help);
+    /// A family of counters or gauges, each value with its labels. A counter's name is given without its ending.
+    fn family<V: Display>(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        help: &str,
+        values: impl Iterator<Item = (String, V)>,
+    ) {
+        let (kind, ending) = match kind {
+            Counter => ("counter", "_total"),
+            Gauge => ("gauge", ""),
+        };
+        let of_header = if self.format == Format::Prometheus { ending } else { "" };
+        self.header(&format!("{name}{of_header}"), kind, help);
+        for (labels, value) in values {
+            self.value(&format!("{name}{ending}"), &labels, value);
+        }
     }
 
     fn header(&mut self, name: &str, kind: &str, help: &str) {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    fn counted(&mut self, name: &str, kind: Kind, labels: &str, value: impl std::fmt::Display) {
-        let ending = if kind == Counter { "_total" } else { "" };
-        self.value(&format!("{name}{ending}"), labels, value);
-    }
-
-    fn value(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+    fn value(&mut self, name: &str, labels: &str, value: impl Display) {
         let _ = writeln!(self.text, "{name}{{{labels}}} {value}");
     }
 }

@@ -8,6 +8,8 @@ use forebay_hal::{Device, DeviceKind, Error};
 use forebay_host::HostOptions;
 use forebay_sim::{MemoryModel, SimMachine};
 
+use crate::output::Fault;
+
 /// The names of devices, for help texts.
 pub(crate) const DEVICES: &str = "sim|host|cuda:N|hip:N|opencl:N|metal:N";
 
@@ -22,6 +24,17 @@ pub(crate) fn device_or(
 /// was given.
 const CAPACITY: Bytes = Bytes::new(TIB);
 
+/// A simulated device, and its machine, which prices and counts calls.
+pub(crate) fn simulated(
+    capacity: Option<Bytes>,
+    memory: MemoryModel,
+) -> Result<(SimMachine, Arc<dyn Device>), Fault> {
+    let capacity = capacity.unwrap_or(CAPACITY);
+    let machine = SimMachine::builder().memory(memory).capacity(capacity).checked(false).build()?;
+    let device = machine.device(0).ok_or("the simulated machine has no device")?;
+    Ok((machine, device))
+}
+
 /// Opens a device to replay on. A simulated one has memory behind its addresses only if `backed`; the others always do.
 pub fn open_device(
     name: DeviceName,
@@ -31,13 +44,7 @@ pub fn open_device(
     match (name.kind(), capacity) {
         (DeviceKind::Sim, _) => {
             let memory = if backed { MemoryModel::Backed } else { MemoryModel::Phantom };
-            let machine = SimMachine::builder()
-                .memory(memory)
-                .capacity(capacity.unwrap_or(CAPACITY))
-                .checked(false)
-                .build()
-                .map_err(|error| error.to_string())?;
-            let device = machine.device(0).ok_or("the simulated machine has no device")?;
+            let (_, device) = simulated(capacity, memory).map_err(|error| error.to_string())?;
             Ok(device)
         }
         (DeviceKind::Host, Some(capacity)) => {

@@ -21,7 +21,7 @@ mod row;
 mod text;
 
 pub use device_name::open_device;
-pub(crate) use device_name::{DEVICES, device_or};
+pub(crate) use device_name::{DEVICES, device_or, simulated};
 pub use forebay::devices::DeviceName;
 pub use patterns::Patterns;
 pub use policy::Policy;
@@ -29,7 +29,7 @@ pub use row::Row;
 pub(crate) use text::{heading, no_room_for, time};
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, value_parser};
 use forebay::Settings;
@@ -37,15 +37,13 @@ use forebay::devices::VARIABLE;
 use forebay_core::{Bytes, counted};
 use forebay_hal::Error;
 use forebay_trace::format::{check_ending, write_path};
-use forebay_trace::{
-    Analysis, PassReport, Player, ReadOptions, Recorder, Trace, Verifier, WorkBudget, replay,
-};
+use forebay_trace::{Analysis, PassReport, Player, Recorder, Trace, Verifier, WorkBudget, replay};
 
 use crate::Ending;
 use crate::limit::{ReadingOptions, WorkOptions};
-use crate::output::{Width, complain};
+use crate::output::{Width, complain, json_lines};
 use crate::progress::Progress;
-use crate::source::Source;
+use crate::source::{Source, read_trace};
 
 /// Shorter replays get no progress bar, unless they are verified: they end before one could be read.
 const WORTH_SHOWING: u64 = 1 << 20;
@@ -169,8 +167,7 @@ pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Re
         if options.analyse {
             let found = Analysis::of(&trace);
             if options.json {
-                serde_json::to_writer(&mut text, &Patterns::new(trace.name(), &found))?;
-                text.push(b'\n');
+                json_lines([Patterns::new(trace.name(), &found)], &mut text)?;
             } else {
                 patterns::tell(&found, width, &mut text)?;
             }
@@ -178,10 +175,7 @@ pub fn run(options: &ReplayOptions, width: Width, out: &mut dyn Write) -> io::Re
         let (rows, played) = play(&trace, options, &settings);
         ending = ending.max(played);
         if options.json {
-            for row in &rows {
-                serde_json::to_writer(&mut text, row)?;
-                text.push(b'\n');
-            }
+            json_lines(&rows, &mut text)?;
         } else {
             for heading in text::table(&rows, width, &mut text)? {
                 if !left_out.contains(&heading) {
@@ -215,18 +209,6 @@ fn cannot_record(options: &ReplayOptions) -> Option<String> {
         return Some("--record needs forebay's own pool; add forebay to --policy".to_owned());
     }
     None
-}
-
-/// Reads a recording. Reports a failure on standard error.
-pub(crate) fn read_trace(path: &Path, reading: &ReadOptions) -> Option<Trace> {
-    let source = Source::of(path);
-    match source.read(reading) {
-        Ok(recording) => Some(recording.trace),
-        Err(error) => {
-            complain(format_args!("{source}: {error}"));
-            None
-        }
-    }
 }
 
 /// Replays one run under every policy.

@@ -5,6 +5,7 @@ use forebay_trace::PassReport;
 use serde::Serialize;
 
 use super::{DeviceName, Policy};
+use crate::output::nanos;
 use crate::settings::{Named, changed};
 
 /// The id of the format. Existing keys keep their meaning.
@@ -78,7 +79,7 @@ impl Row {
             p99_ns: report.latency.percentile(99),
             max_ns: report.latency.most(),
             driver_calls: report.driver.calls,
-            driver_ns: u64::try_from(report.driver.time.as_nanos()).unwrap_or(u64::MAX),
+            driver_ns: nanos(report.driver.time),
             maps: report.driver.maps,
             ooms: report.out_of_memory,
             verified: report.verified.as_ref().map(|verdict| verdict.mismatches == 0),

@@ -8,9 +8,9 @@ use forebay_trace::analysis::Pattern;
 use forebay_trace::{Analysis, BlockIndex};
 
 use super::data::{Advice, Report, Trial};
-use super::gains::{Gain, Gains, Taken};
+use super::gains::{Gain, Gains};
 use super::lives::Life;
-use super::trials::{ONE_STREAM, PASSES};
+use super::trials::{ONE_STREAM, PASSES, Taken};
 use crate::replay::Row;
 
 /// Suspected leaks and odd lifetimes that are named.

@@ -10,26 +10,8 @@ use forebay_trace::{Event, PassReport, PoolPlayer, ReplayOptions, Trace, TraceBu
 
 use super::lives::Life;
 use super::terms::{Depth, Terms};
-use super::trials::{PASSES, rebuilt};
+use super::trials::{PASSES, Taken, rebuilt};
 use crate::replay::{DeviceName, Row, open_device, time};
-
-/// What the pool took from the driver: bytes at the peak, and nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken {
-    pub(super) peak: u64,
-    pub(super) driver_ns: u64,
-}
-
-impl Taken {
-    /// Over all of these passes.
-    fn over(passes: &[PassReport]) -> Self {
-        let driver: u128 = passes.iter().map(|pass| pass.driver.time.as_nanos()).sum();
-        Self {
-            peak: passes.iter().map(|pass| pass.peak_reserved.get()).max().unwrap_or(0),
-            driver_ns: u64::try_from(driver).unwrap_or(u64::MAX),
-        }
-    }
-}
 
 /// What a change gains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +49,7 @@ impl Gain {
     }
 }
 
-/// The saved part; of nothing, nothing can be saved.
+/// Fraction saved; 0 if `before` is 0.
 fn saved(before: u64, after: u64) -> f64 {
     (before as f64 - after as f64) / before.max(1) as f64
 }

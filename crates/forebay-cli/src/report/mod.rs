@@ -43,7 +43,7 @@ use serde::Serialize;
 
 use crate::Ending;
 use crate::limit::{ReadingOptions, WorkOptions};
-use crate::output::complain;
+use crate::output::{complain, json_lines};
 use crate::progress::Progress;
 use crate::replay::Policy;
 use crate::source::Source;
@@ -140,25 +140,13 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
             return Ok(Ending::Fault);
         }
     };
-    let progress = Progress::of("report", STEPS);
-    let tell = |what| {
-        progress.doing(what);
-        progress.advance(1);
-    };
     let depth = if options.quick { Depth::Quick } else { Depth::Thorough };
     let budget = &options.work.budget(&trace, passes_at(depth));
     let capacity = options.capacity;
-    let terms = Terms { settings: &settings, capacity, depth, tell: &tell, budget };
-    let found = collect(&trace, &terms);
-    drop(progress);
-    let (report, faults) = match found {
-        Ok(found) => found,
-        Err(error) => {
-            complain(error);
-            return Ok(Ending::Fault);
-        }
+    let terms = Terms { settings: &settings, capacity, depth, tell: &|_| {}, budget };
+    let Some((report, faults)) = collect_on_bar("report", &trace, terms) else {
+        return Ok(Ending::Fault);
     };
-    faults.iter().for_each(complain);
     let ending = deliver(options, out, &report.run.name, &report, || {
         Ok((page::page(&report)?, counted(report.run.events, "event")))
     })?;
@@ -175,8 +163,8 @@ fn deliver(
 ) -> io::Result<Ending> {
     let mut ending = Ending::Well;
     if options.json {
-        let mut text = serde_json::to_vec(data)?;
-        text.push(b'\n');
+        let mut text = Vec::new();
+        json_lines([data], &mut text)?;
         out.write_all(&text)?;
     }
     // With --json the page is written only if --output names it.
@@ -228,17 +216,22 @@ pub(crate) fn advice_on(
     settings: &Settings,
     budget: &WorkBudget<'_>,
 ) -> Option<Vec<data::Advice>> {
-    let progress = Progress::of("advice", STEPS);
+    let terms = Terms { settings, capacity: None, depth: Depth::Advice, tell: &|_| {}, budget };
+    collect_on_bar("advice", trace, terms).map(|(report, _)| report.advice)
+}
+
+/// A report and its faults, with a progress bar meanwhile. Reports faults and failures on standard error.
+fn collect_on_bar(what: &str, trace: &Trace, terms: Terms<'_>) -> Option<(Report, Vec<String>)> {
+    let progress = Progress::of(what, STEPS);
     let tell = |what| {
         progress.doing(what);
         progress.advance(1);
     };
-    let terms = Terms { settings, capacity: None, depth: Depth::Advice, tell: &tell, budget };
-    let found = collect(trace, &terms);
+    let found = collect(trace, &Terms { tell: &tell, ..terms });
     drop(progress);
     let (report, faults) = found.inspect_err(|error| complain(error)).ok()?;
     faults.iter().for_each(complain);
-    Some(report.advice)
+    Some((report, faults))
 }
 
 /// A quick report of a run at the pool's default settings on a device of that capacity, in a new file of the folder for

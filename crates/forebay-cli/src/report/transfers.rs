@@ -4,6 +4,7 @@ use forebay_trace::{Trace, Transfer, TransferDirection};
 
 use super::data::{TransferRow, Transfers};
 use super::series::SeriesBuilder;
+use crate::output::nanos;
 
 /// How many single transfers are named.
 const LISTED: usize = 40;
@@ -36,10 +37,6 @@ pub(super) fn transfers(trace: &Trace) -> Option<Transfers> {
         under_way: directions.map(|direction| under_way(trace, direction, &of(direction))),
         listed: listed.collect(),
     })
-}
-
-fn nanos(time: core::time::Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The last event before a transfer began.

@@ -11,6 +11,7 @@ use forebay_trace::{
 use super::data::{Batch, SmallestDevice, Trial};
 use super::lives::Life;
 use super::terms::{Depth, Terms};
+use crate::output::nanos;
 use crate::replay::{DeviceName, Policy, open_device};
 
 /// The allocators whose smallest device is found.
@@ -116,18 +117,26 @@ fn tried(
     let mut player = opened(Policy::Forebay, terms.capacity, settings)?;
     let options = ReplayOptions::new().passes(PASSES).budget(terms.budget);
     let passes = replay(trace, &mut *player, options)?;
-    Ok(summed(change, &passes))
+    let Taken { peak, driver_ns } = Taken::over(&passes);
+    let driver_calls = passes.iter().map(|pass| pass.driver.calls).sum();
+    Ok(Trial { change, peak_reserved_bytes: peak, driver_calls, driver_ns })
 }
 
-/// What passes came to together.
-fn summed(change: &'static str, passes: &[PassReport]) -> Trial {
-    let driver_ns =
-        |pass: &PassReport| u64::try_from(pass.driver.time.as_nanos()).unwrap_or(u64::MAX);
-    Trial {
-        change,
-        peak_reserved_bytes: passes.iter().map(|pass| pass.peak_reserved.get()).max().unwrap_or(0),
-        driver_calls: passes.iter().map(|pass| pass.driver.calls).sum(),
-        driver_ns: passes.iter().map(driver_ns).fold(0, u64::saturating_add),
+/// What the pool took from the driver: bytes at the peak, and nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) peak: u64,
+    pub(super) driver_ns: u64,
+}
+
+impl Taken {
+    /// Over all of these passes.
+    pub(super) fn over(passes: &[PassReport]) -> Self {
+        let driver_ns = passes.iter().map(|pass| nanos(pass.driver.time));
+        Self {
+            peak: passes.iter().map(|pass| pass.peak_reserved.get()).max().unwrap_or(0),
+            driver_ns: driver_ns.fold(0, u64::saturating_add),
+        }
     }
 }
 

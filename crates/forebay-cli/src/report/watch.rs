@@ -28,19 +28,16 @@ pub(super) struct PoolWatch {
     peak_at: u64,
     held: u64,
     moved: u64,
-    samples: PoolSamples,
-    counts: Happenings,
     listed: BTreeMap<HappeningKind, Vec<Happening>>,
-    /// Where each block lay, by number; 0 if it got no memory.
-    addresses: Vec<u64>,
-    maps: Vec<HeldRanges>,
+    seen: Seen,
 }
 
 /// What was seen.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) samples: PoolSamples,
     pub(super) happenings: Happenings,
+    /// Where each block lay, by number; 0 if it got no memory.
     addresses: Vec<u64>,
     /// By address, not by offset.
     pub(super) maps: Vec<HeldRanges>,
@@ -56,18 +53,8 @@ impl Seen {
 impl PoolWatch {
     /// Watches an empty pool while a run of `events` is played that has its peak after the event `peak_at`.
     pub(super) fn new(pool: Pool, events: u64, peak_at: u64) -> Self {
-        Self {
-            pool,
-            events,
-            peak_at,
-            held: 0,
-            moved: 0,
-            samples: PoolSamples::default(),
-            counts: Happenings::default(),
-            listed: BTreeMap::new(),
-            addresses: Vec::new(),
-            maps: Vec::new(),
-        }
+        let (listed, seen) = (BTreeMap::new(), Seen::default());
+        Self { pool, events, peak_at, held: 0, moved: 0, listed, seen }
     }
 
     /// After an event.
@@ -76,10 +63,10 @@ impl PoolWatch {
         self.follow_block(at, moment);
         let held = moment.player.reserved().get();
         if held > self.held {
-            self.counts.growths += 1;
+            self.seen.happenings.growths += 1;
             self.list(HappeningKind::Growth, at, held - self.held, 1);
         } else if held < self.held {
-            self.counts.releases += 1;
+            self.seen.happenings.releases += 1;
             self.list(HappeningKind::Release, at, self.held - held, 1);
         }
         self.held = held;
@@ -87,11 +74,11 @@ impl PoolWatch {
             let every = self.events.div_ceil(most).max(1);
             at.is_multiple_of(every) || at + 1 == self.events || at == self.peak_at
         };
-        let (sample, map) = (is_due(MOST_SAMPLES), is_due(MOST_MAPS));
-        if sample {
+        let is_map_due = is_due(MOST_MAPS);
+        if is_due(MOST_SAMPLES) {
             self.sample(at);
         }
-        if map {
+        if is_map_due {
             self.read_map(at);
         }
     }
@@ -99,11 +86,11 @@ impl PoolWatch {
     fn follow_block(&mut self, at: u64, moment: &mut Moment<'_>) {
         let Event::Allocate { block, size, .. } = moment.event else { return };
         if moment.is_refused {
-            self.counts.out_of_memory += 1;
+            self.seen.happenings.out_of_memory += 1;
             self.list(HappeningKind::OutOfMemory, at, size.get(), 1);
         }
         let address = moment.player.placed().and_then(|player| player.address(block));
-        self.addresses.push(address.map_or(0, |address| address.get()));
+        self.seen.addresses.push(address.map_or(0, |address| address.get()));
     }
 
     fn sample(&mut self, at: u64) {
@@ -113,16 +100,17 @@ impl PoolWatch {
         let new = moved.saturating_sub(self.moved);
         self.moved = moved.max(self.moved);
         if new > 0 {
-            self.counts.moved_pages += new;
+            self.seen.happenings.moved_pages += new;
             self.list(HappeningKind::PageMoves, at, 0, new);
         }
-        self.samples.at.push(at);
-        self.samples.held_bytes.push(found.held.get());
-        self.samples.live_bytes.push(found.live.get());
-        self.samples.free_bytes.push(found.free.get());
-        self.samples.largest_free_bytes.push(found.largest_free.get());
-        self.samples.fragmentation.push(found.fragmentation());
-        self.samples.moved_pages.push(new);
+        let samples = &mut self.seen.samples;
+        samples.at.push(at);
+        samples.held_bytes.push(found.held.get());
+        samples.live_bytes.push(found.live.get());
+        samples.free_bytes.push(found.free.get());
+        samples.largest_free_bytes.push(found.largest_free.get());
+        samples.fragmentation.push(found.fragmentation());
+        samples.moved_pages.push(new);
     }
 
     fn read_map(&mut self, at: u64) {
@@ -140,8 +128,8 @@ impl PoolWatch {
             ranges.truncate(MOST_RANGES);
             ranges.sort_unstable();
         }
-        if self.maps.last().is_none_or(|last| last.ranges != ranges) {
-            self.maps.push(HeldRanges { at, ranges });
+        if self.seen.maps.last().is_none_or(|last| last.ranges != ranges) {
+            self.seen.maps.push(HeldRanges { at, ranges });
         }
     }
 
@@ -157,14 +145,10 @@ impl PoolWatch {
     /// What was seen.
     pub(super) fn finish(mut self) -> Seen {
         self.listed.values_mut().for_each(keep_largest);
-        self.counts.listed = self.listed.into_values().flatten().collect();
-        self.counts.listed.sort_by_key(|happening| (happening.at, happening.kind));
-        Seen {
-            samples: self.samples,
-            happenings: self.counts,
-            addresses: self.addresses,
-            maps: self.maps,
-        }
+        let listed = &mut self.seen.happenings.listed;
+        listed.extend(self.listed.into_values().flatten());
+        listed.sort_by_key(|happening| (happening.at, happening.kind));
+        self.seen
     }
 }
 

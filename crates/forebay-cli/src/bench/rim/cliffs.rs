@@ -12,126 +12,57 @@ use forebay::{Block, Pool};
 use forebay_core::Bytes;
 use forebay_hal::{Device, Priority, Stream, StreamHandle};
 
-use super::tools::{Deadline, Latch, PAIR, STACK, Times, grouped, phantom, ratio, said, streams};
-use super::workload::Rim;
-use crate::bench::ground::{BenchSetup, Effort};
+use super::tools::{Latch, PAIR, STACK, Times, new_row, phantom, ratio};
+use crate::bench::ground::{BenchSetup, streams};
 use crate::bench::row::Row;
+use crate::layout::grouped;
+use crate::output::Fault;
 
 /// Makes the call of a case and times it. The pool and all that is beside it live as long as this.
-type Operation = Box<dyn FnMut(usize, &mut Times) -> Result<(), String>>;
+type Operation = Box<dyn FnMut(usize, &mut Times) -> Result<(), Fault>>;
 
-/// One case.
-struct Cliff {
-    /// What there are many of.
-    what: &'static str,
-    /// How many of them.
-    counts: &'static [usize],
-    /// How often the call is measured at most.
-    calls: usize,
-    /// The most that the last row may take, as a multiple of the first.
-    at_most: f64,
-    prepare: fn(BenchSetup<'_>, usize) -> Result<Operation, String>,
-}
+/// One case: what there are many of, how many of them, how often the call is measured at most, the most that the last row
+/// may take as a multiple of the first, and what prepares the call.
+type Cliff = (
+    &'static str,
+    &'static [usize],
+    usize,
+    f64,
+    fn(BenchSetup<'_>, usize) -> Result<Operation, Fault>,
+);
 
 /// The bounds: 3 where the cost is to stay as it is, more where it may grow with a logarithm or the call works on all of
 /// what is counted.
+#[rustfmt::skip] // a table: one line for each
 const CLIFFS: [Cliff; 11] = [
-    Cliff {
-        what: "gaps, a request that fills them",
-        counts: &[80, 800, 8_000],
-        calls: 1,
-        at_most: 300.0,
-        prepare: |setup, count| fill_gaps(setup, count, false),
-    },
-    Cliff {
-        what: "gaps, another thread's longest pair meanwhile",
-        counts: &[80, 800, 8_000],
-        calls: 1,
-        at_most: 300.0,
-        prepare: |setup, count| fill_gaps(setup, count, true),
-    },
-    Cliff {
-        what: "pages, a request that moves three",
-        counts: &[200, 2_000, 20_000],
-        calls: 50,
-        at_most: 10.0,
-        prepare: move_pages,
-    },
-    Cliff {
-        what: "streams, a small and a large pair on each in turn",
-        counts: &[100, 1_000, 2_000, 3_000],
-        calls: 20_000,
-        at_most: 3.0,
-        prepare: on_streams,
-    },
-    Cliff {
-        what: "streams, one of them dropped",
-        counts: &[100, 1_000, 3_000],
-        calls: 500,
-        at_most: 3.0,
-        prepare: drop_stream,
-    },
-    Cliff {
-        what: "streams that share 10,000 holes, a large pair",
-        counts: &[1, 8, 64, 200],
-        calls: 2_000,
-        at_most: 10.0,
-        prepare: holes_on_streams,
-    },
-    Cliff {
-        what: "threads, the statistics",
-        counts: &[20, 200, 2_000],
-        calls: 20,
-        at_most: 100.0,
-        prepare: |setup, count| beside_threads(setup, count, false),
-    },
-    Cliff {
-        what: "threads, a refusal",
-        counts: &[20, 200, 2_000],
-        calls: 20,
-        at_most: 100.0,
-        prepare: |setup, count| beside_threads(setup, count, true),
-    },
-    Cliff {
-        what: "pools, whose block it is",
-        counts: &[10, 100, 1_000],
-        calls: 1_000,
-        at_most: 6.0,
-        prepare: |setup, count| beside_pools(setup, count, false),
-    },
-    Cliff {
-        what: "pools, a stream made and dropped beside them",
-        counts: &[10, 100, 1_000],
-        calls: 50,
-        at_most: 3.0,
-        prepare: |setup, count| beside_pools(setup, count, true),
-    },
-    Cliff {
-        what: "open scopes, a large pair",
-        counts: &[1, 100, 10_000],
-        calls: 2_000,
-        at_most: 3.0,
-        prepare: in_scopes,
-    },
+    ("gaps, a request that fills them", &[80, 800, 8_000], 1, 300.0, |setup, count| fill_gaps(setup, count, false)),
+    ("gaps, another thread's longest pair meanwhile", &[80, 800, 8_000], 1, 300.0, |setup, count| fill_gaps(setup, count, true)),
+    ("pages, a request that moves three", &[200, 2_000, 20_000], 50, 10.0, move_pages),
+    ("streams, a small and a large pair on each in turn", &[100, 1_000, 2_000, 3_000], 20_000, 3.0, on_streams),
+    ("streams, one of them dropped", &[100, 1_000, 3_000], 500, 3.0, drop_stream),
+    ("streams that share 10,000 holes, a large pair", &[1, 8, 64, 200], 2_000, 10.0, holes_on_streams),
+    ("threads, the statistics", &[20, 200, 2_000], 20, 100.0, |setup, count| beside_threads(setup, count, false)),
+    ("threads, a refusal", &[20, 200, 2_000], 20, 100.0, |setup, count| beside_threads(setup, count, true)),
+    ("pools, whose block it is", &[10, 100, 1_000], 1_000, 6.0, |setup, count| beside_pools(setup, count, false)),
+    ("pools, a stream made and dropped beside them", &[10, 100, 1_000], 50, 3.0, |setup, count| beside_pools(setup, count, true)),
+    ("open scopes, a large pair", &[1, 100, 10_000], 2_000, 3.0, in_scopes),
 ];
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
 
-pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, Fault> {
     let mut rows = Vec::new();
-    for cliff in &CLIFFS {
+    for (what, counts, calls, at_most, prepare) in CLIFFS {
         let mut first = None;
-        for (index, &count) in cliff.counts.iter().enumerate() {
+        for (index, &count) in counts.iter().enumerate() {
             // A quick run only has to show that everything works.
-            let count = match setup.effort {
-                Effort::Full => count,
-                Effort::Quick => count.div_ceil(20),
-            };
-            let mut row = one(setup, cliff, count)?;
+            let count = setup.effort.pick(count, count.div_ceil(20));
+            let mut row = new_row(setup, format!("{} {what}", grouped(count)));
+            row.time(setup, 5, calls, prepare(setup, count)?)?.enter(&mut row);
             let median = row.median_ns();
             first = first.or(median);
-            if index + 1 == cliff.counts.len() {
-                row.aim("this median / the first", ratio(median, first), cliff.at_most);
+            if index + 1 == counts.len() {
+                row.aim("this median / the first", ratio(median, first), at_most);
             }
             rows.push(row);
         }
@@ -139,49 +70,33 @@ pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn one(setup: BenchSetup<'_>, cliff: &Cliff, count: usize) -> Result<Row, String> {
-    let mut row = Rim::Cliffs.row(setup, format!("{} {}", grouped(count), cliff.what));
-    let mut operation = (cliff.prepare)(setup, count)?;
-    let deadline = Deadline::after(setup.effort, 5);
-    let mut times = Times::default();
-    for number in 0..cliff.calls {
-        operation(number, &mut times)?;
-        if deadline.is_over() {
-            row.figures().cut_off = Some(deadline.cut(format_args!("{} calls", times.count())));
-            break;
-        }
-    }
-    times.enter(&mut row);
-    Ok(row)
-}
-
 /// A device with as much memory as any case wants.
-fn device() -> Result<Arc<dyn Device>, String> {
+fn device() -> Result<Arc<dyn Device>, Fault> {
     phantom(4096).map(|(_, device)| device)
 }
 
 /// A pool whose pages are 2 MiB.
-fn pool_of_small_pages(setup: BenchSetup<'_>) -> Result<Pool, String> {
+fn pool_of_small_pages(setup: BenchSetup<'_>) -> Result<Pool, Fault> {
     let pool = setup.pool(&device()?, None)?;
-    pool.set("largest_page", "2MiB").map_err(said)?;
+    pool.set("largest_page", "2MiB")?;
     Ok(pool)
 }
 
-fn pair(pool: &Pool, size: Bytes, stream: StreamHandle) -> Result<(), String> {
-    let block = pool.allocate(size, stream).map_err(said)?;
-    pool.free_block(block, stream).map_err(said)
+fn pair(pool: &Pool, size: Bytes, stream: StreamHandle) -> Result<(), Fault> {
+    let block = pool.allocate(size, stream)?;
+    Ok(pool.free_block(block, stream)?)
 }
 
-fn blocks(pool: &Pool, size: Bytes, count: usize) -> Result<Vec<Block>, String> {
-    (0..count).map(|_| pool.allocate(size, STREAM).map_err(said)).collect()
+fn blocks(pool: &Pool, size: Bytes, count: usize) -> Result<Vec<Block>, Fault> {
+    Ok((0..count).map(|_| pool.allocate(size, STREAM)).collect::<Result<_, _>>()?)
 }
 
 /// Frees every other block and returns the rest.
-fn free_every_other(pool: &Pool, blocks: Vec<Block>) -> Result<Vec<Block>, String> {
+fn free_every_other(pool: &Pool, blocks: Vec<Block>) -> Result<Vec<Block>, Fault> {
     let mut kept = Vec::new();
     for (index, block) in blocks.into_iter().enumerate() {
         if index % 2 == 0 {
-            pool.free_block(block, STREAM).map_err(said)?;
+            pool.free_block(block, STREAM)?;
         } else {
             kept.push(block);
         }
@@ -191,23 +106,24 @@ fn free_every_other(pool: &Pool, blocks: Vec<Block>) -> Result<Vec<Block>, Strin
 
 /// Gaps of 2 MiB, and as many free pages of 4 MiB, which fit in none of them: one request fills all gaps. `beside` times
 /// the longest pair that another thread makes meanwhile instead.
-fn fill_gaps(setup: BenchSetup<'_>, count: usize, beside: bool) -> Result<Operation, String> {
+fn fill_gaps(setup: BenchSetup<'_>, count: usize, beside: bool) -> Result<Operation, Fault> {
     let pool = pool_of_small_pages(setup)?;
     let small = blocks(&pool, Bytes::mib(2), 2 * count)?;
     let small = free_every_other(&pool, small)?;
-    pool.trim(Bytes::ZERO).map_err(said)?;
-    pool.set("largest_page", "4MiB").map_err(said)?;
+    pool.trim(Bytes::ZERO)?;
+    pool.set("largest_page", "4MiB")?;
     let large = blocks(&pool, Bytes::mib(4), 2 * count)?;
     free_every_other(&pool, large)?;
     for block in small {
-        pool.free_block(block, STREAM).map_err(said)?;
+        pool.free_block(block, STREAM)?;
     }
     let size = Bytes::mib(4 * count as u64 - 4);
     Ok(Box::new(move |_, times| {
         if !beside {
-            return times.time(|| pool.allocate(size, STREAM)).map(drop).map_err(said);
+            times.time(|| pool.allocate(size, STREAM))?;
+            return Ok(());
         }
-        let longest = longest_pair_during(&pool, || pool.allocate(size, STREAM).map_err(said))?;
+        let longest = longest_pair_during(&pool, || Ok(pool.allocate(size, STREAM)?))?;
         times.push(longest);
         Ok(())
     }))
@@ -216,8 +132,8 @@ fn fill_gaps(setup: BenchSetup<'_>, count: usize, beside: bool) -> Result<Operat
 /// The longest of the pairs that another thread makes during `call`.
 fn longest_pair_during<T>(
     pool: &Pool,
-    call: impl FnOnce() -> Result<T, String>,
-) -> Result<u64, String> {
+    call: impl FnOnce() -> Result<T, Fault>,
+) -> Result<u64, Fault> {
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let pairs = scope.spawn(|| {
@@ -233,30 +149,31 @@ fn longest_pair_during<T>(
                     times = Times::default();
                 }
             }
-            Ok::<_, String>(times.most().unwrap_or(0))
+            Ok::<_, Fault>(times.most().unwrap_or(0))
         });
         while !begun.load(Ordering::Relaxed) && !pairs.is_finished() {
             std::thread::yield_now();
         }
         let called = call();
         over.store(true, Ordering::Relaxed);
-        let longest = pairs.join().map_err(|_| "the other thread panicked".to_owned())?;
+        let longest = pairs.join().map_err(|_| "the other thread panicked")?;
         called.and(longest)
     })
 }
 
 /// Every second page is free, and none beside another: a request of 6 MiB moves three.
-fn move_pages(setup: BenchSetup<'_>, count: usize) -> Result<Operation, String> {
+fn move_pages(setup: BenchSetup<'_>, count: usize) -> Result<Operation, Fault> {
     let pool = pool_of_small_pages(setup)?;
     let all = blocks(&pool, Bytes::mib(2), count)?;
     free_every_other(&pool, all)?;
     Ok(Box::new(move |_, times| {
-        times.time(|| pool.allocate(Bytes::mib(6), STREAM)).map(drop).map_err(said)
+        times.time(|| pool.allocate(Bytes::mib(6), STREAM))?;
+        Ok(())
     }))
 }
 
 /// Each stream in turn: four calls.
-fn on_streams(setup: BenchSetup<'_>, count: usize) -> Result<Operation, String> {
+fn on_streams(setup: BenchSetup<'_>, count: usize) -> Result<Operation, Fault> {
     let device = device()?;
     let pool = setup.pool(&device, None)?;
     let streams = streams(&device, count)?;
@@ -272,7 +189,7 @@ fn on_streams(setup: BenchSetup<'_>, count: usize) -> Result<Operation, String> 
 }
 
 /// Streams with blocks in their caches; one ends.
-fn drop_stream(setup: BenchSetup<'_>, count: usize) -> Result<Operation, String> {
+fn drop_stream(setup: BenchSetup<'_>, count: usize) -> Result<Operation, Fault> {
     let device = device()?;
     let pool = setup.pool(&device, None)?;
     let mut streams = streams(&device, count)?;
@@ -282,7 +199,7 @@ fn drop_stream(setup: BenchSetup<'_>, count: usize) -> Result<Operation, String>
     Ok(Box::new(move |_, times| {
         let stream = streams.pop().ok_or("all streams are gone")?;
         times.time(|| drop(stream));
-        let next = Stream::new(&device, Priority::Normal).map_err(said)?;
+        let next = Stream::new(&device, Priority::Normal)?;
         pair(&pool, PAIR, next.handle())?;
         streams.insert(0, next);
         Ok(())
@@ -290,11 +207,8 @@ fn drop_stream(setup: BenchSetup<'_>, count: usize) -> Result<Operation, String>
 }
 
 /// Holes that belong to the streams in turn, with a live block between every two.
-fn holes_on_streams(setup: BenchSetup<'_>, count: usize) -> Result<Operation, String> {
-    let holes = match setup.effort {
-        Effort::Full => 10_000,
-        Effort::Quick => 500,
-    };
+fn holes_on_streams(setup: BenchSetup<'_>, count: usize) -> Result<Operation, Fault> {
+    let holes = setup.effort.pick(10_000, 500);
     let device = device()?;
     let pool = setup.pool(&device, None)?;
     let streams = streams(&device, count)?;
@@ -302,10 +216,10 @@ fn holes_on_streams(setup: BenchSetup<'_>, count: usize) -> Result<Operation, St
     let sizes = (0..2 * holes).map(|number: usize| Bytes::kib(300 + number as u64 * 7919 % 400));
     let all: Vec<Block> = (0_usize..)
         .zip(sizes)
-        .map(|(number, size)| pool.allocate(size, of(number / 2)).map_err(said))
+        .map(|(number, size)| pool.allocate(size, of(number / 2)))
         .collect::<Result<_, _>>()?;
     for (number, block) in all.into_iter().enumerate().step_by(2) {
-        pool.free_block(block, of(number / 2)).map_err(said)?;
+        pool.free_block(block, of(number / 2))?;
     }
     Ok(Box::new(move |number, times| {
         let stream = streams.get(number % count).map_or(STREAM, Stream::handle);
@@ -320,7 +234,7 @@ struct Idle {
 }
 
 impl Idle {
-    fn new(pool: &Pool, count: usize) -> Result<Self, String> {
+    fn new(pool: &Pool, count: usize) -> Result<Self, Fault> {
         let mut idle = Self { latch: Arc::default(), threads: Vec::new() };
         let (ready, are_ready) = mpsc::channel::<()>();
         for _ in 0..count {
@@ -334,7 +248,7 @@ impl Idle {
                 drop(ready);
                 latch.wait();
             };
-            idle.threads.push(Builder::new().stack_size(STACK).spawn(body).map_err(said)?);
+            idle.threads.push(Builder::new().stack_size(STACK).spawn(body)?);
         }
         drop(ready);
         // Nothing is sent: it ends when every thread has dropped its sender.
@@ -351,12 +265,12 @@ impl Drop for Idle {
 }
 
 /// Statistics, or a refusal, of a pool that many threads have used.
-fn beside_threads(setup: BenchSetup<'_>, count: usize, refused: bool) -> Result<Operation, String> {
+fn beside_threads(setup: BenchSetup<'_>, count: usize, refused: bool) -> Result<Operation, Fault> {
     let pool = setup.pool(&device()?, None)?;
     let idle = Idle::new(&pool, count)?;
-    let large = pool.allocate(Bytes::gib(1), STREAM).map_err(said)?;
+    let large = pool.allocate(Bytes::gib(1), STREAM)?;
     let limit = pool.held();
-    pool.set("max_bytes", &limit.get().to_string()).map_err(said)?;
+    pool.set("max_bytes", &limit.get().to_string())?;
     let half = Bytes::new(limit.get() / 2);
     Ok(Box::new(move |_, times| {
         let (_idle, _large) = (&idle, &large);
@@ -365,37 +279,37 @@ fn beside_threads(setup: BenchSetup<'_>, count: usize, refused: bool) -> Result<
             return if statistics.blocks == 1 { Ok(()) } else { Err("a block is lost".into()) };
         }
         match times.time(|| pool.allocate(half, STREAM)) {
-            Ok(_) => Err("half of the limit fit beside almost all of it".to_owned()),
+            Ok(_) => Err("half of the limit fit beside almost all of it".into()),
             Err(_) => Ok(()),
         }
     }))
 }
 
 /// Many pools with a block each: whose an address is, or a stream that none of them has seen.
-fn beside_pools(setup: BenchSetup<'_>, count: usize, dropped: bool) -> Result<Operation, String> {
+fn beside_pools(setup: BenchSetup<'_>, count: usize, dropped: bool) -> Result<Operation, Fault> {
     let device = device()?;
     let pools: Vec<Pool> =
         (0..count).map(|_| setup.pool(&device, None)).collect::<Result<_, _>>()?;
-    let blocks = pools.iter().map(|pool| pool.allocate(Bytes::mib(1), STREAM).map_err(said));
+    let blocks = pools.iter().map(|pool| pool.allocate(Bytes::mib(1), STREAM));
     let blocks: Vec<Block> = blocks.collect::<Result<_, _>>()?;
     Ok(Box::new(move |number, times| {
         if dropped {
-            return times.time(|| Stream::new(&device, Priority::Normal).map(drop)).map_err(said);
+            return Ok(times.time(|| Stream::new(&device, Priority::Normal).map(drop))?);
         }
         let index = number * 7 % pools.len();
         let (pool, block) = pools.get(index).zip(blocks.get(index)).ok_or("there is no pool")?;
         let owner = times.time(|| Pool::owning(block.address()));
         match owner {
             Some(owner) if owner.id() == pool.id() => Ok(()),
-            _ => Err("the owner of a block was not found".to_owned()),
+            _ => Err("the owner of a block was not found".into()),
         }
     }))
 }
 
-fn in_scopes(setup: BenchSetup<'_>, count: usize) -> Result<Operation, String> {
+fn in_scopes(setup: BenchSetup<'_>, count: usize) -> Result<Operation, Fault> {
     let pool = setup.pool(&device()?, None)?;
     let scopes: Vec<_> = (0..count).map(|_| pool.scope()).collect();
-    let live = pool.allocate(Bytes::mib(1), STREAM).map_err(said)?;
+    let live = pool.allocate(Bytes::mib(1), STREAM)?;
     Ok(Box::new(move |number, times| {
         let (_scopes, _live) = (&scopes, &live);
         times.time(|| pair(&pool, Bytes::kib(300 + number as u64 % 7 * 100), STREAM))

@@ -15,10 +15,10 @@ use forebay::Pool;
 use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
-use super::tools::{Deadline, STACK, Times, nanos, pairs, phantom, ratio, said};
-use super::workload::Rim;
-use crate::bench::ground::{BenchSetup, Effort};
+use super::tools::{STACK, grow, new_row, pairs, phantom, ratio, row_of};
+use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::output::{Fault, nanos};
 
 /// How many busy threads.
 const CROWDS: [usize; 3] = [16, 64, 200];
@@ -37,29 +37,29 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// Steps of plain work that are timed at once.
 const WORK: u64 = 10_000;
 
-pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
-    let (crowds, growths): (&[usize], u32) = match setup.effort {
-        Effort::Full => (&CROWDS, GROWTHS),
-        Effort::Quick => (&[4], 20),
-    };
-    let mut alone = Rim::Crowd.row(setup, "alone");
-    grow(setup, &new_pool(setup)?, growths)?.enter(&mut alone);
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, Fault> {
+    let (crowds, growths): (&[usize], u32) = setup.effort.pick((&CROWDS, GROWTHS), (&[4], 20));
+    let mut alone = new_row(setup, "alone");
+    grow(setup, &new_pool(setup)?, (GROWTH, growths, PAUSE), &mut alone)?.enter(&mut alone);
     let steps = steps_for(alone.each.map_or(0, |each| each.p50_ns));
     let mut rows = vec![alone];
     for &crowd in crowds {
         let case = format!("{crowd} busy threads");
-        let mut growing = Rim::Crowd.row(setup, &case);
-        let mut control = Rim::Crowd.row_of(setup, &case, "control");
+        let mut growing = new_row(setup, &case);
+        let mut control = row_of(setup, &case, "control");
         (growing.threads, control.threads) = (crowd as u64 + 1, crowd as u64 + 1);
         let pool = new_pool(setup)?;
-        let times = beside(&pool, crowd, || grow(setup, &pool, growths))?;
-        if times.count() < u64::from(growths) {
-            let cut = format!("cut off: {} of {growths} allocations", times.count());
-            growing.figures().cut_off = Some(cut);
-        }
-        times.enter(&mut growing);
+        beside(&pool, crowd, || grow(setup, &pool, (GROWTH, growths, PAUSE), &mut growing))?
+            .enter(&mut growing);
         let busy = new_pool(setup)?;
-        beside(&busy, crowd, || Ok(plain_work(setup, steps, growths)))?.enter(&mut control);
+        let plain_work = || {
+            control.time(setup, 15, growths as usize, |_, times| {
+                times.time(|| work(steps));
+                sleep(PAUSE);
+                Ok(())
+            })
+        };
+        beside(&busy, crowd, plain_work)?.enter(&mut control);
         if crowd == 64 {
             let p99 = growing.each.map(|each| each.p99_ns as f64 / 1e6);
             growing.aim("p99 in milliseconds", p99, 5.0);
@@ -70,7 +70,7 @@ pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn new_pool(setup: BenchSetup<'_>) -> Result<Pool, String> {
+fn new_pool(setup: BenchSetup<'_>) -> Result<Pool, Fault> {
     let (_machine, device) = phantom(140)?;
     setup.pool(&device, None)
 }
@@ -79,8 +79,8 @@ fn new_pool(setup: BenchSetup<'_>) -> Result<Pool, String> {
 fn beside<T>(
     pool: &Pool,
     crowd: usize,
-    work: impl FnOnce() -> Result<T, String>,
-) -> Result<T, String> {
+    work: impl FnOnce() -> Result<T, Fault>,
+) -> Result<T, Fault> {
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {
@@ -99,39 +99,11 @@ fn beside<T>(
                     }
                 }
             };
-            Builder::new().stack_size(STACK).spawn_scoped(scope, busy).map_err(said)?;
+            Builder::new().stack_size(STACK).spawn_scoped(scope, busy)?;
         }
         sleep(Duration::from_millis(50));
         work()
     })
-}
-
-/// Allocations that grow the pool, with a pause after each.
-fn grow(setup: BenchSetup<'_>, pool: &Pool, growths: u32) -> Result<Times, String> {
-    let deadline = Deadline::after(setup.effort, 15);
-    let mut times = Times::default();
-    for _ in 0..growths {
-        times.time(|| pool.allocate(GROWTH, STREAM)).map_err(said)?;
-        if deadline.is_over() {
-            break;
-        }
-        sleep(PAUSE);
-    }
-    Ok(times)
-}
-
-/// Plain work of so many steps, with the same pauses.
-fn plain_work(setup: BenchSetup<'_>, steps: u64, rounds: u32) -> Times {
-    let deadline = Deadline::after(setup.effort, 15);
-    let mut times = Times::default();
-    for _ in 0..rounds {
-        times.time(|| work(steps));
-        if deadline.is_over() {
-            break;
-        }
-        sleep(PAUSE);
-    }
-    times
 }
 
 /// Work that uses the processor and nothing else.

@@ -9,10 +9,11 @@ use forebay::{Block, Pool};
 use forebay_core::{Bytes, Random};
 use forebay_hal::StreamHandle;
 
-use super::tools::{Deadline, Times, counted, grouped, phantom, ratio, said, streams};
-use super::workload::Rim;
-use crate::bench::ground::{BenchSetup, Effort};
+use super::tools::{Deadline, counted, new_row, phantom, ratio};
+use crate::bench::ground::{BenchSetup, streams};
 use crate::bench::row::Row;
+use crate::layout::grouped;
+use crate::output::Fault;
 
 /// How many holes, and how much longer than among the fewest an allocation may take: an index grows
 /// by its depth.
@@ -31,11 +32,8 @@ const STEP: u64 = 512;
 
 type Laid = (Block, StreamHandle);
 
-pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
-    let counts: &[(usize, f64)] = match setup.effort {
-        Effort::Full => &COUNTS,
-        Effort::Quick => &QUICK_COUNTS,
-    };
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, Fault> {
+    let counts: &[(usize, f64)] = setup.effort.pick(&COUNTS, &QUICK_COUNTS);
     let mut rows: Vec<Row> = Vec::new();
     for &streams in &STREAMS {
         for (index, &(count, at_most)) in counts.iter().enumerate() {
@@ -61,9 +59,9 @@ pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn among(setup: BenchSetup<'_>, holes: usize, stream_count: usize) -> Result<Row, String> {
+fn among(setup: BenchSetup<'_>, holes: usize, stream_count: usize) -> Result<Row, Fault> {
     let case = format!("{}, {}", counted(holes, "hole"), counted(stream_count, "stream"));
-    let mut row = Rim::Holes.row(setup, case);
+    let mut row = new_row(setup, case);
     let (_machine, device) = phantom(192)?;
     let pool = setup.pool(&device, None)?;
     let streams = streams(&device, stream_count)?;
@@ -72,30 +70,20 @@ fn among(setup: BenchSetup<'_>, holes: usize, stream_count: usize) -> Result<Row
     let filling = Deadline::after(setup.effort, 30);
     let (mut live, made) = lay(&pool, &streams, holes, &mut random, filling)?;
     if made < holes {
-        row.figures().cut_off =
-            Some(filling.cut(format_args!("{} holes were made", grouped(made))));
+        row.cut_off(filling.cut(format_args!("{} holes were made", grouped(made))));
     }
-    let most = match setup.effort {
-        Effort::Full => 50_000,
-        Effort::Quick => 1_000,
-    };
-    let deadline = Deadline::after(setup.effort, 10);
-    let mut times = Times::default();
-    for _ in 0..most {
+    let most = setup.effort.pick(50_000, 1_000);
+    let times = row.time(setup, 10, most, |_, times| {
         let Some(laid) = random.index(live.len()).and_then(|index| live.get_mut(index)) else {
-            break;
+            return Ok(());
         };
-        pool.free(laid.0.address(), laid.1).map_err(said)?;
+        pool.free(laid.0.address(), laid.1)?;
         let size = Bytes::new(STEP * random.between(1, 128));
         let stream = random.pick(&streams).copied().unwrap_or(StreamHandle::DEFAULT);
-        let block = times.time(|| pool.allocate(size, stream)).map_err(said)?;
+        let block = times.time(|| pool.allocate(size, stream))?;
         *laid = (block, stream);
-        if deadline.is_over() {
-            let done = deadline.cut(format_args!("{} of {most} allocations", times.count()));
-            row.figures().cut_off.get_or_insert(done);
-            break;
-        }
-    }
+        Ok(())
+    })?;
     times.enter(&mut row);
     Ok(row)
 }
@@ -108,13 +96,13 @@ fn lay(
     holes: usize,
     random: &mut Random,
     deadline: Deadline,
-) -> Result<(Vec<Laid>, usize), String> {
+) -> Result<(Vec<Laid>, usize), Fault> {
     let (mut to_free, mut live): (Vec<Laid>, Vec<Laid>) = (Vec::new(), Vec::new());
     while live.len() < holes && !deadline.is_over() {
         for laid in [&mut to_free, &mut live] {
             let stream = random.pick(streams).copied().unwrap_or(StreamHandle::DEFAULT);
             let size = Bytes::new(STEP * random.between(1, 64));
-            laid.push((pool.allocate(size, stream).map_err(said)?, stream));
+            laid.push((pool.allocate(size, stream)?, stream));
         }
     }
     let mut made = 0;
@@ -122,7 +110,7 @@ fn lay(
         if deadline.is_over() {
             break;
         }
-        pool.free(block.address(), stream).map_err(said)?;
+        pool.free(block.address(), stream)?;
         made += 1;
     }
     Ok((live, made))

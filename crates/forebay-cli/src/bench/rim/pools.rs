@@ -11,20 +11,19 @@ use forebay_core::{Bytes, TIB};
 use forebay_hal::{Call, Device, StreamHandle};
 use forebay_host::HostOptions;
 
-use super::tools::{
-    Deadline, Times, counted, grouped, phantom, pool_of, process_bytes, ratio, said,
-};
-use super::workload::Rim;
-use crate::bench::ground::{BenchSetup, Effort};
+use super::tools::{Deadline, Times, counted, new_row, phantom, pool_of, process_bytes, ratio};
+use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::layout::grouped;
+use crate::output::Fault;
 use crate::replay::DeviceName;
 
 /// The addresses of a process on x86-64 with four levels of page tables, which a GPU's addresses share.
 /// The simulated device has more, so what is reserved there is set against this.
 const ADDRESSES: f64 = 128.0 * TIB as f64;
 
-pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
-    let host: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, Fault> {
+    let host: Arc<dyn Device> = HostOptions::new().open()?;
     let on_host = many(setup, "on the host", DeviceName::HOST, &host)?;
     drop(host);
     let (_machine, device) = phantom(140)?;
@@ -36,12 +35,9 @@ fn many(
     case: &str,
     place: DeviceName,
     device: &Arc<dyn Device>,
-) -> Result<Row, String> {
-    let wanted: usize = match setup.effort {
-        Effort::Full => 2_000,
-        Effort::Quick => 8,
-    };
-    let mut row = Rim::Pools.row(setup, case);
+) -> Result<Row, Fault> {
+    let wanted: usize = setup.effort.pick(2_000, 8);
+    let mut row = new_row(setup, case);
     row.device = place;
     let before = process_bytes("VmSize");
     let deadline = Deadline::after(setup.effort, 30);
@@ -51,8 +47,8 @@ fn many(
         let made = times.time(|| {
             let pool = pool_of(setup, device, MemoryClass::STABLE)?;
             // A pool that serves nothing might reserve nothing.
-            pool.allocate(Bytes::new(512), StreamHandle::DEFAULT).map_err(said)?;
-            Ok::<Pool, String>(pool)
+            pool.allocate(Bytes::new(512), StreamHandle::DEFAULT)?;
+            Ok::<Pool, Fault>(pool)
         });
         match made {
             Ok(pool) => pools.push(pool),

@@ -10,10 +10,10 @@ use forebay::{Block, PoolOptions};
 use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
-use super::tools::{Times, phantom, ratio, said};
-use super::workload::Rim;
-use crate::bench::ground::{BenchSetup, Effort};
+use super::tools::{Times, new_row, phantom, ratio};
+use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::output::Fault;
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
 
@@ -21,11 +21,8 @@ const STREAM: StreamHandle = StreamHandle::DEFAULT;
 /// more, whatever the pool holds.
 const CALLS: f64 = 1.0;
 
-pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
-    let steps = match setup.effort {
-        Effort::Full => 10,
-        Effort::Quick => 2,
-    };
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, Fault> {
+    let steps = setup.effort.pick(10, 2);
     let mut rows = vec![step(setup, "without a probe", false, steps)?];
     let mut probing = step(setup, "with a probe", true, steps)?;
     let calls = probing.figures().driver_calls_per_op;
@@ -34,13 +31,13 @@ pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn step(setup: BenchSetup<'_>, case: &str, probe: bool, steps: u32) -> Result<Row, String> {
-    let mut row = Rim::Probe.row(setup, case);
+fn step(setup: BenchSetup<'_>, case: &str, probe: bool, steps: u32) -> Result<Row, Fault> {
+    let mut row = new_row(setup, case);
     let (machine, device) = phantom(80)?;
     let options = PoolOptions::with(setup.settings.clone()).max_bytes(Bytes::gib(40));
-    let pool = options.build(&device).map_err(said)?;
+    let pool = options.build(&device)?;
     for _ in 0..20 {
-        pool.allocate(Bytes::gib(1), STREAM).map_err(said)?;
+        pool.allocate(Bytes::gib(1), STREAM)?;
     }
     let mut times = Times::default();
     let (mut calls, mut price) = (0, Duration::ZERO);
@@ -52,16 +49,15 @@ fn step(setup: BenchSetup<'_>, case: &str, probe: bool, steps: u32) -> Result<Ro
         }
         times.time(|| {
             let sizes = (0..150).map(|index| Bytes::mib(100 + index % 7));
-            let activations: Vec<Block> = sizes
-                .map(|size| pool.allocate(size, STREAM).map_err(said))
-                .collect::<Result<_, String>>()?;
+            let activations: Vec<Block> =
+                sizes.map(|size| pool.allocate(size, STREAM)).collect::<Result<_, _>>()?;
             for block in activations {
-                pool.free(block.address(), STREAM).map_err(said)?;
+                pool.free(block.address(), STREAM)?;
             }
             if probe && pool.allocate(Bytes::gib(24), STREAM).is_ok() {
-                return Err("24 GiB fit where 20 GiB were left".to_owned());
+                return Err("24 GiB fit where 20 GiB were left".into());
             }
-            Ok(())
+            Ok::<_, Fault>(())
         })?;
     }
     let count = Some(f64::from(steps));

@@ -8,32 +8,32 @@ use forebay::MemoryClass;
 use forebay_core::{Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
-use super::tools::{Times, phantom, pool_of, ratio, said};
-use super::workload::Rim;
+use super::tools::{Times, new_row, phantom, pool_of, ratio};
 use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::output::Fault;
 
 /// How many calls of the driver a refusal may make.
 const CALLS: f64 = 16.0;
 
-pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, Fault> {
     let stitched = refused(setup, "stitched", MemoryClass::STITCHED)?;
     Ok(vec![stitched, refused(setup, "stable", MemoryClass::STABLE)?])
 }
 
-fn refused(setup: BenchSetup<'_>, case: &str, class: MemoryClass) -> Result<Row, String> {
-    let mut row = Rim::Refuse.row(setup, case);
+fn refused(setup: BenchSetup<'_>, case: &str, class: MemoryClass) -> Result<Row, Fault> {
+    let mut row = new_row(setup, case);
     let (machine, device) = phantom(140)?;
     let stream = StreamHandle::DEFAULT;
-    device.allocate(Bytes::gib(80), Alignment::DEVICE_PAGE).map_err(said)?;
+    device.allocate(Bytes::gib(80), Alignment::DEVICE_PAGE)?;
     let pool = pool_of(setup, &device, class)?;
-    pool.allocate(Bytes::mib(1), stream).map_err(said)?;
-    let free = || device.memory_info().map(|info| info.free.get()).map_err(said);
+    pool.allocate(Bytes::mib(1), stream)?;
+    let free = || device.memory_info().map(|info| info.free.get());
     let (held, device_free) = (pool.held().get(), free()?);
     let (calls, price) = (machine.calls().total(), machine.driver_time());
     let mut times = Times::default();
     if times.time(|| pool.allocate(Bytes::gib(100), stream)).is_ok() {
-        return Err("100 GiB fit where 60 GiB were left".to_owned());
+        return Err("100 GiB fit where 60 GiB were left".into());
     }
     let calls = (machine.calls().total() - calls) as f64;
     let price = machine.driver_time().saturating_sub(price);

@@ -6,16 +6,16 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::thread::{scope, sleep};
+use std::thread::scope;
 
-use forebay::{MemoryClass, Pool};
+use forebay::MemoryClass;
 use forebay_core::{Bytes, MIB};
 use forebay_hal::StreamHandle;
 
-use super::tools::{Deadline, Times, counted, phantom, pool_of, process_bytes, ratio, said};
-use super::workload::Rim;
-use crate::bench::ground::{BenchSetup, Effort};
+use super::tools::{Times, counted, grow, new_row, phantom, pool_of, process_bytes, ratio};
+use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::output::Fault;
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
 
@@ -25,17 +25,18 @@ const BLOCK: Bytes = Bytes::mib(40);
 /// Between two growths.
 const PAUSE: Duration = Duration::from_micros(500);
 
+#[derive(Clone, Copy)]
 struct Extent {
     blocks: u32,
     snapshots: u32,
     growths: u32,
 }
 
-pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
-    let extent = match setup.effort {
-        Effort::Full => Extent { blocks: 3_000, snapshots: 5, growths: 200 },
-        Effort::Quick => Extent { blocks: 100, snapshots: 2, growths: 10 },
-    };
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, Fault> {
+    let extent = setup.effort.pick(
+        Extent { blocks: 3_000, snapshots: 5, growths: 200 },
+        Extent { blocks: 100, snapshots: 2, growths: 10 },
+    );
     let stitched = of_class(setup, "stitched", MemoryClass::STITCHED, &extent)?;
     let mut plain = of_class(setup, "plain", MemoryClass::PLAIN, &extent)?;
     // A small map may fit into memory that the process has already: 1 MiB counts in any case.
@@ -57,31 +58,32 @@ fn of_class(
     name: &str,
     class: MemoryClass,
     extent: &Extent,
-) -> Result<[Row; 4], String> {
+) -> Result<[Row; 4], Fault> {
     let (_machine, device) = phantom(192)?;
     let pool = pool_of(setup, &device, class)?;
     let case = format!("{name}, {}", counted(extent.blocks as usize, "block"));
-    let mut filled = Rim::Snapshot.row(setup, case);
+    let mut filled = new_row(setup, case);
     let before = process_bytes("VmRSS");
     let mut times = Times::default();
     for _ in 0..extent.blocks {
-        times.time(|| pool.allocate(BLOCK, STREAM)).map_err(said)?;
+        times.time(|| pool.allocate(BLOCK, STREAM))?;
     }
     let resident = process_bytes("VmRSS").zip(before);
     filled.figures().resident_bytes = resident.map(|(after, before)| after.saturating_sub(before));
     times.enter(&mut filled);
 
-    let mut snapshot = Rim::Snapshot.row(setup, format!("{name}, snapshot"));
+    let mut snapshot = new_row(setup, format!("{name}, snapshot"));
     let mut times = Times::default();
     for _ in 0..extent.snapshots {
         times.time(|| drop(pool.snapshot()));
     }
     times.enter(&mut snapshot);
 
-    let mut alone = Rim::Snapshot.row(setup, format!("{name}, growing alone"));
-    grow(setup, &pool, extent.growths, &mut alone)?;
+    let growth = (BLOCK, extent.growths, PAUSE);
+    let mut alone = new_row(setup, format!("{name}, growing alone"));
+    grow(setup, &pool, growth, &mut alone)?.enter(&mut alone);
 
-    let mut meanwhile = Rim::Snapshot.row(setup, format!("{name}, growing meanwhile"));
+    let mut meanwhile = new_row(setup, format!("{name}, growing meanwhile"));
     meanwhile.threads = 2;
     let ended = AtomicBool::new(false);
     scope(|scope| {
@@ -90,29 +92,13 @@ fn of_class(
                 drop(pool.snapshot());
             }
         });
-        let grown = grow(setup, &pool, extent.growths, &mut meanwhile);
+        let grown = grow(setup, &pool, growth, &mut meanwhile);
         ended.store(true, Ordering::Relaxed);
         grown
-    })?;
+    })?
+    .enter(&mut meanwhile);
     let stall = |row: &Row| row.each.map(|each| each.max_ns as f64);
     let quotient = ratio(stall(&meanwhile), stall(&alone));
     meanwhile.aim("longest stall, with snapshots / without", quotient, 10.0);
     Ok([filled, snapshot, alone, meanwhile])
-}
-
-/// Allocations that grow the pool, with a pause after each.
-fn grow(setup: BenchSetup<'_>, pool: &Pool, growths: u32, row: &mut Row) -> Result<(), String> {
-    let deadline = Deadline::after(setup.effort, 15);
-    let mut times = Times::default();
-    for _ in 0..growths {
-        times.time(|| pool.allocate(BLOCK, STREAM)).map_err(said)?;
-        if deadline.is_over() {
-            let done = deadline.cut(format_args!("{} of {growths} allocations", times.count()));
-            row.figures().cut_off = Some(done);
-            break;
-        }
-        sleep(PAUSE);
-    }
-    times.enter(row);
-    Ok(())
 }

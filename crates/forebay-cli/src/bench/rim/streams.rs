@@ -4,12 +4,13 @@
 //! becomes slow past that number, and one that waits for the device to make room stalls the host. Pairs are timed
 //! individually, so that both show: the first in p50, the second in p99 and in the host's waits.
 
-use super::tools::{
-    Deadline, PAIR, Times, counted, grouped, host_waits, pairs, phantom, ratio, said, streams,
-};
-use super::workload::Rim;
-use crate::bench::ground::{BenchSetup, Effort};
+use forebay_hal::{Stream, StreamHandle};
+
+use super::tools::{PAIR, counted, host_waits, new_row, pairs, phantom, ratio};
+use crate::bench::ground::{BenchSetup, streams};
 use crate::bench::row::Row;
+use crate::layout::grouped;
+use crate::output::Fault;
 
 /// How many streams, around the numbers at which caches end.
 const COUNTS: [usize; 7] = [1, 8, 9, 64, 65, 256, 1024];
@@ -18,9 +19,9 @@ const COUNTS: [usize; 7] = [1, 8, 9, 64, 65, 256, 1024];
 const BOUNDS: [(usize, usize, f64); 5] =
     [(9, 8, 3.0), (64, 8, 3.0), (65, 64, 2.0), (256, 64, 2.0), (1024, 64, 3.0)];
 
-pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, Fault> {
     let mut rows: Vec<Row> =
-        COUNTS.iter().map(|&count| in_turn(setup, count)).collect::<Result<_, String>>()?;
+        COUNTS.iter().map(|&count| in_turn(setup, count)).collect::<Result<_, _>>()?;
     let medians: Vec<(usize, Option<f64>)> =
         COUNTS.iter().copied().zip(rows.iter().map(Row::median_ns)).collect();
     let median = |count| medians.iter().find(|&&(of, _)| of == count).and_then(|&(_, ns)| ns);
@@ -35,12 +36,9 @@ pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn in_turn(setup: BenchSetup<'_>, count: usize) -> Result<Row, String> {
-    let mut row = Rim::Streams.row(setup, counted(count, "stream"));
-    let most = match setup.effort {
-        Effort::Full => 200_000,
-        Effort::Quick => 2_000,
-    };
+fn in_turn(setup: BenchSetup<'_>, count: usize) -> Result<Row, Fault> {
+    let mut row = new_row(setup, counted(count, "stream"));
+    let most = setup.effort.pick(200_000, 2_000);
     let (machine, device) = phantom(64)?;
     let pool = setup.pool(&device, None)?;
     let streams = streams(&device, count)?;
@@ -48,21 +46,13 @@ fn in_turn(setup: BenchSetup<'_>, count: usize) -> Result<Row, String> {
         pairs(&pool, stream.handle(), 1)?;
     }
     let before = host_waits(&machine.calls());
-    let deadline = Deadline::after(setup.effort, 5);
-    let mut times = Times::default();
-    for stream in streams.iter().cycle().take(most) {
-        let stream = stream.handle();
-        times
-            .time(|| {
-                let block = pool.allocate(PAIR, stream)?;
-                pool.free(block.address(), stream)
-            })
-            .map_err(said)?;
-        if times.count() % 64 == 0 && deadline.is_over() {
-            row.figures().cut_off = Some(deadline.cut(format_args!("{} pairs", times.count())));
-            break;
-        }
-    }
+    let times = row.time(setup, 5, most, |number, times| {
+        let stream = streams.get(number % count).map_or(StreamHandle::DEFAULT, Stream::handle);
+        Ok(times.time(|| {
+            let block = pool.allocate(PAIR, stream)?;
+            pool.free(block.address(), stream)
+        })?)
+    })?;
     row.figures().host_waits = Some(host_waits(&machine.calls()) - before);
     times.enter(&mut row);
     Ok(row)

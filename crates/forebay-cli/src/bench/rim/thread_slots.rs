@@ -18,11 +18,12 @@ use forebay::Pool;
 use forebay_hal::StreamHandle;
 
 use super::tools::{
-    Deadline, Latch, OpensAtEnd, STACK, Times, counted, grouped, nanos, pairs, phantom, ratio, said,
+    Deadline, Latch, OpensAtEnd, STACK, Times, counted, new_row, pairs, phantom, ratio,
 };
-use super::workload::Rim;
-use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::layout::grouped;
+use crate::output::{Fault, nanos};
 
 /// How many threads live when the last one starts.
 const HOLDERS: usize = 256;
@@ -36,20 +37,16 @@ const STREAM: StreamHandle = StreamHandle::DEFAULT;
 /// Pairs between two looks at the clock, of a thread in the crowd.
 const STRETCH: u32 = 50;
 
-pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, Fault> {
     let (_machine, device) = phantom(64)?;
     let pool = setup.pool(&device, None)?;
     let mut rows = first_and_last(setup, &pool)?;
-    let (count, stretches) = match setup.effort {
-        Effort::Full => (10_000, 10),
-        Effort::Quick => (300, 2),
-    };
+    let (count, stretches) = setup.effort.pick((10_000, 10), (300, 2));
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     // The same work in all.
-    let each = u32::try_from(count * stretches / cores).map_err(said)?;
+    let each = u32::try_from(count * stretches / cores)?;
     let (few, together) = living(setup, &pool, cores, each)?;
-    let (mut crowd, crowded) =
-        living(setup, &pool, count, u32::try_from(stretches).map_err(said)?)?;
+    let (mut crowd, crowded) = living(setup, &pool, count, u32::try_from(stretches)?)?;
     // The elapsed time depends on the scheduler, which wakes each thread. The processor time does not.
     let what = format!("{} threads / {} (processor time a pair)", grouped(count), grouped(cores));
     crowd.aim(what, ratio(crowded, together), CROWDED);
@@ -61,16 +58,13 @@ pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
 fn spawn<'scope, 'env, T: Send + 'scope>(
     scope: &'scope Scope<'scope, 'env>,
     work: impl FnOnce() -> T + Send + 'scope,
-) -> Result<ScopedJoinHandle<'scope, T>, String> {
-    Builder::new().stack_size(STACK).spawn_scoped(scope, work).map_err(said)
+) -> Result<ScopedJoinHandle<'scope, T>, Fault> {
+    Ok(Builder::new().stack_size(STACK).spawn_scoped(scope, work)?)
 }
 
 /// The first thread and the last that came, a batch each in turn; the best batch of each counts.
-fn first_and_last(setup: BenchSetup<'_>, pool: &Pool) -> Result<Vec<Row>, String> {
-    let (rounds, count) = match setup.effort {
-        Effort::Full => (100, 5_000),
-        Effort::Quick => (5, 200),
-    };
+fn first_and_last(setup: BenchSetup<'_>, pool: &Pool) -> Result<Vec<Row>, Fault> {
+    let (rounds, count) = setup.effort.pick((100, 5_000), (5, 200));
     // The first thread is this one: it is there before the others.
     pairs(pool, STREAM, 1)?;
     let hold = Latch::default();
@@ -88,7 +82,7 @@ fn first_and_last(setup: BenchSetup<'_>, pool: &Pool) -> Result<Vec<Row>, String
             })?);
         }
         for _ in 0..HOLDERS {
-            is_ready.recv().map_err(said)??;
+            is_ready.recv()??;
         }
         let (order, orders) = channel();
         let (done, took) = channel();
@@ -97,21 +91,21 @@ fn first_and_last(setup: BenchSetup<'_>, pool: &Pool) -> Result<Vec<Row>, String
             let _ = done_at_first.send(pairs(pool, STREAM, 1));
             batches(pool, &orders, &done);
         })?;
-        took.recv().map_err(said)??;
+        took.recv()??;
         hold.open();
         for holder in holders {
             holder.join().map_err(|_| "a thread that held a place panicked")?;
         }
         for _ in 0..rounds {
             first.push(nanos(pairs(pool, STREAM, count)?));
-            order.send(count).map_err(said)?;
-            last.push(nanos(took.recv().map_err(said)??));
+            order.send(count)?;
+            last.push(nanos(took.recv()??));
         }
         drop(order);
-        Ok::<(), String>(())
+        Ok::<(), Fault>(())
     })?;
     let row = |case: &str, times: &Times| {
-        let mut row = Rim::ThreadSlots.row(setup, case);
+        let mut row = new_row(setup, case);
         (row.ops, row.rounds) = (u64::from(count), rounds);
         row.ns_per_op = times.least().map(|least| least as f64 / f64::from(count));
         row
@@ -124,7 +118,7 @@ fn first_and_last(setup: BenchSetup<'_>, pool: &Pool) -> Result<Vec<Row>, String
 }
 
 /// Does the batches that are ordered, until no more can come.
-fn batches(pool: &Pool, orders: &Receiver<u32>, done: &Sender<Result<Duration, String>>) {
+fn batches(pool: &Pool, orders: &Receiver<u32>, done: &Sender<Result<Duration, Fault>>) {
     while let Ok(count) = orders.recv() {
         if done.send(pairs(pool, STREAM, count)).is_err() {
             return;
@@ -140,8 +134,8 @@ fn living(
     pool: &Pool,
     count: usize,
     stretches: u32,
-) -> Result<(Row, Option<f64>), String> {
-    let mut row = Rim::ThreadSlots.row(setup, format!("{} living threads", grouped(count)));
+) -> Result<(Row, Option<f64>), Fault> {
+    let mut row = new_row(setup, format!("{} living threads", grouped(count)));
     row.threads = count as u64;
     let starting = Deadline::after(setup.effort, 30);
     let hold = Latch::default();
@@ -169,16 +163,16 @@ fn living(
             }
         }
         for _ in 0..count {
-            is_ready.recv().map_err(said)??;
+            is_ready.recv()??;
         }
         hold.open();
         for _ in 0..count {
-            let (took, processor, done) = is_done.recv().map_err(said)??;
+            let (took, processor, done) = is_done.recv()??;
             times.push(nanos(took) / u64::from(done).max(1));
             pairs_done += u64::from(done);
             together += processor;
         }
-        Ok::<_, String>(None)
+        Ok::<_, Fault>(None)
     })?;
     let all = count as u64 * u64::from(stretches * STRETCH);
     let undone = all.saturating_sub(pairs_done);
@@ -205,7 +199,7 @@ fn in_stretches(
     pool: &Pool,
     stretches: u32,
     deadline: Deadline,
-) -> Result<(Duration, u64, u32), String> {
+) -> Result<(Duration, u64, u32), Fault> {
     let (mut took, mut done, began) = (Duration::ZERO, 0, processor_nanos());
     while done < stretches * STRETCH && !(done > 0 && deadline.is_over()) {
         took += pairs(pool, STREAM, STRETCH)?;

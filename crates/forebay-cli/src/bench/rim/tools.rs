@@ -3,15 +3,19 @@
 use core::fmt::Display;
 use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::sleep;
 use std::time::Instant;
 
 use forebay::{MemoryClass, Pool, PoolOptions};
 use forebay_core::{Bytes, KIB};
-use forebay_hal::{Call, Device, Priority, Stream, StreamHandle};
+use forebay_hal::{Call, Device, StreamHandle};
 use forebay_sim::{CallCounts, MemoryModel, SimMachine};
 
 use crate::bench::ground::{BenchSetup, Effort, clock_overhead};
 use crate::bench::row::{Each, Figures, Row, Target};
+use crate::layout::grouped;
+use crate::output::{Fault, nanos};
+use crate::replay::simulated;
 
 /// The size of the pairs: every thread cache holds it.
 pub(super) const PAIR: Bytes = Bytes::new(4 * KIB);
@@ -19,7 +23,47 @@ pub(super) const PAIR: Bytes = Bytes::new(4 * KIB);
 /// Stacks of threads that do nothing but pairs: 10,000 of them are 1.2 GiB of addresses.
 pub(super) const STACK: usize = 128 << 10;
 
+/// A row for the pool.
+pub(super) fn new_row(setup: BenchSetup<'_>, case: impl Into<String>) -> Row {
+    row_of(setup, case, "forebay")
+}
+
+/// A row for `allocator`. The workload's name is entered when it has been measured.
+pub(super) fn row_of(
+    setup: BenchSetup<'_>,
+    case: impl Into<String>,
+    allocator: &'static str,
+) -> Row {
+    let figures = Some(Figures::default());
+    Row { figures, rounds: 1, ..Row::of("", case, setup, allocator) }
+}
+
 impl Row {
+    /// Times operations one by one: so many, or as many as there is time for in these seconds, which the row then says.
+    pub(super) fn time(
+        &mut self,
+        setup: BenchSetup<'_>,
+        seconds: u64,
+        most: usize,
+        mut operation: impl FnMut(usize, &mut Times) -> Result<(), Fault>,
+    ) -> Result<Times, Fault> {
+        let deadline = Deadline::after(setup.effort, seconds);
+        let mut times = Times::default();
+        for number in 0..most {
+            operation(number, &mut times)?;
+            if deadline.is_over() && number + 1 < most {
+                self.cut_off(deadline.cut(format_args!("{} of {most} operations", number + 1)));
+                break;
+            }
+        }
+        Ok(times)
+    }
+
+    /// Says why the case was left out or cut short, unless there is a reason already.
+    pub(super) fn cut_off(&mut self, why: String) {
+        self.figures().cut_off.get_or_insert(why);
+    }
+
     /// The figures of a row of this family.
     pub(super) fn figures(&mut self) -> &mut Figures {
         self.figures.get_or_insert_default()
@@ -29,8 +73,7 @@ impl Row {
     pub(super) fn aim(&mut self, what: impl Into<String>, value: Option<f64>, at_most: f64) {
         let figures = self.figures();
         figures.targets.push(Target { what: what.into(), value, at_most });
-        let met = |target: &Target| target.value.map(|value| value <= target.at_most);
-        let met: Option<Vec<bool>> = figures.targets.iter().map(met).collect();
+        let met: Option<Vec<bool>> = figures.targets.iter().map(Target::is_met).collect();
         figures.ok = met.map(|met| met.iter().all(|&met| met));
     }
 
@@ -44,16 +87,6 @@ impl Row {
 /// One figure over another.
 pub(super) fn ratio(this: Option<f64>, that: Option<f64>) -> Option<f64> {
     this.zip(that.filter(|&that| that > 0.0)).map(|(this, that)| this / that)
-}
-
-/// The error in words.
-pub(super) fn said(error: impl Display) -> String {
-    error.to_string()
-}
-
-/// Whole nanoseconds.
-pub(super) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Operations timed one by one.
@@ -127,17 +160,9 @@ impl Deadline {
     }
 }
 
-/// A simulated device of so many GiB that has addresses alone, and the machine that counts its
-/// calls.
-pub(super) fn phantom(gib: u64) -> Result<(SimMachine, Arc<dyn Device>), String> {
-    let machine = SimMachine::builder()
-        .memory(MemoryModel::Phantom)
-        .capacity(Bytes::gib(gib))
-        .checked(false)
-        .build()
-        .map_err(said)?;
-    let device = machine.device(0).ok_or("the simulated machine has no device")?;
-    Ok((machine, device))
+/// A simulated device of so many GiB, and the machine that counts its calls.
+pub(super) fn phantom(gib: u64) -> Result<(SimMachine, Arc<dyn Device>), Fault> {
+    simulated(Some(Bytes::gib(gib)), MemoryModel::Phantom)
 }
 
 /// A pool of `class` with the settings in force.
@@ -145,13 +170,22 @@ pub(super) fn pool_of(
     setup: BenchSetup<'_>,
     device: &Arc<dyn Device>,
     class: MemoryClass,
-) -> Result<Pool, String> {
-    PoolOptions::with(setup.settings.clone()).class(class).build(device).map_err(said)
+) -> Result<Pool, Fault> {
+    Ok(PoolOptions::with(setup.settings.clone()).class(class).build(device)?)
 }
 
-/// Streams of `device`.
-pub(super) fn streams(device: &Arc<dyn Device>, count: usize) -> Result<Vec<Stream>, String> {
-    (0..count).map(|_| Stream::new(device, Priority::Normal).map_err(said)).collect()
+/// Allocations that grow the pool, with a pause after each, so that the scheduler owes the thread time.
+pub(super) fn grow(
+    setup: BenchSetup<'_>,
+    pool: &Pool,
+    (size, growths, pause): (Bytes, u32, Duration),
+    row: &mut Row,
+) -> Result<Times, Fault> {
+    row.time(setup, 15, growths as usize, |_, times| {
+        times.time(|| pool.allocate(size, StreamHandle::DEFAULT))?;
+        sleep(pause);
+        Ok(())
+    })
 }
 
 /// Calls with which the host waits for the device.
@@ -163,11 +197,11 @@ pub(super) fn host_waits(calls: &CallCounts) -> u64 {
 }
 
 /// So many pairs one after the other.
-pub(super) fn pairs(pool: &Pool, stream: StreamHandle, count: u32) -> Result<Duration, String> {
+pub(super) fn pairs(pool: &Pool, stream: StreamHandle, count: u32) -> Result<Duration, Fault> {
     let began = Instant::now();
     for _ in 0..count {
-        let block = pool.allocate(PAIR, stream).map_err(said)?;
-        pool.free(block.address(), stream).map_err(said)?;
+        let block = pool.allocate(PAIR, stream)?;
+        pool.free(block.address(), stream)?;
     }
     Ok(began.elapsed())
 }
@@ -210,19 +244,6 @@ impl Drop for OpensAtEnd<'_> {
     fn drop(&mut self) {
         self.0.open();
     }
-}
-
-/// "10,000".
-pub(super) fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// "1 stream", "1,024 streams".

@@ -12,10 +12,11 @@ use forebay_core::Bytes;
 use forebay_hal::{Call, Device, Priority, Stream};
 use forebay_host::HostOptions;
 
-use super::tools::{Deadline, Latch, OpensAtEnd, Times, grouped, ratio, said};
-use super::workload::Rim;
-use crate::bench::ground::{BenchSetup, Effort};
+use super::tools::{Deadline, Latch, OpensAtEnd, new_row, ratio};
+use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::layout::grouped;
+use crate::output::Fault;
 use crate::replay::DeviceName;
 
 /// How many uses are pending; the first is what the others are set against.
@@ -24,16 +25,13 @@ const COUNTS: [usize; 4] = [0, 1_000, 10_000, 50_000];
 const QUICK_COUNTS: [usize; 2] = [0, 200];
 
 /// How often the pool grows.
-const GROWTHS: u64 = 20;
+const GROWTHS: usize = 20;
 
 /// Each request is larger than any before, so that nothing that was freed serves it.
 const LEAST_MIB: u64 = 40;
 
-pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
-    let counts: &[usize] = match setup.effort {
-        Effort::Full => &COUNTS,
-        Effort::Quick => &QUICK_COUNTS,
-    };
+pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, Fault> {
+    let counts: &[usize] = setup.effort.pick(&COUNTS, &QUICK_COUNTS);
     let mut rows: Vec<Row> = Vec::new();
     for &count in counts {
         let mut row = pending(setup, count)?;
@@ -48,42 +46,35 @@ pub(super) fn measure(setup: BenchSetup<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-fn pending(setup: BenchSetup<'_>, count: usize) -> Result<Row, String> {
-    let mut row = Rim::Uses.row(setup, format!("{} uses pending", grouped(count)));
+fn pending(setup: BenchSetup<'_>, count: usize) -> Result<Row, Fault> {
+    let mut row = new_row(setup, format!("{} uses pending", grouped(count)));
     row.device = DeviceName::HOST;
-    let device: Arc<dyn Device> = HostOptions::new().open().map_err(said)?;
+    let device: Arc<dyn Device> = HostOptions::new().open()?;
     let pool = setup.pool(&device, None)?;
-    let own = Stream::new(&device, Priority::Normal).map_err(said)?;
-    let other = Stream::new(&device, Priority::Normal).map_err(said)?;
+    let own = Stream::new(&device, Priority::Normal)?;
+    let other = Stream::new(&device, Priority::Normal)?;
     let gate = Arc::new(Latch::default());
     let _opens = OpensAtEnd(&gate);
     let held = Arc::clone(&gate);
     let small = Bytes::new(512);
-    let blocks: Vec<Block> = (0..count)
-        .map(|_| pool.allocate(small, own.handle()).map_err(said))
-        .collect::<Result<_, String>>()?;
-    device.enqueue_host(Box::new(move || held.wait()), other.handle()).map_err(said)?;
+    let blocks: Vec<Block> =
+        (0..count).map(|_| pool.allocate(small, own.handle())).collect::<Result<_, _>>()?;
+    device.enqueue_host(Box::new(move || held.wait()), other.handle())?;
     let deadline = Deadline::after(setup.effort, 30);
     for (index, block) in blocks.iter().enumerate() {
-        pool.record_use(block.address(), other.handle()).map_err(said)?;
-        pool.free(block.address(), own.handle()).map_err(said)?;
+        pool.record_use(block.address(), other.handle())?;
+        pool.free(block.address(), own.handle())?;
         if deadline.is_over() {
-            row.figures().cut_off = Some(deadline.cut(format_args!("{index} uses were pending")));
+            row.cut_off(deadline.cut(format_args!("{index} uses were pending")));
             break;
         }
     }
     let before = queries(&pool);
-    let deadline = Deadline::after(setup.effort, 20);
-    let mut times = Times::default();
-    for step in 0..GROWTHS {
-        let size = Bytes::mib(LEAST_MIB + step);
-        times.time(|| pool.allocate(size, own.handle())).map_err(said)?;
-        if deadline.is_over() {
-            let done = deadline.cut(format_args!("{} of {GROWTHS} allocations", times.count()));
-            row.figures().cut_off.get_or_insert(done);
-            break;
-        }
-    }
+    let times = row.time(setup, 20, GROWTHS, |step, times| {
+        let size = Bytes::mib(LEAST_MIB + step as u64);
+        times.time(|| pool.allocate(size, own.handle()))?;
+        Ok(())
+    })?;
     let asked = queries(&pool) - before;
     row.figures().query_events_per_op = ratio(Some(asked as f64), Some(times.count() as f64));
     times.enter(&mut row);

@@ -26,102 +26,72 @@ const LEAST_ADDRESSES: u64 = 4 * GIB;
 
 /// Every limit in the way, the gravest first.
 pub(super) fn problems(report: &Report) -> impl Iterator<Item = Problem> {
-    [
-        file_size(report),
-        address_space(report),
-        open_files(report),
-        threads(report),
-        locked_memory(report),
-    ]
-    .into_iter()
-    .flatten()
-}
-
-fn file_size(report: &Report) -> Option<Problem> {
-    let limit = report.limits.file_size?;
-    let soft = limit.soft?;
-    Some(Problem {
-        what: format!("the size of a file is limited to {}", Bytes::new(soft)),
-        why: "pages are kept in a memory file, so this limits all of them together".to_owned(),
-        cure: Name { letter: 'f', item: "fsize", unit: 1024 }.raised(report, limit, None),
-        fault: false,
-    })
-}
-
-fn address_space(report: &Report) -> Option<Problem> {
-    let limit = report.limits.address_space?;
-    let soft = limit.soft?;
+    let of = &report.limits;
     let total = report.memory.usable_total_bytes.unwrap_or_default();
-    let needed = total.saturating_mul(ADDRESSES_PER_BYTE).max(LEAST_ADDRESSES);
-    if soft >= needed {
-        return None;
-    }
-    Some(Problem {
-        what: format!("a process is limited to {} of address space", Bytes::new(soft)),
-        why: format!(
-            "regions and stacks reserve more addresses than they use; {} of memory need {} or more",
-            Bytes::new(total),
-            Bytes::new(needed).rounded_up()
+    let addresses = total.saturating_mul(ADDRESSES_PER_BYTE).max(LEAST_ADDRESSES);
+    // What the limit is, its names, how much is enough, whether it does not apply to this user; then what is wrong, and why
+    // that matters.
+    type Row = (Option<LimitRow>, Name, Option<u64>, Option<bool>, fn(u64) -> String, String);
+    let rows: [Row; 5] = [
+        (
+            of.file_size,
+            Name { letter: 'f', item: "fsize", unit: 1024 },
+            None,
+            None,
+            |soft| format!("the size of a file is limited to {}", Bytes::new(soft)),
+            "pages are kept in a memory file, so this limits all of them together".to_owned(),
         ),
-        cure: Name { letter: 'v', item: "as", unit: 1024 }.raised(report, limit, Some(needed)),
-        fault: false,
-    })
-}
-
-fn open_files(report: &Report) -> Option<Problem> {
-    let limit = report.limits.open_files?;
-    let soft = limit.soft.filter(|&soft| soft < LEAST_FILES)?;
-    Some(Problem {
-        what: format!("a process is limited to {}", counted(soft, "open file")),
-        why: format!(
-            "each page shared with other processes is an open file, and the program has others; \
-             {LEAST_FILES} or more are enough"
+        (
+            of.address_space,
+            Name { letter: 'v', item: "as", unit: 1024 },
+            Some(addresses),
+            None,
+            |soft| format!("a process is limited to {} of address space", Bytes::new(soft)),
+            format!(
+                "regions and stacks reserve more addresses than they use; {} of memory need {} or more",
+                Bytes::new(total),
+                Bytes::new(addresses).rounded_up()
+            ),
         ),
-        cure: Name { letter: 'n', item: "nofile", unit: 1 }.raised(
-            report,
-            limit,
+        (
+            of.open_files,
+            Name { letter: 'n', item: "nofile", unit: 1 },
             Some(LEAST_FILES),
+            None,
+            |soft| format!("a process is limited to {}", counted(soft, "open file")),
+            format!(
+                "each page shared with other processes is an open file, and the program has others; \
+                 {LEAST_FILES} or more are enough"
+            ),
         ),
-        fault: false,
-    })
-}
-
-fn threads(report: &Report) -> Option<Problem> {
-    let limit = report.limits.threads?;
-    let soft = limit.soft.filter(|&soft| soft < LEAST_THREADS)?;
-    if report.limits.spawns_freely == Some(true) {
-        return None;
-    }
-    Some(Problem {
-        what: format!("this user is limited to {} over all processes", counted(soft, "thread")),
-        why: format!("each stream is a thread; {LEAST_THREADS} or more are enough"),
-        cure: Name { letter: 'u', item: "nproc", unit: 1 }.raised(
-            report,
-            limit,
+        (
+            of.threads,
+            Name { letter: 'u', item: "nproc", unit: 1 },
             Some(LEAST_THREADS),
+            of.spawns_freely,
+            |soft| {
+                format!("this user is limited to {} over all processes", counted(soft, "thread"))
+            },
+            format!("each stream is a thread; {LEAST_THREADS} or more are enough"),
         ),
-        fault: false,
-    })
-}
-
-fn locked_memory(report: &Report) -> Option<Problem> {
-    let limit = report.limits.locked_memory?;
-    let soft = limit.soft.filter(|&soft| soft < LEAST_LOCKED)?;
-    if report.limits.locks_freely == Some(true) {
-        return None;
-    }
-    Some(Problem {
-        what: format!("a process is limited to {} of locked memory", Bytes::new(soft)),
-        why: format!(
-            "pinned memory is locked memory; transfers need {} or more",
-            Bytes::new(LEAST_LOCKED)
-        ),
-        cure: Name { letter: 'l', item: "memlock", unit: 1024 }.raised(
-            report,
-            limit,
+        (
+            of.locked_memory,
+            Name { letter: 'l', item: "memlock", unit: 1024 },
             Some(LEAST_LOCKED),
+            of.locks_freely,
+            |soft| format!("a process is limited to {} of locked memory", Bytes::new(soft)),
+            format!(
+                "pinned memory is locked memory; transfers need {} or more",
+                Bytes::new(LEAST_LOCKED)
+            ),
         ),
-        fault: false,
+    ];
+    rows.into_iter().filter_map(|(limit, name, enough, is_free, what, why)| {
+        let limit = limit?;
+        // Any limit is in the way where nothing is enough.
+        let soft = limit.soft.filter(|&soft| enough.is_none_or(|enough| soft < enough))?;
+        let cure = name.raised(report, limit, enough);
+        (is_free != Some(true)).then(|| Problem { what: what(soft), why, cure, fault: false })
     })
 }
 
@@ -160,7 +130,10 @@ impl Name {
         // Where containers are started, that limit has no name.
         let container = match item {
             "as" => String::new(),
-            _ => format!("; in a container, start it with --ulimit {item}={}", self.raw(enough)),
+            _ => format!(
+                "; in a container, start it with --ulimit {item}={}",
+                number_or("-1", enough)
+            ),
         };
         let Some(user) = &report.limits.user else {
             return Fix::advice(format!(
@@ -180,23 +153,17 @@ impl Name {
 
     /// A limit in the unit of shells and files of limits, rounded down: no more than is allowed.
     fn at_most(&self, limit: Option<u64>) -> String {
-        in_words(limit.map(|limit| limit / self.unit.max(1)))
+        number_or("unlimited", limit.map(|limit| limit / self.unit.max(1)))
     }
 
     /// The same rounded up: no less than is needed.
     fn at_least(&self, limit: Option<u64>) -> String {
-        in_words(limit.map(|limit| limit.div_ceil(self.unit.max(1))))
-    }
-
-    /// The value as what starts containers counts it.
-    fn raw(&self, limit: Option<u64>) -> String {
-        limit.map_or_else(|| "-1".to_owned(), |limit| limit.to_string())
+        number_or("unlimited", limit.map(|limit| limit.div_ceil(self.unit.max(1))))
     }
 }
 
-/// A limit as shells and files of limits write it.
-fn in_words(limit: Option<u64>) -> String {
-    limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
+fn number_or(none: &str, limit: Option<u64>) -> String {
+    limit.map_or_else(|| none.to_owned(), |limit| limit.to_string())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! NVIDIA GPUs. If the driver loads, each GPU is opened and tried; otherwise the machine's files show what is missing
 //! and what to do.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use forebay_cuda::{CudaDevice, CudaDriver, DRIVER_VARIABLE, DriverMissing};
@@ -8,10 +9,15 @@ use forebay_hal::{Device, DeviceKind};
 use forebay_host::system::System;
 
 use super::Environment;
-use super::cards::nvidia_cards;
 use super::device::{broken, tried};
 use super::library::Libraries;
 use crate::doctor::report::{DeviceRow, Fix, Status};
+
+/// Everything on the PCI bus.
+const BUS: &str = "/sys/bus/pci/devices";
+
+/// NVIDIA's PCI vendor id.
+const NVIDIA: u32 = 0x10de;
 
 /// A row for each GPU; one row where there is none, or none that can be driven.
 pub(super) fn cuda(system: &System, environment: &Environment) -> Vec<DeviceRow> {
@@ -203,4 +209,24 @@ fn is_node(name: &str) -> bool {
 
 fn first_line(text: &str) -> Option<String> {
     text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+/// The NVIDIA cards, each described in one phrase.
+fn nvidia_cards(system: &System) -> Vec<String> {
+    let slots = system.names(BUS).unwrap_or_default();
+    let card = |slot: &String| {
+        let directory = Path::new(BUS).join(slot);
+        let field = |name| hexadecimal(&system.text(directory.join(name)).ok()?);
+        // The top byte of the class is 3 for displays, which includes compute cards.
+        if field("vendor")? != NVIDIA || field("class")? >> 16 != 0x03 {
+            return None;
+        }
+        let device = field("device")?;
+        Some(format!("NVIDIA card {NVIDIA:04x}:{device:04x} in {slot}"))
+    };
+    slots.iter().filter_map(card).collect()
+}
+
+fn hexadecimal(text: &str) -> Option<u32> {
+    u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }

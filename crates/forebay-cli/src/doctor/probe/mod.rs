@@ -1,24 +1,24 @@
 //! Probes the machine without changing it. The devices of this build are opened and tried with a small
 //! piece of work; other machines' directories are only read.
 
-mod cards;
 mod cuda;
 mod device;
 mod drivers;
 mod environment;
 mod library;
 mod machine;
-mod settings;
 mod trial;
 
 use std::path::Path;
 
+use forebay::Settings;
+use forebay::config::Entry;
 use forebay_host::system::System;
 
 pub use environment::Environment;
 
 use super::advice;
-use super::report::{DeviceRow, MemorySection, Report, SCHEMA};
+use super::report::{DeviceRow, MemorySection, Owner, Report, SCHEMA, Setting};
 
 /// The machine's files and environment to examine, both replaceable in tests.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ impl Probe {
             numa,
             huge_pages,
             limits,
-            settings: settings::pool(&examined.settings)
+            settings: pool_settings(&examined.settings)
                 .chain(self.environment.settings())
                 .collect(),
             ignored_settings: self.environment.not_read(examined.ignored),
@@ -83,4 +83,17 @@ impl Probe {
         rows.extend(drivers::others(&self.system));
         rows
     }
+}
+
+/// Every key of the library, as it is in force.
+fn pool_settings(settings: &Settings) -> impl Iterator<Item = Setting> {
+    settings.entries().map(|Entry { key, value, source, .. }| Setting {
+        name: key.name(),
+        of: Owner::Pool,
+        value: Some(value),
+        source: source.name(),
+        whence: source.to_string(),
+        changeable: key.is_changeable(),
+        effect: key.help(),
+    })
 }

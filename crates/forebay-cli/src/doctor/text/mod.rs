@@ -13,16 +13,16 @@ use super::report::{
     DeviceRow, HugePageSection, LimitRow, LimitSection, MemorySection, NumaSection, Owner, Report,
     Setting, Status, Unread,
 };
-use crate::layout::{BAD, GOOD, NOTE, plain};
+use crate::layout::{BAD, GOOD, NOTE, QUIET, TITLE, paragraph, plain, shortened};
 use crate::output::Width;
-use sheet::{QUIET, Sheet, shortened};
+use sheet::Sheet;
 
 /// Writes the report in lines of `width`.
-pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io::Result<()> {
-    let sheet = &mut Sheet::new(out, width);
+pub(super) fn render(report: &Report, width: Width, out: &mut dyn Write) -> io::Result<()> {
     // The verdict, and what to do; then what it was drawn from.
-    sheet.head(&format!("forebay {}", report.version), "report on this machine")?;
-    sheet.verdict(if report.well { GOOD } else { BAD }, &report.verdict)?;
+    writeln!(out, "{TITLE}forebay {}{TITLE:#}  report on this machine\n", report.version)?;
+    paragraph(if report.well { GOOD } else { BAD }, &report.verdict, 0, width, out)?;
+    let sheet = &mut Sheet { out, width };
     problems(sheet, report)?;
     if !report.running.is_empty() {
         sheet.title("Processes and GPUs near their limit")?;
@@ -48,7 +48,7 @@ pub(super) fn render(report: &Report, width: Width, out: &mut impl Write) -> io:
     settings(sheet, report)
 }
 
-fn device(sheet: &mut Sheet<'_, impl Write>, row: &DeviceRow) -> io::Result<()> {
+fn device(sheet: &mut Sheet<'_>, row: &DeviceRow) -> io::Result<()> {
     let style = match row.status {
         Status::Ready => GOOD,
         Status::Found => NOTE,
@@ -91,7 +91,7 @@ fn device(sheet: &mut Sheet<'_, impl Write>, row: &DeviceRow) -> io::Result<()> 
     row.cure.as_ref().map_or(Ok(()), |cure| sheet.cure("to get it", cure))
 }
 
-fn memory(sheet: &mut Sheet<'_, impl Write>, memory: &MemorySection) -> io::Result<()> {
+fn memory(sheet: &mut Sheet<'_>, memory: &MemorySection) -> io::Result<()> {
     // That the machine's memory is the machine's need not be said.
     let whence = |whence: &Option<String>| whence.clone().filter(|_| memory.contained);
     let total = whence(&memory.usable_total_whence).unwrap_or_default();
@@ -114,7 +114,7 @@ fn memory(sheet: &mut Sheet<'_, impl Write>, memory: &MemorySection) -> io::Resu
     unknown(sheet, &memory.unknown)
 }
 
-fn numa(sheet: &mut Sheet<'_, impl Write>, numa: &NumaSection) -> io::Result<()> {
+fn numa(sheet: &mut Sheet<'_>, numa: &NumaSection) -> io::Result<()> {
     for node in &numa.nodes {
         let cpus = match node.cpus.as_deref() {
             Some("") => "no processors".to_owned(),
@@ -139,7 +139,7 @@ fn numa(sheet: &mut Sheet<'_, impl Write>, numa: &NumaSection) -> io::Result<()>
     unknown(sheet, &numa.unknown)
 }
 
-fn huge_pages(sheet: &mut Sheet<'_, impl Write>, huge: &HugePageSection) -> io::Result<()> {
+fn huge_pages(sheet: &mut Sheet<'_>, huge: &HugePageSection) -> io::Result<()> {
     let kinds = [
         ("transparent", huge.transparent_granted, &huge.transparent, "a process's own memory"),
         ("transparent, files", huge.shmem_granted, &huge.shmem, "pages of host memory"),
@@ -165,7 +165,7 @@ fn huge_pages(sheet: &mut Sheet<'_, impl Write>, huge: &HugePageSection) -> io::
     unknown(sheet, &huge.unknown)
 }
 
-fn limits(sheet: &mut Sheet<'_, impl Write>, limits: &LimitSection) -> io::Result<()> {
+fn limits(sheet: &mut Sheet<'_>, limits: &LimitSection) -> io::Result<()> {
     let bytes = |value: u64| Bytes::new(value).to_string();
     let count = |value: u64| value.to_string();
     let locked = match limits.locks_freely {
@@ -205,7 +205,7 @@ fn limits(sheet: &mut Sheet<'_, impl Write>, limits: &LimitSection) -> io::Resul
 }
 
 /// What pools go by, and where each value came from; then what this command goes by.
-fn settings(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()> {
+fn settings(sheet: &mut Sheet<'_>, report: &Report) -> io::Result<()> {
     let of = |owner: Owner| report.settings.iter().filter(move |setting| setting.of == owner);
     sheet.title("Settings in force")?;
     for setting in of(Owner::Pool) {
@@ -220,7 +220,7 @@ fn settings(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()
     of(Owner::Command).try_for_each(|setting| variable(sheet, setting))
 }
 
-fn variable(sheet: &mut Sheet<'_, impl Write>, setting: &Setting) -> io::Result<()> {
+fn variable(sheet: &mut Sheet<'_>, setting: &Setting) -> io::Result<()> {
     let value = match &setting.value {
         None => "not set".to_owned(),
         // Two for the quotes, which show where it begins and ends.
@@ -232,7 +232,7 @@ fn variable(sheet: &mut Sheet<'_, impl Write>, setting: &Setting) -> io::Result<
     sheet.line(setting.name, &value, setting.effect)
 }
 
-fn problems(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()> {
+fn problems(sheet: &mut Sheet<'_>, report: &Report) -> io::Result<()> {
     if report.problems.is_empty() {
         return Ok(());
     }
@@ -246,7 +246,7 @@ fn problems(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()
 }
 
 /// What would help the recorded run, each with its gain.
-fn run(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()> {
+fn run(sheet: &mut Sheet<'_>, report: &Report) -> io::Result<()> {
     let Some(run) = &report.run else { return Ok(()) };
     sheet.title(&format!("Advice on {}", plain(&run.trace)))?;
     if run.advice.is_empty() {
@@ -262,7 +262,7 @@ fn run(sheet: &mut Sheet<'_, impl Write>, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-fn unknown(sheet: &mut Sheet<'_, impl Write>, reasons: &[Unread]) -> io::Result<()> {
+fn unknown(sheet: &mut Sheet<'_>, reasons: &[Unread]) -> io::Result<()> {
     reasons.iter().try_for_each(|reason| sheet.paragraph(NOTE, "unknown", &reason.to_string()))
 }
 

@@ -13,8 +13,7 @@ use std::io::{self, Write};
 use anstyle::Style;
 
 use crate::doctor::report::Fix;
-pub(super) use crate::layout::{QUIET, TITLE, shortened};
-use crate::layout::{length, plain, wrapped};
+use crate::layout::{Cell, QUIET, TITLE, length, plain, write_hanging};
 use crate::output::Width;
 
 /// How wide the first column is: its longest label, "transparent, files", and a gap.
@@ -29,27 +28,17 @@ const MARGIN: usize = 2;
 const NUMBER: usize = 4;
 
 /// Where a report is written.
-pub(super) struct Sheet<'a, W> {
-    out: &'a mut W,
-    width: usize,
+pub(super) struct Sheet<'a> {
+    pub(super) out: &'a mut dyn Write,
+    pub(super) width: Width,
 }
 
-impl<'a, W: Write> Sheet<'a, W> {
-    /// An empty sheet of `width`.
-    pub(super) fn new(out: &'a mut W, width: Width) -> Self {
-        Self { out, width: width.columns() }
-    }
-
-    /// The first line.
-    pub(super) fn head(&mut self, name: &str, rest: &str) -> io::Result<()> {
-        writeln!(self.out, "{TITLE}{name}{TITLE:#}  {rest}")
-    }
-
-    /// What it all comes to, below the first line.
-    pub(super) fn verdict(&mut self, style: Style, text: &str) -> io::Result<()> {
-        writeln!(self.out)?;
-        let parts = wrapped(text, self.room(0));
-        parts.iter().try_for_each(|part| writeln!(self.out, "{style}{part}{style:#}"))
+impl Sheet<'_> {
+    /// A lead, and a text that begins `indent` columns behind the margin and goes on there.
+    fn hang(&mut self, lead: &[Cell], text: Cell, indent: usize) -> io::Result<()> {
+        let first = if lead.is_empty() { indent } else { 0 };
+        let parts = [lead, &[text]].concat();
+        write_hanging(&parts, (MARGIN + first, MARGIN + indent), self.width, self.out)
     }
 
     /// The title of a section.
@@ -61,7 +50,7 @@ impl<'a, W: Write> Sheet<'a, W> {
     /// below it.
     pub(super) fn line(&mut self, label: &str, value: &str, remark: &str) -> io::Result<()> {
         let (value, remark) = (plain(value), plain(remark));
-        let room = self.room(LABEL + VALUE + MARGIN);
+        let room = self.value_room().saturating_sub(VALUE + MARGIN);
         if remark.is_empty() || length(&value) > VALUE || length(&remark) > room {
             self.paragraph(Style::new(), label, &value)?;
             return if remark.is_empty() { Ok(()) } else { self.note(QUIET, &remark) };
@@ -71,16 +60,14 @@ impl<'a, W: Write> Sheet<'a, W> {
 
     /// A label and a text that may take several lines.
     pub(super) fn paragraph(&mut self, style: Style, label: &str, text: &str) -> io::Result<()> {
-        for (index, part) in wrapped(text, self.room(LABEL)).iter().enumerate() {
-            let label = if index == 0 { label } else { "" };
-            writeln!(self.out, "  {label:LABEL$}{style}{part}{style:#}")?;
-        }
-        Ok(())
+        // The column after a lead is the space before the text.
+        let lead = Cell::from(format!("{label:0$}", LABEL - 1));
+        self.hang(&[lead], Cell::styled(text, style), LABEL)
     }
 
     /// A text below the values, that may take several lines.
     pub(super) fn note(&mut self, style: Style, text: &str) -> io::Result<()> {
-        self.paragraph(style, "", text)
+        self.hang(&[], Cell::styled(text, style), LABEL)
     }
 
     /// A kind of device with how it stands, and a text that may take several lines.
@@ -90,13 +77,9 @@ impl<'a, W: Write> Sheet<'a, W> {
         (style, status): (Style, &str),
         text: &str,
     ) -> io::Result<()> {
-        // The label by hand, as wide as all others: a style inside a padded one would count as
-        // letters.
-        let rest = LABEL - KIND;
-        let parts = wrapped(text, self.room(LABEL));
-        let (first, below) = parts.split_first().map_or(("", &[][..]), |(one, all)| (one, all));
-        writeln!(self.out, "  {kind:KIND$}{style}{status:rest$}{style:#}{first}")?;
-        below.iter().try_for_each(|part| self.note(Style::new(), part))
+        let kind = Cell::from(format!("{kind:0$}", KIND - 1));
+        let status = Cell::styled(format!("{status:0$}", LABEL - KIND - 1), style);
+        self.hang(&[kind, status], Cell::from(text), LABEL)
     }
 
     /// A cure below the values: what to do, and each command on a line of its own.
@@ -107,17 +90,13 @@ impl<'a, W: Write> Sheet<'a, W> {
 
     /// A numbered text that may take several lines.
     pub(super) fn item(&mut self, style: Style, number: usize, text: &str) -> io::Result<()> {
-        for (index, part) in wrapped(text, self.room(NUMBER)).iter().enumerate() {
-            let number = if index == 0 { format!("{number}.") } else { String::new() };
-            writeln!(self.out, "  {style}{number:NUMBER$}{style:#}{part}")?;
-        }
-        Ok(())
+        let number = Cell::styled(format!("{:1$}", format!("{number}."), NUMBER - 1), style);
+        self.hang(&[number], Cell::from(text), NUMBER)
     }
 
     /// What belongs to a numbered text.
     pub(super) fn under_item(&mut self, text: &str) -> io::Result<()> {
-        let parts = wrapped(text, self.room(NUMBER));
-        parts.iter().try_for_each(|part| writeln!(self.out, "  {:NUMBER$}{part}", ""))
+        self.hang(&[], Cell::from(text), NUMBER)
     }
 
     /// The cure of a numbered text.
@@ -134,14 +113,9 @@ impl<'a, W: Write> Sheet<'a, W> {
         })
     }
 
-    /// How many letters find room behind `before` columns.
-    pub(super) fn room(&self, before: usize) -> usize {
-        self.width.saturating_sub(MARGIN + before)
-    }
-
     /// How many letters find room behind a label.
     pub(super) fn value_room(&self) -> usize {
-        self.room(LABEL)
+        self.width.columns().saturating_sub(MARGIN + LABEL)
     }
 }
 
@@ -154,9 +128,9 @@ fn introduction(cure: &Fix) -> String {
 mod tests {
     use super::*;
 
-    fn written(act: impl FnOnce(&mut Sheet<'_, Vec<u8>>) -> io::Result<()>) -> String {
+    fn written(act: impl FnOnce(&mut Sheet<'_>) -> io::Result<()>) -> String {
         let mut out = Vec::new();
-        act(&mut Sheet::new(&mut out, Width::new(60))).unwrap();
+        act(&mut Sheet { out: &mut out, width: Width::new(60) }).unwrap();
         anstream::adapter::strip_str(&String::from_utf8(out).unwrap()).to_string()
     }
 
