@@ -98,12 +98,43 @@ inline void check(forebay_status status) {
 
 namespace detail {
 
+/* Values at consecutive addresses of the host. */
+template <typename T>
+class values_of {
+public:
+    T *data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return count_; }
+    bool empty() const noexcept { return count_ == 0; }
+    T *begin() const noexcept { return data_; }
+    T *end() const noexcept { return data_ + count_; }
+    T &operator[](std::size_t index) const noexcept { return data_[index]; }
+
+protected:
+    values_of() noexcept = default;
+    values_of(T *data, std::size_t count) noexcept : data_(data), count_(count) {}
+    values_of(values_of &&other) noexcept { swap_values(other); }
+
+    void set(T *data, std::size_t count) noexcept {
+        data_ = data;
+        count_ = count;
+    }
+
+    void swap_values(values_of &other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(count_, other.count_);
+    }
+
+private:
+    T *data_ = nullptr;
+    std::size_t count_ = 0;
+};
+
 /* The value of no handle of any kind: the library refuses it. An owner has it that has nothing, where zero would name
  * something: the default stream, the buffers of the whole process. */
 inline constexpr std::uint64_t no_handle = UINT64_MAX - 1;
 
 /* A handle that one owner has. Close gives it up. None is what it has without one. */
-template <typename Handle, typename Close, std::uint64_t None = 0>
+template <typename Handle, forebay_status (*Close)(Handle), std::uint64_t None = 0>
 class owner {
 public:
     owner() noexcept = default;
@@ -125,7 +156,7 @@ public:
     /* Closes it now; nothing where there is nothing. What is refused here is told by close() of the classes. */
     void reset() noexcept {
         if (*this) {
-            static_cast<void>(Close{}(release()));
+            static_cast<void>(Close(release()));
         }
     }
 
@@ -139,29 +170,53 @@ private:
     Handle handle_{None};
 };
 
-struct close_device {
-    forebay_status operator()(forebay_device device) const noexcept { return forebay_device_close(device); }
-};
-struct close_stream {
-    forebay_status operator()(forebay_stream stream) const noexcept { return forebay_stream_close(stream); }
-};
-struct close_pool {
-    forebay_status operator()(forebay_pool pool) const noexcept { return forebay_pool_close(pool, nullptr); }
-};
-struct close_memory {
-    forebay_status operator()(forebay_memory memory) const noexcept { return forebay_memory_close(memory); }
-};
-struct close_buffer {
-    forebay_status operator()(forebay_buffer buffer) const noexcept { return forebay_buffer_close(buffer); }
-};
-struct close_shared {
-    forebay_status operator()(forebay_shared shared) const noexcept { return forebay_shared_close(shared); }
-};
-struct close_transfer {
-    forebay_status operator()(forebay_transfer transfer) const noexcept { return forebay_transfer_close(transfer); }
-};
-struct close_arena {
-    forebay_status operator()(forebay_arena arena) const noexcept { return forebay_arena_close(arena); }
+inline forebay_status close_pool(forebay_pool pool) noexcept { return forebay_pool_close(pool, nullptr); }
+
+/* What a call writes to its last argument. */
+template <typename Result, typename Call, typename... Arguments>
+Result result_of(Call call, Arguments... arguments) {
+    Result result{};
+    check(call(arguments..., &result));
+    return result;
+}
+
+/* The same for a structure that has its size. */
+template <typename Result, typename Call, typename Handle>
+Result described(Call call, Handle handle) {
+    Result result{};
+    result.struct_size = sizeof result;
+    check(call(handle, &result));
+    return result;
+}
+
+/* A handle to so many values, which their views have too, so that the memory stays where they are. */
+template <typename Handle, forebay_status (*Close)(Handle)>
+class shared_handle {
+public:
+    std::size_t size() const noexcept { return count_; }
+    bool empty() const noexcept { return count_ == 0; }
+    Handle get() const noexcept { return owner_ ? owner_->get() : Handle{0}; }
+
+protected:
+    using owner = detail::owner<Handle, Close>;
+
+    shared_handle() noexcept = default;
+    shared_handle(Handle handle, std::size_t count) : count_(count) {
+        owner made(handle);
+        owner_ = std::make_shared<owner>(std::move(made));
+    }
+    shared_handle(shared_handle &&other) noexcept
+        : owner_(std::move(other.owner_)), count_(std::exchange(other.count_, 0)) {}
+    shared_handle &operator=(shared_handle &&other) noexcept {
+        owner_ = std::move(other.owner_);
+        count_ = std::exchange(other.count_, 0);
+        return *this;
+    }
+
+    std::shared_ptr<owner> owned() const { return owner_ ? owner_ : std::make_shared<owner>(); }
+
+    std::shared_ptr<owner> owner_;
+    std::size_t count_ = 0;
 };
 
 /* A text of the library's as a string. */
@@ -231,29 +286,20 @@ public:
     /* By name: "host", "sim", "cuda:0". */
     explicit device(const char *name) {
         check(forebay_check());
-        forebay_device handle{0};
-        check(forebay_device_open(name, &handle));
-        owner_ = owner(handle);
+        owner_ = owner(detail::result_of<forebay_device>(forebay_device_open, name));
     }
     explicit device(const std::string &name) : device(name.c_str()) {}
 
     /* The first GPU, else the host. */
     static device best() {
         check(forebay_check());
-        forebay_device handle{0};
-        check(forebay_device_best(&handle));
         device found;
-        found.owner_ = owner(handle);
+        found.owner_ = owner(detail::result_of<forebay_device>(forebay_device_best));
         return found;
     }
 
     /* What it is, and how much memory it has now. */
-    forebay_device_info info() const {
-        forebay_device_info info{};
-        info.struct_size = sizeof info;
-        check(forebay_device_describe(get(), &info));
-        return info;
-    }
+    forebay_device_info info() const { return detail::described<forebay_device_info>(forebay_device_describe, get()); }
 
     std::string name() const { return info().name; }
 
@@ -268,7 +314,7 @@ public:
     explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
 
 private:
-    using owner = detail::owner<forebay_device, detail::close_device>;
+    using owner = detail::owner<forebay_device, forebay_device_close>;
     owner owner_;
 };
 
@@ -281,42 +327,30 @@ public:
 
     /* A new one; priority above 0 goes first, below 0 last. */
     explicit stream(const device &of, int priority = 0) {
-        forebay_stream handle{0};
-        check(forebay_stream_create(of.get(), priority, &handle));
-        owner_ = owner(handle);
+        owner_ = owner(detail::result_of<forebay_stream>(forebay_stream_create, of.get(), priority));
     }
 
     /* One that another library made and will destroy, as a cudaStream_t; it must outlive this. */
     static stream adopt(const device &of, void *raw) {
-        forebay_stream handle{0};
-        check(forebay_stream_adopt(of.get(), raw, &handle));
         stream adopted;
-        adopted.owner_ = owner(handle);
+        adopted.owner_ = owner(detail::result_of<forebay_stream>(forebay_stream_adopt, of.get(), raw));
         return adopted;
     }
 
     /* Waits for its work. Not for the default stream, which does not know its device: device::synchronize. */
     void synchronize() const { check(forebay_stream_synchronize(forebay_device{0}, get())); }
 
-    bool done() const {
-        std::int32_t done = 0;
-        check(forebay_stream_query(forebay_device{0}, get(), &done));
-        return done != 0;
-    }
+    bool done() const { return detail::result_of<std::int32_t>(forebay_stream_query, forebay_device{0}, get()) != 0; }
 
     /* As the driver names it. */
-    void *raw() const {
-        void *raw = nullptr;
-        check(forebay_stream_raw(get(), &raw));
-        return raw;
-    }
+    void *raw() const { return detail::result_of<void *>(forebay_stream_raw, get()); }
 
     /* The default stream cannot be closed, and stays what it is. */
     void close() { check(forebay_stream_close(owner_ ? owner_.release() : get())); }
     forebay_stream get() const noexcept { return owner_.get(); }
 
 private:
-    using owner = detail::owner<forebay_stream, detail::close_stream, detail::no_handle>;
+    using owner = detail::owner<forebay_stream, forebay_stream_close, detail::no_handle>;
     owner owner_;
 };
 
@@ -328,32 +362,24 @@ public:
 
     /* One of its own; settings as FOREBAY_CONF has them: "max_bytes:8GiB,upkeep:on". */
     explicit pool(const device &of, const char *settings = nullptr) {
-        forebay_pool handle{0};
-        check(forebay_pool_create(of.get(), settings, &handle));
-        take(handle);
+        take(detail::result_of<forebay_pool>(forebay_pool_create, of.get(), settings));
     }
     pool(const device &of, const std::string &settings) : pool(of, settings.c_str()) {}
 
     /* The one that the whole process shares. */
     static pool of_process(const device &of) {
-        forebay_pool handle{0};
-        check(forebay_pool_of_process(of.get(), &handle));
         pool shared;
-        shared.take(handle);
+        shared.take(detail::result_of<forebay_pool>(forebay_pool_of_process, of.get()));
         return shared;
     }
 
     /* At least so many bytes, to be used in the order of a stream. */
     void *alloc(std::uint64_t size, const stream &on = stream()) const {
-        void *block = nullptr;
-        check(forebay_alloc(get(), size, on.get(), &block));
-        return block;
+        return detail::result_of<void *>(forebay_alloc, get(), size, on.get());
     }
 
     void *alloc_aligned(std::uint64_t size, std::uint64_t alignment, const stream &on = stream()) const {
-        void *block = nullptr;
-        check(forebay_alloc_aligned(get(), size, alignment, on.get(), &block));
-        return block;
+        return detail::result_of<void *>(forebay_alloc_aligned, get(), size, alignment, on.get());
     }
 
     /* Blocks of all these sizes, or none. */
@@ -385,10 +411,7 @@ public:
     }
 
     forebay_statistics statistics() const {
-        forebay_statistics figures{};
-        figures.struct_size = sizeof figures;
-        check(forebay_pool_statistics(get(), &figures));
-        return figures;
+        return detail::described<forebay_statistics>(forebay_pool_statistics, get());
     }
 
     /* All there is to see, as JSON; a summary for people. */
@@ -400,30 +423,20 @@ public:
     }
 
     std::string setting(const std::string &key) const {
-        char *value = nullptr;
-        check(forebay_pool_get(get(), key.c_str(), &value));
-        return detail::taken(value);
+        return detail::taken(detail::result_of<char *>(forebay_pool_get, get(), key.c_str()));
     }
 
     std::uint64_t limit() const { return number(forebay_pool_limit); }
     std::uint64_t empty_cache() const { return number(forebay_pool_empty_cache); }
 
-    forebay_pressure pressure() const {
-        forebay_pressure level = FOREBAY_PRESSURE_LOW;
-        check(forebay_pool_pressure(get(), &level));
-        return level;
-    }
+    forebay_pressure pressure() const { return detail::result_of<forebay_pressure>(forebay_pool_pressure, get()); }
 
     std::uint64_t trim(std::uint64_t keep) const {
-        std::uint64_t released = 0;
-        check(forebay_pool_trim(get(), keep, &released));
-        return released;
+        return detail::result_of<std::uint64_t>(forebay_pool_trim, get(), keep);
     }
 
     std::uint64_t collect(std::uint64_t age_ms) const {
-        std::uint64_t released = 0;
-        check(forebay_pool_collect(get(), age_ms, &released));
-        return released;
+        return detail::result_of<std::uint64_t>(forebay_pool_collect, get(), age_ms);
     }
 
     void defragment() const { check(forebay_pool_defragment(get())); }
@@ -448,9 +461,7 @@ public:
     void start_trace(std::uint64_t events) const { check(forebay_trace_start(get(), events)); }
 
     std::uint64_t stop_trace(const std::string &path) const {
-        std::uint64_t events = 0;
-        check(forebay_trace_stop(get(), path.c_str(), &events));
-        return events;
+        return detail::result_of<std::uint64_t>(forebay_trace_stop, get(), path.c_str());
     }
 
     /* Closes it; gives how many blocks were still live. */
@@ -468,28 +479,23 @@ public:
 
 private:
     using owner = detail::owner<forebay_pool, detail::close_pool>;
+    using device_owner = detail::owner<forebay_device, forebay_device_close>;
 
     /* Takes a pool over, with a handle of its own to the device: then whoever made the pool need not keep one. */
     void take(forebay_pool handle) {
         owner_ = owner(handle);
-        forebay_device device{0};
-        check(forebay_pool_device(handle, &device));
-        device_ = detail::owner<forebay_device, detail::close_device>(device);
+        device_ = device_owner(detail::result_of<forebay_device>(forebay_pool_device, handle));
     }
 
     std::string text(forebay_status (*ask)(forebay_pool, char **)) const {
-        char *text = nullptr;
-        check(ask(get(), &text));
-        return detail::taken(text);
+        return detail::taken(detail::result_of<char *>(ask, get()));
     }
 
     std::uint64_t number(forebay_status (*ask)(forebay_pool, std::uint64_t *)) const {
-        std::uint64_t number = 0;
-        check(ask(get(), &number));
-        return number;
+        return detail::result_of<std::uint64_t>(ask, get());
     }
 
-    detail::owner<forebay_device, detail::close_device> device_;
+    device_owner device_;
     owner owner_;
 };
 
@@ -511,11 +517,7 @@ public:
     void order() const { check(forebay_transfer_order(get())); }
 
     /* Whether it is done, or has failed. */
-    bool done() const {
-        std::int32_t done = 0;
-        check(forebay_transfer_is_done(get(), &done));
-        return done != 0;
-    }
+    bool done() const { return detail::result_of<std::int32_t>(forebay_transfer_is_done, get()) != 0; }
 
     /* The bytes that were handed over, and all bytes. */
     std::pair<std::uint64_t, std::uint64_t> progress() const {
@@ -525,11 +527,7 @@ public:
     }
 
     /* Ends it early; wait() throws FOREBAY_STATUS_CANCELLED then. False where all was handed over already. */
-    bool cancel() const {
-        std::int32_t cancelled = 0;
-        check(forebay_transfer_cancel(get(), &cancelled));
-        return cancelled != 0;
-    }
+    bool cancel() const { return detail::result_of<std::int32_t>(forebay_transfer_cancel, get()) != 0; }
 
     /* Waits until it is done, as its end does, and throws what it failed with. */
     void close() { check(forebay_transfer_close(owner_.release())); }
@@ -537,7 +535,7 @@ public:
     explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
 
 private:
-    using owner = detail::owner<forebay_transfer, detail::close_transfer>;
+    using owner = detail::owner<forebay_transfer, forebay_transfer_close>;
     owner owner_;
 };
 
@@ -657,9 +655,8 @@ public:
     [[nodiscard]] transfer upload_async(const T *values, std::size_t count, int priority = 0) const {
         require(count);
         const forebay_transfer_options options = options_of(priority);
-        forebay_transfer handle{0};
-        check(forebay_upload_async(device_, data_, values, detail::bytes_of<T>(count), stream_, &options, &handle));
-        return transfer(handle);
+        return transfer(detail::result_of<forebay_transfer>(forebay_upload_async, device_, data_, values,
+                                                            detail::bytes_of<T>(count), stream_, &options));
     }
     [[nodiscard]] transfer upload_async(const std::vector<T> &values, int priority = 0) const {
         return upload_async(values.data(), values.size(), priority);
@@ -669,9 +666,8 @@ public:
     [[nodiscard]] transfer download_async(T *values, std::size_t count, int priority = 0) const {
         require(count);
         const forebay_transfer_options options = options_of(priority);
-        forebay_transfer handle{0};
-        check(forebay_download_async(device_, values, data_, detail::bytes_of<T>(count), stream_, &options, &handle));
-        return transfer(handle);
+        return transfer(detail::result_of<forebay_transfer>(forebay_download_async, device_, values, data_,
+                                                            detail::bytes_of<T>(count), stream_, &options));
     }
 
     /* Fills every byte with this one, in the order of the stream. */
@@ -733,22 +729,22 @@ private:
 /* Values in pinned host memory of a device, from its pool: what the device copies from and to without staging. The
  * device's copies from and to it must be done before it goes. The values are undefined at first. */
 template <typename T>
-class pinned_array {
+class pinned_array : public detail::values_of<T> {
+    using values = detail::values_of<T>;
     static_assert(std::is_trivially_copyable<T>::value, "what is copied to a device is copied byte by byte");
 
 public:
     /* Nothing. */
     pinned_array() noexcept = default;
 
-    pinned_array(const device &of, std::size_t count) : device_(of.get()), count_(count) {
-        void *memory = nullptr;
-        check(forebay_pinned_alloc(device_, detail::bytes_of<T>(count), &memory));
-        data_ = static_cast<T *>(memory);
-    }
+    pinned_array(const device &of, std::size_t count)
+        : values(static_cast<T *>(detail::result_of<void *>(forebay_pinned_alloc, of.get(), detail::bytes_of<T>(count))),
+                 count),
+          device_(of.get()) {}
 
     pinned_array(const pinned_array &) = delete;
     pinned_array &operator=(const pinned_array &) = delete;
-    pinned_array(pinned_array &&other) noexcept { swap(other); }
+    pinned_array(pinned_array &&other) noexcept : values() { swap(other); }
     pinned_array &operator=(pinned_array &&other) noexcept {
         pinned_array moved(std::move(other));
         swap(moved);
@@ -756,28 +752,18 @@ public:
     }
     /* The device must be open still: forebay knows the pool by its handle. */
     ~pinned_array() {
-        if (data_ != nullptr) {
-            static_cast<void>(forebay_pinned_free(device_, data_));
+        if (this->data() != nullptr) {
+            static_cast<void>(forebay_pinned_free(device_, this->data()));
         }
     }
 
-    T *data() const noexcept { return data_; }
-    std::size_t size() const noexcept { return count_; }
-    bool empty() const noexcept { return count_ == 0; }
-    T *begin() const noexcept { return data_; }
-    T *end() const noexcept { return data_ + count_; }
-    T &operator[](std::size_t index) const noexcept { return data_[index]; }
-
     void swap(pinned_array &other) noexcept {
         std::swap(device_, other.device_);
-        std::swap(count_, other.count_);
-        std::swap(data_, other.data_);
+        this->swap_values(other);
     }
 
 private:
     forebay_device device_{0};
-    std::size_t count_ = 0;
-    T *data_ = nullptr;
 };
 
 template <typename T>
@@ -791,56 +777,46 @@ public:
 
     /* With a pool of its own. */
     explicit memory(const device &of) {
-        forebay_memory handle{0};
-        check(forebay_memory_create(of.get(), &handle));
-        owner_ = owner(handle);
+        owner_ = owner(detail::result_of<forebay_memory>(forebay_memory_create, of.get()));
     }
 
     /* With device memory from a pool, which the buffers keep open. */
     explicit memory(const pool &of) {
-        forebay_memory handle{0};
-        check(forebay_memory_over(of.get(), &handle));
-        owner_ = owner(handle);
+        owner_ = owner(detail::result_of<forebay_memory>(forebay_memory_over, of.get()));
     }
 
     forebay_memory_totals totals() const {
-        forebay_memory_totals totals{};
-        totals.struct_size = sizeof totals;
-        check(forebay_memory_figures(get(), &totals));
-        return totals;
+        return detail::described<forebay_memory_totals>(forebay_memory_figures, get());
     }
 
     /* Its live buffers, as JSON. Those of the whole process: forebay_live_buffers(forebay_memory{0}, ...). */
     std::string live_buffers() const {
-        char *text = nullptr;
-        check(forebay_live_buffers(get(), &text));
-        return detail::taken(text);
+        return detail::taken(detail::result_of<char *>(forebay_live_buffers, get()));
     }
 
     void close() { check(forebay_memory_close(owner_.release())); }
     forebay_memory get() const noexcept { return owner_.get(); }
 
 private:
-    using owner = detail::owner<forebay_memory, detail::close_memory, detail::no_handle>;
+    using owner = detail::owner<forebay_memory, forebay_memory_close, detail::no_handle>;
     owner owner_;
 };
 
 /* Values of a unified_buffer in host memory, until this goes. While it lives, a call that conflicts with it throws
  * FOREBAY_STATUS_BUSY. It keeps the buffer's memory, also where the buffer goes first. T is const for reading. */
 template <typename T>
-class host_view {
+class host_view : public detail::values_of<T> {
+    using values = detail::values_of<T>;
+
 public:
     host_view(const host_view &) = delete;
     host_view &operator=(const host_view &) = delete;
-    host_view(host_view &&other) noexcept
-        : buffer_(std::move(other.buffer_)), mapping_(other.mapping_), data_(std::exchange(other.data_, nullptr)),
-          count_(std::exchange(other.count_, 0)) {}
+    host_view(host_view &&other) noexcept = default;
     host_view &operator=(host_view &&other) noexcept {
         host_view moved(std::move(other));
         std::swap(buffer_, moved.buffer_);
         std::swap(mapping_, moved.mapping_);
-        std::swap(data_, moved.data_);
-        std::swap(count_, moved.count_);
+        this->swap_values(moved);
         return *this;
     }
     ~host_view() { release(); }
@@ -850,40 +826,30 @@ public:
         if (buffer_) {
             static_cast<void>(forebay_buffer_unmap(buffer_->get(), mapping_));
             buffer_.reset();
-            data_ = nullptr;
-            count_ = 0;
+            this->set(nullptr, 0);
         }
     }
 
-    T *data() const noexcept { return data_; }
-    std::size_t size() const noexcept { return count_; }
-    bool empty() const noexcept { return count_ == 0; }
-    T *begin() const noexcept { return data_; }
-    T *end() const noexcept { return data_ + count_; }
-    T &operator[](std::size_t index) const noexcept { return data_[index]; }
-
 private:
-    using owner = detail::owner<forebay_buffer, detail::close_buffer>;
+    using owner = detail::owner<forebay_buffer, forebay_buffer_close>;
     template <typename U>
     friend class unified_buffer;
 
     host_view(std::shared_ptr<owner> buffer, std::size_t first, std::size_t count, forebay_access access)
-        : buffer_(std::move(buffer)), count_(count) {
+        : buffer_(std::move(buffer)) {
         void *memory = nullptr;
         check(forebay_buffer_map(buffer_->get(), detail::bytes_of<T>(first), detail::bytes_of<T>(count),
                                  static_cast<std::uint32_t>(access), &mapping_, &memory));
-        data_ = static_cast<T *>(memory);
+        this->set(static_cast<T *>(memory), count);
     }
 
     std::shared_ptr<owner> buffer_;
     forebay_mapping mapping_{0};
-    T *data_ = nullptr;
-    std::size_t count_ = 0;
 };
 
 /* Values with a replica on the host and one on a device, which are copied when and as far as a use needs it. */
 template <typename T>
-class unified_buffer {
+class unified_buffer : public detail::shared_handle<forebay_buffer, forebay_buffer_close> {
     static_assert(std::is_trivially_copyable<T>::value, "what is copied to a device is copied byte by byte");
 
 public:
@@ -891,28 +857,12 @@ public:
     unified_buffer() noexcept = default;
 
     /* So many values, all zero bytes. They have no memory until they are used. */
-    unified_buffer(const memory &of, std::size_t count) : count_(count) {
-        forebay_buffer handle{0};
-        check(forebay_buffer_create(of.get(), detail::bytes_of<T>(count), &handle));
-        owner made(handle);
-        owner_ = std::make_shared<owner>(std::move(made));
-    }
+    unified_buffer(const memory &of, std::size_t count)
+        : shared_handle(detail::result_of<forebay_buffer>(forebay_buffer_create, of.get(), detail::bytes_of<T>(count)),
+                        count) {}
     unified_buffer(const memory &of, const std::vector<T> &values) : unified_buffer(of, values.size()) {
         copy_from(values);
     }
-
-    unified_buffer(const unified_buffer &) = delete;
-    unified_buffer &operator=(const unified_buffer &) = delete;
-    unified_buffer(unified_buffer &&other) noexcept
-        : owner_(std::move(other.owner_)), count_(std::exchange(other.count_, 0)) {}
-    unified_buffer &operator=(unified_buffer &&other) noexcept {
-        owner_ = std::move(other.owner_);
-        count_ = std::exchange(other.count_, 0);
-        return *this;
-    }
-
-    std::size_t size() const noexcept { return count_; }
-    bool empty() const noexcept { return count_ == 0; }
 
     /* The values in host memory, to read. */
     host_view<const T> host() const { return host(0, count_); }
@@ -962,40 +912,22 @@ public:
     void synchronize(const stream &on = stream()) const { check(forebay_buffer_synchronize(get(), on.get())); }
 
     std::uint64_t compact(forebay_side side, const stream &on = stream()) const {
-        std::uint64_t freed = 0;
-        check(forebay_buffer_compact(get(), static_cast<std::uint32_t>(side), on.get(), &freed));
-        return freed;
+        return detail::result_of<std::uint64_t>(forebay_buffer_compact, get(), static_cast<std::uint32_t>(side),
+                                                on.get());
     }
 
     void invalidate(forebay_side side) const {
         check(forebay_buffer_invalidate(get(), static_cast<std::uint32_t>(side)));
     }
 
-    forebay_buffer_info info() const {
-        forebay_buffer_info info{};
-        info.struct_size = sizeof info;
-        check(forebay_buffer_describe(get(), &info));
-        return info;
-    }
+    forebay_buffer_info info() const { return detail::described<forebay_buffer_info>(forebay_buffer_describe, get()); }
     forebay_buffer_state state() const { return static_cast<forebay_buffer_state>(info().state); }
 
-    forebay_buffer get() const noexcept { return owner_ ? owner_->get() : forebay_buffer{0}; }
-
 private:
-    using owner = detail::owner<forebay_buffer, detail::close_buffer>;
-
-    std::shared_ptr<owner> owned() const { return owner_ ? owner_ : std::make_shared<owner>(); }
-
     T *acquire(forebay_access access, const stream &on) const {
-        void *memory = nullptr;
-        check(forebay_buffer_on_device(get(), 0, detail::bytes_of<T>(count_), static_cast<std::uint32_t>(access),
-                                       on.get(), &memory));
-        return static_cast<T *>(memory);
+        return static_cast<T *>(detail::result_of<void *>(forebay_buffer_on_device, get(), 0, detail::bytes_of<T>(count_),
+                                                          static_cast<std::uint32_t>(access), on.get()));
     }
-
-    /* Views have it too, so that the memory stays where they are. */
-    std::shared_ptr<owner> owner_;
-    std::size_t count_ = 0;
 };
 
 /* The lock of a shared_buffer, which no other thread or process has until this goes, on the thread that made it. It keeps
@@ -1021,7 +953,7 @@ public:
     }
 
 private:
-    using owner = detail::owner<forebay_shared, detail::close_shared>;
+    using owner = detail::owner<forebay_shared, forebay_shared_close>;
     template <typename T>
     friend class shared_buffer;
 
@@ -1035,30 +967,20 @@ private:
 
 /* Values of a shared_buffer in host memory, under its lock until this goes, on the thread that made it. */
 template <typename T>
-class shared_view {
-public:
-    T *data() const noexcept { return data_; }
-    std::size_t size() const noexcept { return count_; }
-    bool empty() const noexcept { return count_ == 0; }
-    T *begin() const noexcept { return data_; }
-    T *end() const noexcept { return data_ + count_; }
-    T &operator[](std::size_t index) const noexcept { return data_[index]; }
-
-private:
+class shared_view : public detail::values_of<T> {
     template <typename U>
     friend class shared_buffer;
 
-    shared_view(shared_lock lock, T *data, std::size_t count) : lock_(std::move(lock)), data_(data), count_(count) {}
+    shared_view(shared_lock lock, T *data, std::size_t count)
+        : detail::values_of<T>(data, count), lock_(std::move(lock)) {}
 
     shared_lock lock_;
-    T *data_;
-    std::size_t count_;
 };
 
 /* Values that several processes have at the same time, found by name. Other processes may write at any moment: a read that
  * meets a write gets old values in part and new ones in part, unless all sides take the lock. */
 template <typename T>
-class shared_buffer {
+class shared_buffer : public detail::shared_handle<forebay_shared, forebay_shared_close> {
     static_assert(std::is_trivially_copyable<T>::value, "what processes share is copied byte by byte");
 
 public:
@@ -1072,9 +994,8 @@ public:
     }
     static shared_buffer create(const memory &of, const std::string &name, std::size_t count,
                                 const std::string &type_name) {
-        forebay_shared handle{0};
-        check(forebay_shared_create(of.get(), name.c_str(), type_name.c_str(), detail::bytes_of<T>(count), &handle));
-        return shared_buffer(handle);
+        return shared_buffer(detail::result_of<forebay_shared>(forebay_shared_create, of.get(), name.c_str(),
+                                                               type_name.c_str(), detail::bytes_of<T>(count)));
     }
 
     /* The buffer of that name, which a process of this user has. */
@@ -1082,9 +1003,8 @@ public:
         return open(of, name, detail::number_name<T>());
     }
     static shared_buffer open(const memory &of, const std::string &name, const std::string &type_name) {
-        forebay_shared handle{0};
-        check(forebay_shared_open(of.get(), name.c_str(), type_name.c_str(), &handle));
-        return shared_buffer(handle);
+        return shared_buffer(
+            detail::result_of<forebay_shared>(forebay_shared_open, of.get(), name.c_str(), type_name.c_str()));
     }
 
     /* The same, of exactly so many values; created where no process has the name. */
@@ -1093,14 +1013,9 @@ public:
     }
     static shared_buffer create_or_open(const memory &of, const std::string &name, std::size_t count,
                                         const std::string &type_name) {
-        forebay_shared handle{0};
-        check(forebay_shared_create_or_open(of.get(), name.c_str(), type_name.c_str(), detail::bytes_of<T>(count),
-                                            &handle));
-        return shared_buffer(handle);
+        return shared_buffer(detail::result_of<forebay_shared>(forebay_shared_create_or_open, of.get(), name.c_str(),
+                                                               type_name.c_str(), detail::bytes_of<T>(count)));
     }
-
-    std::size_t size() const noexcept { return count_; }
-    bool empty() const noexcept { return count_ == 0; }
 
     /* Copies of values. */
     std::vector<T> read(std::size_t first, std::size_t count) const {
@@ -1121,51 +1036,21 @@ public:
 
     /* The values in host memory, under the lock. FOREBAY_STATUS_UNSUPPORTED is thrown where the host cannot reach them. */
     shared_view<T> host(std::chrono::milliseconds timeout = std::chrono::milliseconds(-1)) const {
-        void *data = nullptr;
-        check(forebay_shared_host_address(get(), &data));
+        void *data = detail::result_of<void *>(forebay_shared_host_address, get());
         return {lock(timeout), static_cast<T *>(data), count_};
     }
 
     /* The address on the device, of this process, as long as the buffer lives. */
     T *data() const {
-        void *data = nullptr;
-        check(forebay_shared_address(get(), &data));
-        return static_cast<T *>(data);
+        return static_cast<T *>(detail::result_of<void *>(forebay_shared_address, get()));
     }
 
-    forebay_shared_info info() const {
-        forebay_shared_info info{};
-        info.struct_size = sizeof info;
-        check(forebay_shared_describe(get(), &info));
-        return info;
-    }
-
-    forebay_shared get() const noexcept { return owner_ ? owner_->get() : forebay_shared{0}; }
-
-    shared_buffer(const shared_buffer &) = delete;
-    shared_buffer &operator=(const shared_buffer &) = delete;
-    shared_buffer(shared_buffer &&other) noexcept
-        : owner_(std::move(other.owner_)), count_(std::exchange(other.count_, 0)) {}
-    shared_buffer &operator=(shared_buffer &&other) noexcept {
-        owner_ = std::move(other.owner_);
-        count_ = std::exchange(other.count_, 0);
-        return *this;
-    }
+    forebay_shared_info info() const { return detail::described<forebay_shared_info>(forebay_shared_describe, get()); }
 
 private:
-    using owner = detail::owner<forebay_shared, detail::close_shared>;
-
-    explicit shared_buffer(forebay_shared handle) {
-        owner made(handle);
-        owner_ = std::make_shared<owner>(std::move(made));
+    explicit shared_buffer(forebay_shared handle) : shared_handle(handle, 0) {
         count_ = static_cast<std::size_t>(info().size_bytes / sizeof(T));
     }
-
-    std::shared_ptr<owner> owned() const { return owner_ ? owner_ : std::make_shared<owner>(); }
-
-    /* Locks and views have it too, so that the memory stays where they are. */
-    std::shared_ptr<owner> owner_;
-    std::size_t count_ = 0;
 };
 
 /* Memory that is allocated one by one and given back all at once. */
@@ -1175,15 +1060,11 @@ public:
 
     /* So many bytes; where most is above that it grows up to most. */
     arena(const pool &of, std::uint64_t capacity, std::uint64_t most = 0, const stream &on = stream()) {
-        forebay_arena handle{0};
-        check(forebay_arena_create(of.get(), capacity, most, on.get(), &handle));
-        owner_ = owner(handle);
+        owner_ = owner(detail::result_of<forebay_arena>(forebay_arena_create, of.get(), capacity, most, on.get()));
     }
 
     void *alloc(std::uint64_t size, std::uint64_t alignment = 0) const {
-        void *block = nullptr;
-        check(forebay_arena_alloc(get(), size, alignment, &block));
-        return block;
+        return detail::result_of<void *>(forebay_arena_alloc, get(), size, alignment);
     }
 
     template <typename T>
@@ -1192,26 +1073,19 @@ public:
     }
 
     forebay_checkpoint checkpoint() const {
-        forebay_checkpoint checkpoint{0};
-        check(forebay_arena_checkpoint(get(), &checkpoint));
-        return checkpoint;
+        return detail::result_of<forebay_checkpoint>(forebay_arena_checkpoint, get());
     }
 
     void rewind(forebay_checkpoint to) const { check(forebay_arena_rewind(get(), to)); }
     void reset() const { check(forebay_arena_reset(get())); }
 
-    forebay_arena_usage usage() const {
-        forebay_arena_usage usage{};
-        usage.struct_size = sizeof usage;
-        check(forebay_arena_figures(get(), &usage));
-        return usage;
-    }
+    forebay_arena_usage usage() const { return detail::described<forebay_arena_usage>(forebay_arena_figures, get()); }
 
     void close() { check(forebay_arena_close(owner_.release())); }
     forebay_arena get() const noexcept { return owner_.get(); }
 
 private:
-    using owner = detail::owner<forebay_arena, detail::close_arena>;
+    using owner = detail::owner<forebay_arena, forebay_arena_close>;
     owner owner_;
 };
 
@@ -1251,9 +1125,7 @@ class memory_resource : public std::pmr::memory_resource {
 public:
     explicit memory_resource(const pool &of, const stream &on = stream())
         : pool_(of.get()), device_(of.device_handle()), stream_(on.get()) {
-        forebay_device_info info{};
-        info.struct_size = sizeof info;
-        check(forebay_device_describe(device_, &info));
+        const auto info = detail::described<forebay_device_info>(forebay_device_describe, device_);
         const std::uint64_t needed = FOREBAY_CAN_DATA | FOREBAY_CAN_HOST_VISIBLE;
         if ((info.capabilities & needed) != needed) {
             throw call_error(FOREBAY_STATUS_UNSUPPORTED, std::string("the host cannot use the memory of ") + info.name +
@@ -1380,6 +1252,8 @@ public:
 
 private:
     struct state {
+        using owner = detail::owner<forebay_stream, forebay_stream_close>;
+
         state(forebay_pool of, forebay_device on) : pool(of), device(on) {}
 
         /* The handle of a stream, which is adopted the first time. */
@@ -1390,9 +1264,7 @@ private:
             const std::lock_guard<std::mutex> lock(mutex);
             auto found = streams.find(raw);
             if (found == streams.end()) {
-                forebay_stream handle{0};
-                check(forebay_stream_adopt(device, raw, &handle));
-                detail::owner<forebay_stream, detail::close_stream> owned(handle);
+                owner owned(detail::result_of<forebay_stream>(forebay_stream_adopt, device, raw));
                 found = streams.emplace(raw, std::move(owned)).first;
             }
             return found->second.get();
@@ -1401,7 +1273,7 @@ private:
         forebay_pool pool;
         forebay_device device;
         std::mutex mutex;
-        std::unordered_map<void *, detail::owner<forebay_stream, detail::close_stream>> streams;
+        std::unordered_map<void *, owner> streams;
     };
 
     std::shared_ptr<state> state_;

@@ -1,21 +1,20 @@
 //! Arenas: memory that is allocated piece by piece and freed all at once.
 
 use core::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
-use forebay::arena::BumpGrowth;
-use forebay::arena::{Arena, ArenaOptions, Checkpoint};
+use forebay::arena::{Arena, ArenaOptions, BumpGrowth, Checkpoint};
+use forebay::bindings::Counted;
 use forebay::{Alignment, Bytes, Pool};
-use forebay_sync::lock;
 
 use crate::error::status_of;
-use crate::pool::{PoolEntry, forebay_pool};
+use crate::pool::forebay_pool;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, StreamEntry, forebay_stream};
-use crate::table::{self, Entry, Kind};
-use crate::text::{Out, pointer};
+use crate::table::{self, entry};
+use crate::text::Out;
 
 /// An arena. All zeros is none.
 #[repr(C)]
@@ -111,39 +110,23 @@ impl State {
 
 /// The object of an arena handle.
 pub(crate) struct ArenaEntry {
-    /// `None` once it was closed.
-    state: Mutex<Option<State>>,
+    state: Counted<State>,
     /// Keeps the arena's stream alive.
     _stream: Option<Arc<StreamEntry>>,
 }
 
-impl ArenaEntry {
-    fn state(&self) -> MutexGuard<'_, Option<State>> {
-        lock(&self.state)
-    }
-}
+entry!(forebay_arena: ArenaEntry, Arena);
 
-impl Entry for ArenaEntry {
-    const KIND: Kind = Kind::Arena;
-}
-
-/// Calls `work` with an arena, under its lock.
+/// Calls `work` with an arena, which no other call uses meanwhile.
 fn with_arena<R>(
     arena: forebay_arena,
     work: impl FnOnce(&mut State) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    let entry = table::find::<ArenaEntry>(arena.id)?;
-    let mut state = entry.state();
-    let gone = || Failure::new(forebay_status::InvalidHandle, "the arena was closed meanwhile");
-    work(state.as_mut().ok_or_else(gone)?)
+    table::find(arena)?.state.with(work)
 }
 
 /// Creates an arena of `capacity` bytes from a pool, to be used in the order of `stream`. Where `most` is
 /// above `capacity` it grows up to that by doubling; else it does not grow.
-///
-/// # Safety
-///
-/// * `arena` is null, or a handle can be written there.
 #[must_use = "there is no arena where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_arena_create(
@@ -153,10 +136,10 @@ pub unsafe extern "C" fn forebay_arena_create(
     stream: forebay_stream,
     arena: *mut forebay_arena,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(arena, "arena") }?;
-        let entry = table::find::<PoolEntry>(pool.id)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(arena, "arena") };
+    to.result(|| {
+        let entry = table::find(pool)?;
         let kept = stream::entry(stream)?;
         let stream = stream::on_device(stream, entry.device())?;
         let mut options = ArenaOptions::new(Bytes::new(capacity));
@@ -164,20 +147,14 @@ pub unsafe extern "C" fn forebay_arena_create(
             options = options.growth(BumpGrowth::Doubling { most: Bytes::new(most) });
         }
         let arena = options.build(entry.pool().clone(), stream)?;
-        let state = Mutex::new(Some(State { arena, saved: Vec::new() }));
-        let id = table::open(Arc::new(ArenaEntry { state, _stream: kept }))?;
-        to.set(forebay_arena { id });
-        Ok(())
+        let state = Counted::new("arena", State { arena, saved: Vec::new() });
+        table::open(Arc::new(ArenaEntry { state, _stream: kept }))
     })
 }
 
 /// Allocates `size` bytes of an arena, at a multiple of `alignment`, a power of two; 0 stands for 512.
 /// They are valid until `forebay_arena_rewind`, `forebay_arena_reset` or `forebay_arena_close` takes them
 /// back.
-///
-/// # Safety
-///
-/// * `block` is null, or a pointer can be written there.
 #[must_use = "there is no memory where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_arena_alloc(
@@ -186,35 +163,27 @@ pub unsafe extern "C" fn forebay_arena_alloc(
     alignment: u64,
     block: *mut *mut c_void,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(block, "block") }?;
-        to.set(core::ptr::null_mut());
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(block, "block") };
+    to.pointer(|| {
         let alignment = if alignment == 0 { Alignment::BLOCK } else { Alignment::new(alignment)? };
         with_arena(arena, |state| {
-            let block = state.arena.allocate_aligned(Bytes::new(size), alignment)?;
-            to.set(pointer(block.address()));
-            Ok(())
+            Ok(state.arena.allocate_aligned(Bytes::new(size), alignment)?.address())
         })
     })
 }
 
 /// The present position of an arena, to rewind to.
-///
-/// # Safety
-///
-/// * `checkpoint` is null, or one can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_arena_checkpoint(
     arena: forebay_arena,
     checkpoint: *mut forebay_checkpoint,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(checkpoint, "checkpoint") }?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(checkpoint, "checkpoint") };
+    to.result(|| {
         let id = with_arena(arena, |state| Ok(state.checkpoint()))?;
-        to.set(forebay_checkpoint { id });
-        Ok(())
+        Ok(forebay_checkpoint { id })
     })
 }
 
@@ -239,20 +208,16 @@ pub extern "C" fn forebay_arena_reset(arena: forebay_arena) -> forebay_status {
 }
 
 /// The usage of an arena.
-///
-/// # Safety
-///
-/// * `usage` is null, or a `forebay_arena_usage` whose `struct_size` is set, which can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_arena_figures(
     arena: forebay_arena,
     usage: *mut forebay_arena_usage,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { SizedOut::new(usage, "usage") }?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { SizedOut::new(usage, "usage") };
+    to.result(|| {
         let figures = with_arena(arena, |state| Ok(state.arena.usage()))?;
-        to.set(forebay_arena_usage {
+        Ok(forebay_arena_usage {
             struct_size: 0,
             reserved: 0,
             used_bytes: figures.used.get(),
@@ -260,8 +225,7 @@ pub unsafe extern "C" fn forebay_arena_figures(
             capacity_bytes: figures.capacity.get(),
             high_water_bytes: figures.high_water.get(),
             chunks: figures.chunks as u64,
-        });
-        Ok(())
+        })
     })
 }
 
@@ -269,8 +233,7 @@ pub unsafe extern "C" fn forebay_arena_figures(
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_arena_close(arena: forebay_arena) -> forebay_status {
     status_of(|| {
-        let entry = table::close::<ArenaEntry>(arena.id)?;
-        let state = entry.state().take();
-        Ok(state.map_or(Ok(()), |state| state.arena.close())?)
+        let entry = table::close(arena)?;
+        Ok(entry.state.close()?.arena.close()?)
     })
 }

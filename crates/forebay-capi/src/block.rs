@@ -9,11 +9,11 @@ use forebay::handle::allocate_batch;
 use forebay::{Address, Alignment, Bytes, Pool, Request, StreamHandle};
 
 use crate::error::{catch_panic, fail, status_of};
-use crate::pool::{PoolEntry, forebay_pool};
+use crate::pool::{self, PoolEntry, forebay_pool};
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
-use crate::table::{self, FastEntry};
+use crate::table::{self, FastEntry, Handle};
 use crate::text::{Out, address, array, check_array, pointer};
 
 /// The description of a live block.
@@ -41,12 +41,12 @@ versioned_struct!(forebay_block_info: 40);
 /// calls no function, and `otherwise` is called last of all: so a function of C that consists of this keeps nothing
 /// across a call.
 #[inline(always)]
-pub(crate) fn hit_or<E: FastEntry>(
-    id: u64,
-    hit: impl FnOnce(&E) -> bool,
+pub(crate) fn hit_or<H: Handle<Entry: FastEntry>>(
+    handle: H,
+    hit: impl FnOnce(&H::Entry) -> bool,
     otherwise: impl FnOnce() -> forebay_status,
 ) -> forebay_status {
-    if !catch_panic(false, || table::visit(id, hit)) {
+    if !catch_panic(false, || table::visit(handle, hit)) {
         return otherwise();
     }
     if table::any_retired() {
@@ -85,7 +85,7 @@ fn with_pool(
 ) -> forebay_status {
     catch_panic(forebay_status::Defect, || {
         table::reclaim_if_any();
-        let done = table::with(pool.id, |entry: &PoolEntry| {
+        let done = table::with(pool, |entry| {
             Some(work(entry.pool(), stream::fast_lookup(stream, entry.device())?))
         });
         match done.flatten() {
@@ -104,8 +104,7 @@ fn slow_path(
     work: impl FnOnce(&Pool, StreamHandle) -> forebay::Result<()>,
 ) -> forebay_status {
     status_of(|| {
-        let entry = table::find::<PoolEntry>(pool.id)?;
-        let stream = stream::on_device(stream, entry.device())?;
+        let (entry, stream) = pool::with_stream(pool, stream)?;
         Ok(work(entry.pool(), stream)?)
     })
 }
@@ -120,8 +119,9 @@ fn allocate_missed(
     // The hit before this one may have been the last that kept a closed pool.
     table::reclaim_if_any();
     // SAFETY: as the caller of `forebay_alloc` promises.
-    let Ok(to) = (unsafe { Out::new(block, "block") }) else {
-        return fail(&Failure::argument("block", "null", "where the block's address goes"));
+    let to = match unsafe { Out::new(block, "block") }.check() {
+        Ok(to) => to,
+        Err(failure) => return fail(&failure),
     };
     to.set(core::ptr::null_mut());
     with_pool(pool, stream, |pool, stream| {
@@ -147,10 +147,6 @@ fn free_sized_missed(
 
 /// Allocates at least `size` bytes, to be used in the order of `stream`. `block` gets the address, a multiple
 /// of 512; null on failure, and where `size` is 0. The contents of the block are undefined.
-///
-/// # Safety
-///
-/// * `block` is null, or a pointer can be written there.
 #[must_use = "there is no block where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_alloc(
@@ -160,7 +156,7 @@ pub unsafe extern "C" fn forebay_alloc(
     block: *mut *mut c_void,
 ) -> forebay_status {
     hit_or(
-        pool.id,
+        pool,
         on_stream(stream, |pool, stream| {
             if block.is_null() {
                 return false;
@@ -176,10 +172,6 @@ pub unsafe extern "C" fn forebay_alloc(
 }
 
 /// As `forebay_alloc`, at a multiple of `alignment`, a power of two.
-///
-/// # Safety
-///
-/// * `block` is null, or a pointer can be written there.
 #[must_use = "there is no block where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_alloc_aligned(
@@ -189,23 +181,16 @@ pub unsafe extern "C" fn forebay_alloc_aligned(
     stream: forebay_stream,
     block: *mut *mut c_void,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(block, "block") }?;
-        to.set(core::ptr::null_mut());
-        let entry = table::find::<PoolEntry>(pool.id)?;
-        let stream = stream::on_device(stream, entry.device())?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(block, "block") };
+    to.pointer(|| {
+        let (entry, stream) = pool::with_stream(pool, stream)?;
         let request = Request::new(Bytes::new(size), stream).aligned_to(Alignment::new(alignment)?);
-        to.set(pointer(entry.pool().allocate_request(request)?.address()));
-        Ok(())
+        Ok(entry.pool().allocate_request(request)?.address())
     })
 }
 
 /// Allocates blocks of all these sizes, or none of them. `blocks` gets as many addresses as there are sizes.
-///
-/// # Safety
-///
-/// * `sizes` is null, or has `count` sizes; `blocks` is null, or has room for `count` addresses.
 #[must_use = "there are no blocks where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_alloc_batch(
@@ -219,8 +204,7 @@ pub unsafe extern "C" fn forebay_alloc_batch(
         // SAFETY: as the caller promises.
         let sizes = unsafe { array(sizes, count, "sizes") }?;
         check_array(blocks.cast_const(), count, "blocks")?;
-        let entry = table::find::<PoolEntry>(pool.id)?;
-        let stream = stream::on_device(stream, entry.device())?;
+        let (entry, stream) = pool::with_stream(pool, stream)?;
         let mut wanted = host_vec::with_capacity(count, Call::Allocate)?;
         wanted.extend(sizes.iter().copied().map(Bytes::new));
         let given = allocate_batch(entry.pool(), &wanted, stream)?;
@@ -245,7 +229,7 @@ pub unsafe extern "C" fn forebay_free(
     stream: forebay_stream,
 ) -> forebay_status {
     let block = address(block);
-    hit_or(pool.id, on_stream(stream, |pool, stream| pool.free_hit(block, None, stream)), || {
+    hit_or(pool, on_stream(stream, |pool, stream| pool.free_hit(block, None, stream)), || {
         free_missed(pool, block, stream)
     })
 }
@@ -263,11 +247,9 @@ pub unsafe extern "C" fn forebay_free_sized(
     stream: forebay_stream,
 ) -> forebay_status {
     let (block, size) = (address(block), Bytes::new(size));
-    hit_or(
-        pool.id,
-        on_stream(stream, |pool, stream| pool.free_hit(block, Some(size), stream)),
-        || free_sized_missed(pool, block, size, stream),
-    )
+    hit_or(pool, on_stream(stream, |pool, stream| pool.free_hit(block, Some(size), stream)), || {
+        free_sized_missed(pool, block, size, stream)
+    })
 }
 
 /// Frees a block of any pool of the process, for callers that have only its address. Searches the pools one
@@ -322,7 +304,7 @@ pub unsafe extern "C" fn forebay_free_synchronized(
     block: *mut c_void,
 ) -> forebay_status {
     status_of(|| {
-        let entry = table::find::<PoolEntry>(pool.id)?;
+        let entry = table::find(pool)?;
         let (pool, block) = (entry.pool(), address(block));
         if pool.block_at(block).is_some() {
             entry.device().device().synchronize_device()?;
@@ -333,10 +315,6 @@ pub unsafe extern "C" fn forebay_free_synchronized(
 
 /// Records that `stream` uses a block, besides the stream that it will be freed on: its memory is reused only
 /// after all work that both have when it is freed.
-///
-/// # Safety
-///
-/// * None: an address that is no block's is refused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_record_use(
     pool: forebay_pool,
@@ -344,8 +322,7 @@ pub unsafe extern "C" fn forebay_record_use(
     stream: forebay_stream,
 ) -> forebay_status {
     status_of(|| {
-        let entry = table::find::<PoolEntry>(pool.id)?;
-        let stream = stream::on_device(stream, entry.device())?;
+        let (entry, stream) = pool::with_stream(pool, stream)?;
         Ok(entry.pool().record_use(address(block), stream)?)
     })
 }
@@ -359,38 +336,32 @@ pub extern "C" fn forebay_forget_stream(
     stream: forebay_stream,
 ) -> forebay_status {
     status_of(|| {
-        let entry = table::find::<PoolEntry>(pool.id)?;
-        let stream = stream::on_device(stream, entry.device())?;
+        let (entry, stream) = pool::with_stream(pool, stream)?;
         Ok(entry.pool().forget_stream(stream)?)
     })
 }
 
 /// Describes the live block that begins at `block`.
-///
-/// # Safety
-///
-/// * `info` is null, or a `forebay_block_info` whose `struct_size` is set, which can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_block_query(
     pool: forebay_pool,
     block: *const c_void,
     info: *mut forebay_block_info,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { SizedOut::new(info, "info") }?;
-        let entry = table::find::<PoolEntry>(pool.id)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { SizedOut::new(info, "info") };
+    to.result(|| {
+        let entry = table::find(pool)?;
         let (pool, address) = (entry.pool(), address(block));
         let found = pool.block_at(address).zip(pool.requested_at(address));
         let (known, requested) = found.ok_or(forebay::Error::NotABlock { address })?;
-        to.set(forebay_block_info {
+        Ok(forebay_block_info {
             struct_size: 0,
             reserved: 0,
             generation: known.generation(),
             address: known.address().get(),
             size_bytes: known.size().get(),
             requested_bytes: requested.get(),
-        });
-        Ok(())
+        })
     })
 }

@@ -6,7 +6,6 @@ use forebay::PoolOptions;
 use forebay::report::Shortage;
 
 use crate::device::forebay_device;
-use crate::error::status_of;
 use crate::pool::{self, forebay_pool, forebay_pressure};
 use crate::status::forebay_status;
 
@@ -97,8 +96,6 @@ impl Context {
 ///
 /// # Safety
 ///
-/// * `settings` is null, or a text that ends with a zero byte.
-/// * `pool` is null, or a handle can be written there.
 /// * The functions can be called with `context` from any thread, until the pool was closed and every call of it
 ///   has returned; with `upkeep:on`, as long as the process runs, since closing does not wait for that thread.
 /// * They return: they neither throw nor jump out.
@@ -130,5 +127,5 @@ pub unsafe extern "C" fn forebay_pool_create_with_callbacks(
         options
     };
     // SAFETY: as the caller promises.
-    status_of(|| unsafe { pool::create(device, settings, pool, add_callbacks) })
+    unsafe { pool::create(device, settings, pool, add_callbacks) }
 }

@@ -17,7 +17,7 @@ use crate::fork;
 use crate::page_pool::PagePool;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Entry, FastEntry, Kind};
+use crate::table::{self, FastEntry, entry};
 use crate::text::{self, Out, fixed_c_string};
 
 /// A device. All zeros is none.
@@ -152,8 +152,6 @@ pub(crate) struct DeviceEntry {
     device: Arc<dyn Device>,
     /// Identifies the device: streams and pools of one device have the same number.
     number: u64,
-    /// The process's pool of the device, once it was asked for.
-    process_pool: Mutex<Option<Pool>>,
     /// The device's pool of pinned memory, once it was asked for.
     pinned: OnceLock<PagePool>,
     /// Held while that is made, so that there is one.
@@ -194,15 +192,9 @@ impl DeviceEntry {
     pub(crate) fn transfers(&self) -> MutexGuard<'_, Option<TransferEngine>> {
         lock(&self.transfers)
     }
-
-    fn process_pool(&self) -> MutexGuard<'_, Option<Pool>> {
-        lock(&self.process_pool)
-    }
 }
 
-impl Entry for DeviceEntry {
-    const KIND: Kind = Kind::Device;
-}
+entry!(forebay_device: DeviceEntry, Device);
 
 // SAFETY: no other type is a device.
 unsafe impl FastEntry for DeviceEntry {}
@@ -244,7 +236,6 @@ fn open_shared(name: Name) -> Result<Arc<DeviceEntry>, Failure> {
     let entry = Arc::new(DeviceEntry {
         device,
         number,
-        process_pool: Mutex::new(None),
         pinned: OnceLock::new(),
         making_pinned: Mutex::new(()),
         transfers: Mutex::new(None),
@@ -255,69 +246,50 @@ fn open_shared(name: Name) -> Result<Arc<DeviceEntry>, Failure> {
 
 /// The process's pool of a device, created by the first call. From then on the process keeps the device open.
 pub(crate) fn process_pool(entry: &Arc<DeviceEntry>) -> Result<Pool, Failure> {
-    let pool = {
-        let mut process_pool = entry.process_pool();
-        match &*process_pool {
-            Some(pool) => pool.clone(),
-            None => process_pool.insert(Pool::of(&entry.device)?).clone(),
-        }
-    };
-    for known in known().iter_mut().filter(|known| known.entry.as_ptr() == Arc::as_ptr(entry)) {
-        known.kept_open = Some(Arc::clone(entry));
-    }
+    let pool = Pool::of(&entry.device)?;
+    keep_open(entry, Some(entry));
     Ok(pool)
 }
 
 /// Drops the process's pool of a device; returns whether there was one.
 pub(crate) fn forget_process_pool(entry: &Arc<DeviceEntry>) -> bool {
-    let had = entry.process_pool().take();
+    keep_open(entry, None);
+    Pool::forget(&entry.device)
+}
+
+fn keep_open(entry: &Arc<DeviceEntry>, kept: Option<&Arc<DeviceEntry>>) {
     for known in known().iter_mut().filter(|known| known.entry.as_ptr() == Arc::as_ptr(entry)) {
-        known.kept_open = None;
+        known.kept_open = kept.cloned();
     }
-    Pool::forget(&entry.device) || had.is_some()
 }
 
 /// Opens a device by name: "host", "cuda", "hip", "opencl", "metal", "sim", or with a number "cuda:1", "sim:1". A simulated one
 /// has 8 GiB, or as much as the name says: "sim@1GiB"; "phantom" is one with addresses but no memory behind
 /// them. Opening the same name again gives the same device, as long as it is open.
-///
-/// # Safety
-///
-/// * `name` is null, or a text that ends with a zero byte.
-/// * `device` is null, or a handle can be written there.
 #[must_use = "there is no device where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_device_open(
     name: *const c_char,
     device: *mut forebay_device,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let (name, to) = unsafe { (text::read_str(name, "name")?, Out::new(device, "device")?) };
-        let id = table::open(open_shared(Name::parse(name)?)?)?;
-        to.set(forebay_device { id });
-        Ok(())
-    })
+    // SAFETY: as the caller promises.
+    let (name, to) = unsafe { (text::read_str(name, "name"), Out::new(device, "device")) };
+    to.result(|| table::open(open_shared(Name::parse(name?)?)?))
 }
 
 /// Opens the best device of this machine: the one that FOREBAY_DEVICE names, else the first GPU, else the host.
-///
-/// # Safety
-///
-/// * `device` is null, or a handle can be written there.
 #[must_use = "there is no device where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_device_best(device: *mut forebay_device) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(device, "device") }?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(device, "device") };
+    to.result(|| {
         // Before anything is opened that a forked child must not use.
         fork::register();
         // Kept until the entry has it, or a driver's device would be opened twice.
         let (best, _opened) = devices::open_best()?;
         let entry = open_shared(Name::parse(&best.to_string())?)?;
-        to.set(forebay_device { id: table::open(entry)? });
-        Ok(())
+        table::open(entry)
     })
 }
 
@@ -333,61 +305,45 @@ fn present() -> Vec<DeviceName> {
 }
 
 /// The number of devices of this machine: those that drivers show, and the host. Simulated devices do not count.
-///
-/// # Safety
-///
-/// * `count` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_device_count(count: *mut u32) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(count, "count") }?;
-        to.set(u32::try_from(present().len()).unwrap_or(u32::MAX));
-        Ok(())
-    })
+    // SAFETY: as the caller promises.
+    unsafe { Out::new(count, "count") }
+        .result(|| Ok(u32::try_from(present().len()).unwrap_or(u32::MAX)))
 }
 
 /// Opens a device of this machine by its index, below `forebay_device_count`: those of drivers first, by
 /// kind and ordinal, then the host. `forebay_device_describe` tells what it is. Opening a GPU takes some of its memory
 /// for the driver.
-///
-/// # Safety
-///
-/// * `device` is null, or a handle can be written there.
 #[must_use = "there is no device where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_device_at(
     index: u32,
     device: *mut forebay_device,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(device, "device") }?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(device, "device") };
+    to.result(|| {
         let names = present();
         let name = usize::try_from(index).ok().and_then(|index| names.get(index));
         let last = names.len().saturating_sub(1);
         let name = name.ok_or_else(|| Failure::argument("index", index, format!("0 to {last}")))?;
-        to.set(forebay_device { id: table::open(open_shared(Name::Real(*name))?)? });
-        Ok(())
+        table::open(open_shared(Name::Real(*name))?)
     })
 }
 
 /// Describes a device and its memory. Calls the driver, so it is too slow for every step of a program.
-///
-/// # Safety
-///
-/// * `info` is null, or a `forebay_device_info` whose `struct_size` is set, which can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_device_describe(
     device: forebay_device,
     info: *mut forebay_device_info,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { SizedOut::new(info, "info") }?;
-        let entry = table::find::<DeviceEntry>(device.id)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { SizedOut::new(info, "info") };
+    to.result(|| {
+        let entry = table::find(device)?;
         let (descriptor, memory) = (entry.descriptor(), entry.device.memory_info()?);
-        to.set(forebay_device_info {
+        Ok(forebay_device_info {
             struct_size: 0,
             kind: kind_of(descriptor.kind) as u32,
             ordinal: descriptor.ordinal.0,
@@ -399,8 +355,7 @@ pub unsafe extern "C" fn forebay_device_describe(
             held_bytes: memory.held.get(),
             name: fixed_c_string(&descriptor.name),
             driver: fixed_c_string(&descriptor.driver),
-        });
-        Ok(())
+        })
     })
 }
 
@@ -419,13 +374,13 @@ fn kind_of(kind: DeviceKind) -> forebay_device_kind {
 /// Waits until all work of all streams of a device is done.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_device_synchronize(device: forebay_device) -> forebay_status {
-    status_of(|| Ok(table::find::<DeviceEntry>(device.id)?.device.synchronize_device()?))
+    status_of(|| Ok(table::find(device)?.device.synchronize_device()?))
 }
 
 /// Closes a handle of a device. Pools, streams and arenas of the device keep it open.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_device_close(device: forebay_device) -> forebay_status {
-    status_of(|| table::close::<DeviceEntry>(device.id).map(drop))
+    status_of(|| table::close(device).map(drop))
 }
 
 #[cfg(test)]

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use forebay::bindings::{ChangedSetting, change_settings, effective_settings, revert_settings};
+use forebay::bindings::{SettingsChange, entries_of};
 use forebay::cuda::CudaDriver;
 use forebay::pinned::PinnedOptions;
-use forebay::{CudaDevice, Device, PinnedPool, Pool, PoolId, Settings, StreamHandle};
+use forebay::{CudaDevice, Device, PinnedPool, Pool, StreamHandle};
 use forebay_sync::lock;
 
 use crate::fork;
+use crate::status::Failure;
 
 /// The most GPUs: more than one machine has.
 pub(crate) const MAX_GPUS: usize = 64;
@@ -89,7 +90,7 @@ pub(crate) fn cached_pool(ordinal: i32, stream: u64) -> Option<(&'static Pool, S
 pub(crate) fn pool_and_stream(
     ordinal: i32,
     stream: u64,
-) -> Result<(&'static Pool, StreamHandle), String> {
+) -> Result<(&'static Pool, StreamHandle), Failure> {
     match cached_pool(ordinal, stream) {
         Some(cached) => Ok(cached),
         None => find(ordinal, stream),
@@ -98,7 +99,7 @@ pub(crate) fn pool_and_stream(
 
 #[cold]
 #[inline(never)]
-fn find(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), String> {
+fn find(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), Failure> {
     let epoch = STREAM_EPOCH.load(Ordering::Acquire);
     let index = index_of(ordinal);
     let device_pool = device_pool(index)?;
@@ -115,14 +116,14 @@ fn find(ordinal: i32, stream: u64) -> Result<(&'static Pool, StreamHandle), Stri
 }
 
 /// The pool of a GPU, created by the first call.
-pub(crate) fn pool(ordinal: i32) -> Result<&'static Pool, String> {
+pub(crate) fn pool(ordinal: i32) -> Result<&'static Pool, Failure> {
     let index = index_of(ordinal);
     pool_of(device_pool(index)?, index)
 }
 
 /// The pool of pinned memory for a GPU, created by the first call. What is pinned for one GPU serves the others, so a GPU
 /// that the process does not use yet is left alone where another is used.
-pub(crate) fn pinned_pool(ordinal: i32) -> Result<&'static PinnedPool, String> {
+pub(crate) fn pinned_pool(ordinal: i32) -> Result<&'static PinnedPool, Failure> {
     let used = match existing_pool(ordinal) {
         Some(_) => None,
         None => existing().next(),
@@ -168,64 +169,34 @@ pub(crate) fn out_of_memory_count(ordinal: i32) -> u64 {
 }
 
 /// What the last `configure` changed, for [`undo_configure`].
-struct Change {
-    /// The settings of new pools before it.
-    before: Option<Settings>,
-    keys: Vec<String>,
-    /// The pools that existed.
-    existing: Vec<PoolId>,
-    /// What it changed in them.
-    changed: Vec<ChangedSetting>,
-}
-
-static LAST_CHANGE: Mutex<Option<Change>> = Mutex::new(None);
+static LAST_CHANGE: Mutex<Option<SettingsChange>> = Mutex::new(None);
 
 /// Overrides settings of the environment for new pools, and changes them in existing pools. An error changes
 /// nothing.
-pub(crate) fn configure(text: &str) -> Result<(), String> {
-    let settings = Settings::parse_conf(text).map_err(|error| error.to_string())?;
+pub(crate) fn configure(text: &str) -> Result<(), Failure> {
+    let entries = entries_of(text)?;
     let _creating = lock(&CREATING);
-    let before = Pool::process_settings();
-    let wanted = effective_settings().map_err(|error| error.to_string())?.overlay(settings);
-    wanted.check().map_err(|error| error.to_string())?;
-    let entries: Vec<(String, String)> = text
-        .split(',')
-        .filter_map(|entry| entry.split_once(':'))
-        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
-        .collect();
     let pools: Vec<Pool> = existing().map(|(_, pool)| pool.clone()).collect();
-    let changed = change_settings(&pools, &entries, &wanted).map_err(|error| error.to_string())?;
-    Pool::set_process_settings(Some(wanted));
-    let existing = pools.iter().map(Pool::id).collect();
-    let keys = entries.into_iter().map(|(key, _)| key).collect();
-    *lock(&LAST_CHANGE) = Some(Change { before, keys, existing, changed });
+    *lock(&LAST_CHANGE) = Some(SettingsChange::make(&pools, &entries)?);
     Ok(())
 }
 
-/// Reverts the last `configure`, once: for an installation whose later step failed. A pool that was created
-/// since keeps settings that cannot change while it lives.
+/// Reverts the last `configure`, once: for an installation whose later step failed.
 pub(crate) fn undo_configure() {
     let _creating = lock(&CREATING);
-    let Some(change) = lock(&LAST_CHANGE).take() else { return };
-    Pool::set_process_settings(change.before);
-    revert_settings(&change.changed);
-    // Pools created since began with the settings that are reverted.
-    let Ok(before) = effective_settings() else { return };
-    for (_, pool) in existing().filter(|(_, pool)| !change.existing.contains(&pool.id())) {
-        for before in change.keys.iter().filter_map(|key| before.get(key).ok()) {
-            let _ = pool.set(before.key.name(), &before.value);
-        }
+    if let Some(change) = lock(&LAST_CHANGE).take() {
+        change.undo(existing().map(|(_, pool)| pool));
     }
 }
 
-fn device_pool(index: usize) -> Result<&'static DevicePool, String> {
+fn device_pool(index: usize) -> Result<&'static DevicePool, Failure> {
     // Every request that misses the cache comes here. In a forked child the entry points refuse before, without allocating.
-    fork::check().map_err(|failure| failure.to_string())?;
+    fork::check()?;
     let beyond = || format!("there is no GPU {index}: ordinals are 0 to {}", MAX_GPUS - 1);
-    DEVICE_POOLS.get(index).ok_or_else(beyond)
+    Ok(DEVICE_POOLS.get(index).ok_or_else(beyond)?)
 }
 
-fn pool_of(device_pool: &'static DevicePool, index: usize) -> Result<&'static Pool, String> {
+fn pool_of(device_pool: &'static DevicePool, index: usize) -> Result<&'static Pool, Failure> {
     get_or_create(&device_pool.pool, || {
         let ordinal = u32::try_from(index).unwrap_or(u32::MAX);
         // The process's device and pool, which the other bindings and Rust programs share.
@@ -237,18 +208,10 @@ fn pool_of(device_pool: &'static DevicePool, index: usize) -> Result<&'static Po
 fn get_or_create<P>(
     place: &'static OnceLock<P>,
     build: impl FnOnce() -> Result<P, Box<dyn core::error::Error>>,
-) -> Result<&'static P, String> {
-    match place.get() {
-        Some(pool) => Ok(pool),
-        None => create(place, build),
+) -> Result<&'static P, Failure> {
+    if let Some(pool) = place.get() {
+        return Ok(pool);
     }
-}
-
-#[cold]
-fn create<P>(
-    place: &'static OnceLock<P>,
-    build: impl FnOnce() -> Result<P, Box<dyn core::error::Error>>,
-) -> Result<&'static P, String> {
     // Before anything is opened that a child must not use.
     fork::register();
     let _creating = lock(&CREATING);
@@ -264,7 +227,7 @@ fn adopt_stream(
     device_pool: &DevicePool,
     pool: &Pool,
     stream: u64,
-) -> Result<StreamHandle, String> {
+) -> Result<StreamHandle, Failure> {
     if stream == StreamHandle::DEFAULT.0 {
         return Ok(StreamHandle::DEFAULT);
     }
@@ -275,16 +238,16 @@ fn adopt_stream(
     let foreign = pool.device().foreign_streams().ok_or("the device takes no foreign streams")?;
     // SAFETY: the C caller promises that the stream belongs to that GPU and lives as long as the pool has
     // blocks of it.
-    let handle = unsafe { foreign.adopt_stream(stream) }.map_err(|error| error.to_string())?;
+    let handle = unsafe { foreign.adopt_stream(stream) }?;
     adopted.insert(stream, handle);
     Ok(handle)
 }
 
 /// Forgets a stream of a GPU that is about to be destroyed: memory freed on it serves other streams, and the
 /// device drops it. Another stream may get the same value later.
-pub(crate) fn forget_stream(ordinal: i32, stream: u64) -> Result<(), String> {
+pub(crate) fn forget_stream(ordinal: i32, stream: u64) -> Result<(), Failure> {
     let (pool, handle) = find(ordinal, stream)?;
-    pool.forget_stream(handle).map_err(|error| error.to_string())?;
+    pool.forget_stream(handle)?;
     if handle == StreamHandle::DEFAULT || handle.is_per_thread() {
         // The driver never destroys these.
         return Ok(());
@@ -295,7 +258,7 @@ pub(crate) fn forget_stream(ordinal: i32, stream: u64) -> Result<(), String> {
     let was_adopted = adopted.remove(&stream).is_some();
     STREAM_EPOCH.fetch_add(1, Ordering::Release);
     match pool.device().foreign_streams().filter(|_| was_adopted) {
-        Some(foreign) => foreign.forget_stream(handle).map_err(|error| error.to_string()),
+        Some(foreign) => Ok(foreign.forget_stream(handle)?),
         None => Ok(()),
     }
 }

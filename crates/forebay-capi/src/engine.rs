@@ -17,7 +17,7 @@ use crate::error::status_of;
 use crate::sized::{self, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, StreamEntry, forebay_stream, priority_of};
-use crate::table::{self, Entry, Kind};
+use crate::table::{self, entry};
 use crate::text::{Out, address, array, check_array, write_optional};
 
 /// A transfer under way, or done. All zeros is none.
@@ -60,9 +60,7 @@ pub(crate) struct TransferEntry {
     _device: Arc<DeviceEntry>,
 }
 
-impl Entry for TransferEntry {
-    const KIND: Kind = Kind::Transfer;
-}
+entry!(forebay_transfer: TransferEntry, Transfer);
 
 #[derive(Clone, Copy)]
 enum Direction {
@@ -114,7 +112,7 @@ unsafe fn begin(
         // SAFETY: as the caller promises; zeros are options.
         priority_of(unsafe { sized::read(options, "options") }?.priority)
     };
-    let device = table::find::<DeviceEntry>(device.id)?;
+    let device = table::find(device)?;
     let (kept, handle) = (stream::entry(stream)?, stream::on_device(stream, &device)?);
     let copy = copy_of(direction, item)?;
     let engine = engine(&device)?;
@@ -153,18 +151,15 @@ unsafe fn transfer_async(
     options: *const forebay_transfer_options,
     transfer: *mut forebay_transfer,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(transfer, "transfer") }?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(transfer, "transfer") };
+    to.result(|| {
         // SAFETY: likewise.
         let entry = Arc::new(unsafe { begin(device, direction, item, stream, options) }?);
         // Where there are too many handles, the transfer ends with the entry.
-        let id = table::open(Arc::clone(&entry));
-        if id.is_err() {
+        table::open(Arc::clone(&entry)).inspect_err(|_| {
             entry.ticket.cancel();
-        }
-        to.set(forebay_transfer { id: id? });
-        Ok(())
+        })
     })
 }
 
@@ -176,7 +171,6 @@ unsafe fn transfer_async(
 ///
 /// * `size` bytes at `from` can be read and are not written meanwhile; as many at `to` are memory of the device, used by
 ///   nobody else.
-/// * `options` is null, or a `forebay_transfer_options` whose `struct_size` is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_upload(
     device: forebay_device,
@@ -198,7 +192,6 @@ pub unsafe extern "C" fn forebay_upload(
 ///
 /// * `size` bytes at `to` can be written and nobody else uses them meanwhile; as many at `from` are memory of the device
 ///   that nobody writes.
-/// * `options` is null, or a `forebay_transfer_options` whose `struct_size` is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_download(
     device: forebay_device,
@@ -221,7 +214,6 @@ pub unsafe extern "C" fn forebay_download(
 /// * As for `forebay_upload`, until `forebay_transfer_wait` or `forebay_transfer_close` of the handle has returned; for the
 ///   source, unless it is pinned memory, also until `forebay_transfer_order` has.
 /// * After `forebay_transfer_order` and a close, `to` is used and freed in the order of `stream`.
-/// * `transfer` is null, or a handle can be written there.
 #[must_use = "there is no transfer where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_upload_async(
@@ -243,7 +235,6 @@ pub unsafe extern "C" fn forebay_upload_async(
 /// # Safety
 ///
 /// * As for `forebay_download`, until `forebay_transfer_wait` or `forebay_transfer_close` of the handle has returned.
-/// * `transfer` is null, or a handle can be written there.
 #[must_use = "there is no transfer where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_download_async(
@@ -279,7 +270,7 @@ unsafe fn transfer_batch(
         // SAFETY: as the caller promises.
         let items = unsafe { array(items, count, "items") }?;
         let wants_results = !results.is_null() && check_array(results, count, "results")?;
-        let device = table::find::<DeviceEntry>(device.id)?;
+        let device = table::find(device)?;
         let (_kept, handle) = (stream::entry(stream)?, stream::on_device(stream, &device)?);
         let mut outcomes = host_vec::with_capacity::<Result<(), Failure>>(count, Call::Copy)?;
         let mut copies = host_vec::with_capacity(count, Call::Copy)?;
@@ -324,8 +315,7 @@ unsafe fn transfer_batch(
 ///
 /// # Safety
 ///
-/// * `items` is null, or has `count` items, each as for `forebay_upload`; no two write the same byte.
-/// * `results` is null, or has room for `count` statuses.
+/// * Each item is as for `forebay_upload`; no two write the same byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_upload_batch(
     device: forebay_device,
@@ -343,8 +333,7 @@ pub unsafe extern "C" fn forebay_upload_batch(
 ///
 /// # Safety
 ///
-/// * `items` is null, or has `count` items, each as for `forebay_download`; no two write the same byte.
-/// * `results` is null, or has room for `count` statuses.
+/// * Each item is as for `forebay_download`; no two write the same byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_download_batch(
     device: forebay_device,
@@ -382,7 +371,7 @@ pub unsafe extern "C" fn forebay_copy_between(
                 return Err(Failure::argument(name, "null", "memory of so many bytes"));
             }
         }
-        let [sink, source] = [to_device, from_device].map(|device| table::find(device.id));
+        let [sink, source] = [to_device, from_device].map(table::find);
         let (sink, source) = (sink?, source?);
         let _kept = (stream::entry(to_stream)?, stream::entry(from_stream)?);
         let to = (address(to), stream::on_device(to_stream, &sink)?);
@@ -393,47 +382,32 @@ pub unsafe extern "C" fn forebay_copy_between(
     })
 }
 
-fn find(transfer: forebay_transfer) -> Result<Arc<TransferEntry>, Failure> {
-    table::find(transfer.id)
-}
-
 /// Waits until a transfer is done. The thread helps to copy meanwhile. The status is that of the transfer, for each thread
 /// that waits and each time; the memory is the caller's again, whatever it is.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_transfer_wait(transfer: forebay_transfer) -> forebay_status {
-    status_of(|| Ok(find(transfer)?.ticket.wait()?))
+    status_of(|| Ok(table::find(transfer)?.ticket.wait()?))
 }
 
 /// Waits until all of a transfer was handed to the device, and makes later work on its stream wait for it there: so a
 /// transfer overlaps with kernels. From then on the host memory is the caller's again, unless it is pinned.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_transfer_order(transfer: forebay_transfer) -> forebay_status {
-    status_of(|| Ok(find(transfer)?.ticket.order()?))
+    status_of(|| Ok(table::find(transfer)?.ticket.order()?))
 }
 
 /// Whether a transfer is done, or has failed: 1 if so, else 0. Does not wait.
-///
-/// # Safety
-///
-/// * `done` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_transfer_is_done(
     transfer: forebay_transfer,
     done: *mut i32,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(done, "done") }?;
-        to.set(i32::from(find(transfer)?.ticket.is_done()));
-        Ok(())
-    })
+    // SAFETY: as the caller promises.
+    unsafe { Out::new(done, "done") }
+        .result(|| Ok(i32::from(table::find(transfer)?.ticket.is_done())))
 }
 
 /// How many bytes of a transfer were copied on the host and handed over, and how many there are. Each may be null.
-///
-/// # Safety
-///
-/// * `moved` and `total` are null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_transfer_progress(
     transfer: forebay_transfer,
@@ -441,7 +415,7 @@ pub unsafe extern "C" fn forebay_transfer_progress(
     total: *mut u64,
 ) -> forebay_status {
     status_of(|| {
-        let progress = find(transfer)?.ticket.progress();
+        let progress = table::find(transfer)?.ticket.progress();
         // SAFETY: as the caller promises.
         unsafe {
             write_optional(moved, progress.moved.get());
@@ -453,20 +427,16 @@ pub unsafe extern "C" fn forebay_transfer_progress(
 
 /// Ends a transfer early: no further piece begins, and waiting for it gives `FOREBAY_STATUS_CANCELLED`. What was copied
 /// stays. `cancelled`, where it is not null, gets 1, or 0 if all was handed over already.
-///
-/// # Safety
-///
-/// * `cancelled` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_transfer_cancel(
     transfer: forebay_transfer,
     cancelled: *mut i32,
 ) -> forebay_status {
-    status_of(|| {
-        let ended = find(transfer)?.ticket.cancel();
-        // SAFETY: as the caller promises.
-        unsafe { write_optional(cancelled, i32::from(ended)) };
-        Ok(())
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::optional(cancelled) };
+    to.result(|| {
+        let ended = table::find(transfer)?.ticket.cancel();
+        Ok(i32::from(ended))
     })
 }
 
@@ -476,5 +446,5 @@ pub unsafe extern "C" fn forebay_transfer_cancel(
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_transfer_close(transfer: forebay_transfer) -> forebay_status {
     // Not by the drop alone: another thread may be in a call with the transfer.
-    status_of(|| Ok(table::close::<TransferEntry>(transfer.id)?.ticket.finish()?))
+    status_of(|| Ok(table::close(transfer)?.ticket.finish()?))
 }

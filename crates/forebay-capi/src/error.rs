@@ -74,15 +74,15 @@ pub(crate) fn guarded<R: Copy>(otherwise: R, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// 0, or -1 with the reason as the last error.
-pub(crate) fn code_of(result: Result<(), impl Display>) -> c_int {
-    match result {
+/// Calls `work` as [`guarded`] does: 0, or -1 with the reason as the last error.
+pub(crate) fn code_of(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    guarded(-1, || match work() {
         Ok(()) => 0,
-        Err(reason) => {
-            set_last_error(&reason);
+        Err(failure) => {
+            set_last_error(&failure);
             -1
         }
-    }
+    })
 }
 
 /// Sets the last error; returns its status.

@@ -9,7 +9,7 @@ use crate::device::{DeviceEntry, forebay_device};
 use crate::error::status_of;
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
-use crate::table::{self, Entry, Kind};
+use crate::table::{self, entry};
 use crate::text::Out;
 
 /// An event. All zeros is none.
@@ -26,29 +26,21 @@ pub(crate) struct EventEntry {
     device: Arc<DeviceEntry>,
 }
 
-impl Entry for EventEntry {
-    const KIND: Kind = Kind::Event;
-}
+entry!(forebay_event: EventEntry, Event);
 
 /// Creates an event of a device. It counts as reached until it is recorded.
-///
-/// # Safety
-///
-/// * `event` is null, or a handle can be written there.
 #[must_use = "there is no event where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_event_create(
     device: forebay_device,
     event: *mut forebay_event,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(event, "event") }?;
-        let device = table::find::<DeviceEntry>(device.id)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(event, "event") };
+    to.result(|| {
+        let device = table::find(device)?;
         let event = Event::new(device.device(), EventKind::Order)?;
-        let id = table::open(Arc::new(EventEntry { event, device }))?;
-        to.set(forebay_event { id });
-        Ok(())
+        table::open(Arc::new(EventEntry { event, device }))
     })
 }
 
@@ -60,41 +52,36 @@ pub extern "C" fn forebay_event_record(
     stream: forebay_stream,
 ) -> forebay_status {
     status_of(|| {
-        let entry = table::find::<EventEntry>(event.id)?;
+        let entry = table::find(event)?;
         let stream = stream::on_device(stream, &entry.device)?;
         Ok(entry.device.device().record_event(entry.event.handle(), stream)?)
     })
 }
 
 /// Whether an event was reached: 1 if so, or if it was never recorded, else 0. Does not wait.
-///
-/// # Safety
-///
-/// * `done` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_event_query(
     event: forebay_event,
     done: *mut i32,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(done, "done") }?;
-        let progress = table::find::<EventEntry>(event.id)?.event.query()?;
-        to.set(i32::from(progress == Progress::Done));
-        Ok(())
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(done, "done") };
+    to.result(|| {
+        let progress = table::find(event)?.event.query()?;
+        Ok(i32::from(progress == Progress::Done))
     })
 }
 
 /// Waits until an event was reached. Returns at once where it was never recorded.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_event_synchronize(event: forebay_event) -> forebay_status {
-    status_of(|| Ok(table::find::<EventEntry>(event.id)?.event.synchronize()?))
+    status_of(|| Ok(table::find(event)?.event.synchronize()?))
 }
 
 /// Closes an event. Streams that were made to wait for it still do.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_event_close(event: forebay_event) -> forebay_status {
-    status_of(|| table::close::<EventEntry>(event.id).map(drop))
+    status_of(|| table::close(event).map(drop))
 }
 
 /// Makes later work on a stream wait, on the device, for the latest record of an event. The host does not
@@ -106,7 +93,7 @@ pub extern "C" fn forebay_stream_wait_event(
     event: forebay_event,
 ) -> forebay_status {
     status_of(|| {
-        let event = table::find::<EventEntry>(event.id)?;
+        let event = table::find(event)?;
         let waiting = stream::entry(stream)?;
         let device = waiting.as_ref().map_or(&*event.device, |entry| entry.device());
         if device.descriptor().kind != event.device.descriptor().kind {

@@ -26,8 +26,17 @@
 //!
 //! PyTorch's pluggable allocator calls [`torch::forebay_torch_alloc`] and
 //! [`torch::forebay_torch_free`].
+//!
+//! # Safety
+//!
+//! What callers of the unsafe functions promise of each pointer, beside what its function says: it is null, or
+//!
+//! * a text that ends with a zero byte,
+//! * an array of as many values as the parameter after it says, which nobody writes during the call,
+//! * where a result can be written, and nobody else uses it during the call; a structure there has its `struct_size`.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+#![allow(clippy::missing_safety_doc, reason = "what holds for every pointer is said above, once")]
 #![allow(non_camel_case_types, reason = "the names are C's")]
 
 pub mod arena;

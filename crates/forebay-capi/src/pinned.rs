@@ -19,13 +19,13 @@ fn with_pool(
     otherwise: impl FnOnce(&DeviceEntry) -> Result<(), Failure>,
 ) -> forebay_status {
     catch_panic(forebay_status::Defect, || {
-        let done = table::with(device.id, |entry: &DeviceEntry| entry.pinned().map(&work));
+        let done = table::with(device, |entry| entry.pinned().map(&work));
         match done.flatten() {
             Some(Ok(())) => forebay_status::Ok,
             Some(Err(failure)) => fail(&failure),
             // Finds out what is wrong, if anything is.
             None => status_of(|| {
-                let entry = table::find::<DeviceEntry>(device.id)?;
+                let entry = table::find(device)?;
                 entry.pinned().map_or_else(|| otherwise(&entry), &work)
             }),
         }
@@ -37,7 +37,7 @@ fn allocate_missed(device: forebay_device, size: u64, memory: *mut *mut c_void) 
     // The hit before this one may have been the last that kept a closed device.
     table::reclaim_if_any();
     // SAFETY: as the caller of `forebay_pinned_alloc` promises.
-    let to = match unsafe { Out::new(memory, "memory") } {
+    let to = match unsafe { Out::new(memory, "memory") }.check() {
         Ok(to) => to,
         Err(failure) => return fail(&failure),
     };
@@ -54,7 +54,7 @@ fn free_missed(device: forebay_device, memory: Address) -> forebay_status {
     // As above.
     table::reclaim_if_any();
     if memory.is_null() {
-        return status_of(|| table::find::<DeviceEntry>(device.id).map(drop));
+        return status_of(|| table::find(device).map(drop));
     }
     // SAFETY: as the caller of `forebay_pinned_free` promises.
     let free = |pool: &PagePool| unsafe { pool.free(memory) };
@@ -66,10 +66,6 @@ fn free_missed(device: forebay_device, memory: Address) -> forebay_status {
 /// is 0. The contents are undefined. Refused with `FOREBAY_STATUS_UNSUPPORTED` where the device has no
 /// `FOREBAY_CAN_PINNED`. The memory comes from a pool of the device, which pins at most half of the machine's
 /// memory and keeps it for later calls: only the first calls are as slow as the driver's.
-///
-/// # Safety
-///
-/// * `memory` is null, or a pointer can be written there.
 #[must_use = "there is no memory where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pinned_alloc(
@@ -78,8 +74,8 @@ pub unsafe extern "C" fn forebay_pinned_alloc(
     memory: *mut *mut c_void,
 ) -> forebay_status {
     hit_or(
-        device.id,
-        |entry: &DeviceEntry| {
+        device,
+        |entry| {
             let hit = match entry.pinned() {
                 Some(pool) if !memory.is_null() => pool.allocate_hit(size),
                 _ => None,
@@ -107,8 +103,8 @@ pub unsafe extern "C" fn forebay_pinned_free(
 ) -> forebay_status {
     let memory = address(memory);
     hit_or(
-        device.id,
-        |entry: &DeviceEntry| {
+        device,
+        |entry| {
             // SAFETY: the caller promises that no work uses the memory; the pool refuses what it did not give.
             entry.pinned().is_some_and(|pool| unsafe { pool.pool.free_raw_hit(memory) })
         },
@@ -158,7 +154,7 @@ mod tests {
                 assert_eq!(unsafe { forebay_pinned_free(device, memory) }, forebay_status::Ok);
             }
         }
-        let entry = table::find::<DeviceEntry>(device.id).unwrap();
+        let entry = table::find(device).unwrap();
         let driver = entry.pinned().unwrap().pool.statistics().driver;
         let pins = driver.of(Call::Allocate) + driver.of(Call::CreatePage);
         assert!(pins <= 6, "{pins} calls of the driver");
@@ -190,7 +186,7 @@ mod tests {
             };
             assert_eq!(freed, [forebay_status::Ok, forebay_status::InvalidArgument]);
         }
-        let entry = table::find::<DeviceEntry>(device.id).unwrap();
+        let entry = table::find(device).unwrap();
         let figures = entry.pinned().unwrap().pool.statistics();
         assert_eq!((figures.allocations, figures.frees, figures.live), (5, 5, Bytes::ZERO));
         for device in [device, other] {

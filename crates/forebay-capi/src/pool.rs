@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use forebay::statistics::Level;
-use forebay::{Pool, PoolOptions, Settings};
+use forebay::{Pool, PoolOptions, Settings, StreamHandle};
 use forebay_sync::lock;
 
 use crate::device::{self, DeviceEntry, forebay_device};
 use crate::error::status_of;
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Entry, FastEntry, Kind};
-use crate::text::{self, Out, write_optional};
+use crate::stream::{self, forebay_stream};
+use crate::table::{self, FastEntry, entry};
+use crate::text::{self, Out};
 
 /// A pool. All zeros is none.
 #[repr(C)]
@@ -78,66 +79,49 @@ impl PoolEntry {
     }
 }
 
-impl Entry for PoolEntry {
-    const KIND: Kind = Kind::Pool;
-}
+entry!(forebay_pool: PoolEntry, Pool);
 
 // SAFETY: no other type is a pool.
 unsafe impl FastEntry for PoolEntry {}
 
 fn open(pool: Pool, device: Arc<DeviceEntry>) -> Result<forebay_pool, Failure> {
-    let entry = PoolEntry { pool, device, recording: Mutex::new(None) };
-    Ok(forebay_pool { id: table::open(Arc::new(entry))? })
+    table::open(Arc::new(PoolEntry { pool, device, recording: Mutex::new(None) }))
 }
 
 /// The pool of a device that the whole process shares. The first call creates it with the settings of the
 /// environment (`FOREBAY_CONF`). Closing the handle leaves the pool.
-///
-/// # Safety
-///
-/// * `pool` is null, or a handle can be written there.
 #[must_use = "there is no pool where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_of_process(
     device: forebay_device,
     pool: *mut forebay_pool,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(pool, "pool") }?;
-        let device = table::find::<DeviceEntry>(device.id)?;
-        to.set(open(device::process_pool(&device)?, device)?);
-        Ok(())
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(pool, "pool") };
+    to.result(|| {
+        let device = table::find(device)?;
+        open(device::process_pool(&device)?, device)
     })
 }
 
 /// Forgets the process's shared pool of a device; the next request for it creates a new one. Handles of the
 /// old pool stay valid. `had`, where it is not null, gets 1 if there was one, else 0.
-///
-/// # Safety
-///
-/// * `had` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_forget_process(
     device: forebay_device,
     had: *mut i32,
 ) -> forebay_status {
-    status_of(|| {
-        let device = table::find::<DeviceEntry>(device.id)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::optional(had) };
+    to.result(|| {
+        let device = table::find(device)?;
         let gone = device::forget_process_pool(&device);
-        // SAFETY: as the caller promises.
-        unsafe { write_optional(had, i32::from(gone)) };
-        Ok(())
+        Ok(i32::from(gone))
     })
 }
 
 /// Creates a pool. `settings` is null, or "key:value,key:value" as in `FOREBAY_CONF`, and overrides the
 /// environment.
-///
-/// # Safety
-///
-/// * `settings` is null, or a text that ends with a zero byte.
-/// * `pool` is null, or a handle can be written there.
 #[must_use = "there is no pool where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_create(
@@ -146,7 +130,7 @@ pub unsafe extern "C" fn forebay_pool_create(
     pool: *mut forebay_pool,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
-    status_of(|| unsafe { create(device, settings, pool, |options| options) })
+    unsafe { create(device, settings, pool, |options| options) }
 }
 
 /// Creates a pool, with options that settings do not have.
@@ -159,65 +143,60 @@ pub(crate) unsafe fn create(
     settings: *const c_char,
     pool: *mut forebay_pool,
     complete: impl FnOnce(PoolOptions) -> PoolOptions,
-) -> Result<(), Failure> {
+) -> forebay_status {
     // SAFETY: as the caller promises.
-    let to = unsafe { Out::new(pool, "pool") }?;
-    let device = table::find::<DeviceEntry>(device.id)?;
-    let mut chosen = Settings::from_environment()?;
-    if !settings.is_null() {
-        // SAFETY: as the caller promises.
-        let text = unsafe { text::read_str(settings, "settings") }?;
-        chosen = chosen.overlay(Settings::parse_conf(text)?);
-    }
-    let pool = complete(PoolOptions::with(chosen)).build(device.device())?;
-    to.set(open(pool, device)?);
-    Ok(())
+    let to = unsafe { Out::new(pool, "pool") };
+    to.result(|| {
+        let device = table::find(device)?;
+        let mut chosen = Settings::from_environment()?;
+        if !settings.is_null() {
+            // SAFETY: as the caller promises.
+            let text = unsafe { text::read_str(settings, "settings") }?;
+            chosen = chosen.overlay(Settings::parse_conf(text)?);
+        }
+        open(complete(PoolOptions::with(chosen)).build(device.device())?, device)
+    })
+}
+
+/// A pool and its device's handle of a stream.
+pub(crate) fn with_stream(
+    pool: forebay_pool,
+    stream: forebay_stream,
+) -> Result<(Arc<PoolEntry>, StreamHandle), Failure> {
+    let entry = table::find(pool)?;
+    let stream = stream::on_device(stream, &entry.device)?;
+    Ok((entry, stream))
 }
 
 /// Closes a pool. A pool of `forebay_pool_create` returns all its memory to the device, that of live blocks
 /// included, which must not be used any more. `left`, where it is not null, gets how many blocks were live.
 /// Arenas, managers of buffers and their buffers keep their pool open, and so does a call of another thread until it returns.
-///
-/// # Safety
-///
-/// * `left` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_close(pool: forebay_pool, left: *mut u64) -> forebay_status {
-    status_of(|| {
-        let entry = table::close::<PoolEntry>(pool.id)?;
-        if !left.is_null() {
-            // SAFETY: as the caller promises.
-            unsafe { write_optional(left, entry.pool.statistics().blocks) };
-        }
-        Ok(())
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::optional(left) };
+    to.result(|| {
+        let entry = table::close(pool)?;
+        Ok(if left.is_null() { 0 } else { entry.pool.statistics().blocks })
     })
 }
 
 /// A handle to the device of a pool, to be closed separately.
-///
-/// # Safety
-///
-/// * `device` is null, or a handle can be written there.
 #[must_use = "there is no device where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_device(
     pool: forebay_pool,
     device: *mut forebay_device,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(device, "device") }?;
-        let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(forebay_device { id: table::open(Arc::clone(&entry.device))? });
-        Ok(())
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(device, "device") };
+    to.result(|| {
+        let entry = table::find(pool)?;
+        table::open(Arc::clone(&entry.device))
     })
 }
 
 /// Changes a setting while the pool lives: its name and its value, as in `FOREBAY_CONF`.
-///
-/// # Safety
-///
-/// * Both are null, or texts that end with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_set(
     pool: forebay_pool,
@@ -228,61 +207,39 @@ pub unsafe extern "C" fn forebay_pool_set(
         // SAFETY: as the caller promises.
         let (key, value) =
             unsafe { (text::read_str(key, "key")?, text::read_str(value, "value")?) };
-        Ok(table::find::<PoolEntry>(pool.id)?.pool.set(key, value)?)
+        Ok(table::find(pool)?.pool.set(key, value)?)
     })
 }
 
 /// The current value of a setting. `value` gets a string, to be freed by `forebay_string_free`.
-///
-/// # Safety
-///
-/// * `key` is null, or a text that ends with a zero byte.
-/// * `value` is null, or a pointer can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_get(
     pool: forebay_pool,
     key: *const c_char,
     value: *mut *mut c_char,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let (key, to) = unsafe { (text::read_str(key, "key")?, Out::new(value, "value")?) };
-        let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(text::into_c_string(entry.pool.settings().get(key)?.value)?);
-        Ok(())
+    // SAFETY: as the caller promises.
+    let (key, to) = unsafe { (text::read_str(key, "key"), Out::new(value, "value")) };
+    to.text(|| {
+        let key = key?;
+        Ok(table::find(pool)?.pool.settings().get(key)?.value)
     })
 }
 
 /// The most bytes that the pool may take from its device. The settings `max_bytes` and `max_fraction`
 /// change it.
-///
-/// # Safety
-///
-/// * `bytes` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_limit(pool: forebay_pool, bytes: *mut u64) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(bytes, "bytes") }?;
-        to.set(table::find::<PoolEntry>(pool.id)?.pool.limit().get());
-        Ok(())
-    })
+    // SAFETY: as the caller promises.
+    unsafe { Out::new(bytes, "bytes") }.result(|| Ok(table::find(pool)?.pool.limit().get()))
 }
 
 /// The memory pressure of a pool. Does not block.
-///
-/// # Safety
-///
-/// * `level` is null, or a `forebay_pressure` can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_pressure(
     pool: forebay_pool,
     level: *mut forebay_pressure,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(level, "level") }?;
-        to.set(table::find::<PoolEntry>(pool.id)?.pool.pressure().into());
-        Ok(())
-    })
+    // SAFETY: as the caller promises.
+    unsafe { Out::new(level, "level") }.result(|| Ok(table::find(pool)?.pool.pressure().into()))
 }

@@ -8,12 +8,12 @@ use forebay::bindings::SharedBytes;
 use forebay::buffer::Memory;
 use forebay::named::SharedOptions;
 
-use crate::buffer::{MemoryEntry, forebay_memory};
+use crate::buffer::forebay_memory;
 use crate::error::status_of;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Entry, Kind};
-use crate::text::{Out, array, check_array, fixed_c_string, pointer, read_str};
+use crate::table::{self, entry};
+use crate::text::{Out, array, check_array, fixed_c_string, read_str};
 
 /// A shared buffer. All zeros is none.
 #[repr(C)]
@@ -50,13 +50,7 @@ pub(crate) struct SharedEntry {
     buffer: SharedBytes,
 }
 
-impl Entry for SharedEntry {
-    const KIND: Kind = Kind::Shared;
-}
-
-fn find(shared: forebay_shared) -> Result<Arc<SharedEntry>, Failure> {
-    table::find(shared.id)
-}
+entry!(forebay_shared: SharedEntry, Shared);
 
 /// The type that a name of null means: plain bytes, Rust's `u8`.
 const BYTES: &str = "u8";
@@ -72,9 +66,9 @@ unsafe fn enter(
     shared: *mut forebay_shared,
     make: impl FnOnce(&Memory, &str, &str) -> forebay::Result<SharedBytes>,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(shared, "shared") }?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(shared, "shared") };
+    to.result(|| {
         to.set(forebay_shared { id: 0 });
         // SAFETY: likewise.
         let name = unsafe { read_str(name, "name") }?;
@@ -84,11 +78,9 @@ unsafe fn enter(
             // SAFETY: likewise.
             unsafe { read_str(type_name, "type_name") }?
         };
-        let entry = table::find::<MemoryEntry>(memory.id)?;
+        let entry = table::find(memory)?;
         let buffer = make(&entry.memory, name, type_name)?;
-        let entry = Arc::new(SharedEntry { buffer });
-        to.set(forebay_shared { id: table::open(entry)? });
-        Ok(())
+        table::open(Arc::new(SharedEntry { buffer }))
     })
 }
 
@@ -99,10 +91,6 @@ unsafe fn enter(
 /// `type_name` is compared when the buffer is opened: one of `u8 i8 u16 i16 u32 i32 f32 u64 i64 f64`, of which `size`
 /// is a multiple and which Rust and Python know as their own types, or any other name for the bytes of the program's own
 /// structures. Put a version in it. Null is `u8`.
-///
-/// # Safety
-///
-/// * `name` is null, or text; `type_name` is null, or text; `shared` is null, or a handle can be written there.
 #[must_use = "there is no buffer where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_create(
@@ -123,10 +111,6 @@ pub unsafe extern "C" fn forebay_shared_create(
 /// process has the name, `_WRONG_TYPE` where the elements are of another type, `_WRONG_DEVICE` where the memory is of
 /// another kind of device, `_DENIED` where another user has it, and `_TIMED_OUT` where nobody answers, for instance because
 /// all processes that have it are stopped.
-///
-/// # Safety
-///
-/// * As for `forebay_shared_create`.
 #[must_use = "there is no buffer where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_open(
@@ -144,10 +128,6 @@ pub unsafe extern "C" fn forebay_shared_open(
 
 /// Opens a shared buffer of exactly `size` bytes, or creates it where no process has the name. Refused with
 /// `FOREBAY_STATUS_WRONG_SIZE` where it has another size, and as `forebay_shared_open` is.
-///
-/// # Safety
-///
-/// * As for `forebay_shared_create`.
 #[must_use = "there is no buffer where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_create_or_open(
@@ -170,28 +150,24 @@ pub unsafe extern "C" fn forebay_shared_create_or_open(
 pub extern "C" fn forebay_shared_close(shared: forebay_shared) -> forebay_status {
     status_of(|| {
         // The handle first: a thread that gets the lock afterwards sees that it is closed, and gives it up.
-        table::close::<SharedEntry>(shared.id)?.buffer.abandon_lock();
+        table::close(shared)?.buffer.abandon_lock();
         Ok(())
     })
 }
 
 /// Describes a shared buffer.
-///
-/// # Safety
-///
-/// * `info` is null, or a `forebay_shared_info` whose `struct_size` is set, which can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_describe(
     shared: forebay_shared,
     info: *mut forebay_shared_info,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { SizedOut::new(info, "info") }?;
-        let entry = find(shared)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { SizedOut::new(info, "info") };
+    to.result(|| {
+        let entry = table::find(shared)?;
         let (buffer, creator) = (&entry.buffer, entry.buffer.creator());
         let (type_name, element) = buffer.element();
-        to.set(forebay_shared_info {
+        Ok(forebay_shared_info {
             struct_size: 0,
             element_bytes: u32::try_from(element).unwrap_or(u32::MAX),
             size_bytes: buffer.size().get(),
@@ -199,17 +175,12 @@ pub unsafe extern "C" fn forebay_shared_describe(
             creator_uid: creator.uid,
             name: fixed_c_string(buffer.name()),
             type_name: fixed_c_string(type_name),
-        });
-        Ok(())
+        })
     })
 }
 
 /// Copies `size` bytes from `offset` on to `to`. Other processes may write meanwhile: some bytes are old then and some new.
 /// On the host, an aligned element of up to 8 bytes is always whole.
-///
-/// # Safety
-///
-/// * `to` is null, or `size` bytes that can be written, and that nobody uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_read(
     shared: forebay_shared,
@@ -218,7 +189,7 @@ pub unsafe extern "C" fn forebay_shared_read(
     size: usize,
 ) -> forebay_status {
     status_of(|| {
-        let entry = find(shared)?;
+        let entry = table::find(shared)?;
         let to = to.cast::<u8>();
         if !check_array(to, size, "to")? {
             return Ok(entry.buffer.read(offset, &mut [])?);
@@ -230,10 +201,6 @@ pub unsafe extern "C" fn forebay_shared_read(
 }
 
 /// Copies `size` bytes at `from` to the shared buffer, from `offset` on.
-///
-/// # Safety
-///
-/// * `from` is null, or `size` bytes that nobody writes meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_write(
     shared: forebay_shared,
@@ -244,53 +211,38 @@ pub unsafe extern "C" fn forebay_shared_write(
     status_of(|| {
         // SAFETY: as the caller promises.
         let from = unsafe { array(from.cast::<u8>(), size, "from") }?;
-        Ok(find(shared)?.buffer.write(offset, from)?)
+        Ok(table::find(shared)?.buffer.write(offset, from)?)
     })
 }
 
 /// The address of the bytes on the device, valid until the handle is closed. It is this process's own: other processes have
 /// the memory at other addresses, and may write to it at any moment. `memory` gets the address; null on failure.
-///
-/// # Safety
-///
-/// * `memory` is null, or a pointer can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_address(
     shared: forebay_shared,
     memory: *mut *mut c_void,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(memory, "memory") }?;
-        to.set(core::ptr::null_mut());
-        to.set(pointer(find(shared)?.buffer.address()));
-        Ok(())
-    })
+    // SAFETY: as the caller promises.
+    unsafe { Out::new(memory, "memory") }.pointer(|| Ok(table::find(shared)?.buffer.address()))
 }
 
 /// The address of the bytes in host memory, valid until the handle is closed: the same as that on the device. Refused with
 /// `FOREBAY_STATUS_UNSUPPORTED` where the host cannot reach the device's memory. Other processes may write to it at any
 /// moment: hold the lock as long as you use it, and see that all sides do. `memory` gets the address; null on failure.
-///
-/// # Safety
-///
-/// * `memory` is null, or a pointer can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_host_address(
     shared: forebay_shared,
     memory: *mut *mut c_void,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(memory, "memory") }?;
-        to.set(core::ptr::null_mut());
-        let entry = find(shared)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(memory, "memory") };
+    to.pointer(|| {
+        let entry = table::find(shared)?;
         if !entry.buffer.is_host() {
             let said = "the host cannot reach this shared memory; use forebay_shared_read and forebay_shared_write";
             return Err(Failure::new(forebay_status::Unsupported, said));
         }
-        to.set(pointer(entry.buffer.address()));
-        Ok(())
+        Ok(entry.buffer.address())
     })
 }
 
@@ -304,7 +256,7 @@ pub unsafe extern "C" fn forebay_shared_host_address(
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_shared_lock(shared: forebay_shared, timeout_ms: i64) -> forebay_status {
     status_of(|| {
-        let entry = find(shared)?;
+        let entry = table::find(shared)?;
         let patience = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         if !entry.buffer.lock(patience)? {
             let name = entry.buffer.name();
@@ -312,7 +264,7 @@ pub extern "C" fn forebay_shared_lock(shared: forebay_shared, timeout_ms: i64) -
             return Err(Failure::new(forebay_status::TimedOut, said));
         }
         // Closed meanwhile: nobody could unlock it.
-        if let Err(closed) = find(shared) {
+        if let Err(closed) = table::find(shared) {
             entry.buffer.abandon_lock();
             return Err(closed);
         }
@@ -323,5 +275,5 @@ pub extern "C" fn forebay_shared_lock(shared: forebay_shared, timeout_ms: i64) -
 /// Releases the lock. Refused on a thread that does not hold it.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_shared_unlock(shared: forebay_shared) -> forebay_status {
-    status_of(|| Ok(find(shared)?.buffer.unlock()?))
+    status_of(|| Ok(table::find(shared)?.buffer.unlock()?))
 }

@@ -4,7 +4,8 @@
 //! the caller's header does not know is not written, and what this library does not know is zeroed:
 //! so an old program runs with a new library, and a new one with an old library sees zeros.
 
-use crate::status::Failure;
+use crate::error::status_of;
+use crate::status::{Failure, forebay_status as Status};
 
 /// A structure that begins with its size.
 ///
@@ -41,49 +42,79 @@ macro_rules! versioned_struct {
 
 pub(crate) use versioned_struct;
 
-/// An out parameter for a structure, and the size that the caller's header has for it.
+/// Where C wants a structure, which has the size that its header has for it.
 #[derive(Clone, Copy)]
 pub(crate) struct SizedOut<T> {
     to: *mut T,
-    room: usize,
+    /// The parameter's name; `None` where null means that the result is not wanted.
+    name: Option<&'static str>,
 }
 
 impl<T: VersionedStruct> SizedOut<T> {
-    /// Checks the pointer and `struct_size`.
+    /// An out parameter that must not be null.
     ///
     /// # Safety
     ///
     /// * `to` is null, or begins with a `u32`, and as many bytes as that says can be written there
     ///   until the function returns.
-    pub(crate) unsafe fn new(to: *mut T, name: &str) -> Result<Self, Failure> {
-        if to.is_null() {
-            return Err(Failure::argument(name, "null", "where the result goes"));
-        }
-        // SAFETY: the caller promises that it begins so. It may not be aligned.
-        let room = unsafe { to.cast::<u32>().read_unaligned() };
-        let (least, room) = (T::FIRST_SIZE, usize::try_from(room).unwrap_or(usize::MAX));
-        // A size far beyond any version is uninitialised memory.
-        let most = size_of::<T>().saturating_mul(16);
-        if room < least || room > most {
-            let given = format!("a structure whose struct_size is {room}");
-            let allowed = format!("its sizeof, {least} to {most}: set it before the call");
-            return Err(Failure::argument(name, given, allowed));
-        }
-        Ok(Self { to, room })
+    pub(crate) unsafe fn new(to: *mut T, name: &'static str) -> Self {
+        Self { to, name: Some(name) }
     }
 
-    /// Writes the result.
-    pub(crate) fn set(self, value: T) {
-        let known = self.room.min(size_of::<T>());
-        let value = value.filled(u32::try_from(known).unwrap_or(u32::MAX));
+    /// An out parameter that may be null.
+    ///
+    /// # Safety
+    ///
+    /// * As for [`new`](Self::new).
+    pub(crate) unsafe fn optional(to: *mut T) -> Self {
+        Self { to, name: None }
+    }
+
+    /// Does a whole call as [`status_of`] does, with a structure as its result.
+    pub(crate) fn result(self, work: impl FnOnce() -> Result<T, Failure>) -> Status {
+        status_of(|| self.fill(work))
+    }
+
+    /// Checks the pointer and `struct_size`, then writes the result of `work`.
+    pub(crate) fn fill(self, work: impl FnOnce() -> Result<T, Failure>) -> Result<(), Failure> {
+        if self.to.is_null() && self.name.is_none() {
+            return work().map(drop);
+        }
+        // SAFETY: the caller of `new` promised it.
+        let room = unsafe { room(self.to, self.name.unwrap_or("result")) }?;
+        let known = room.min(size_of::<T>());
+        let value = work()?.filled(u32::try_from(known).unwrap_or(u32::MAX));
         // SAFETY: the caller of `new` promised `room` bytes there, and no more than `room` are written; the
         // value has the bytes that are copied, and none of them is padding.
         unsafe {
             let to = self.to.cast::<u8>();
             core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), to, known);
-            to.add(known).write_bytes(0, self.room - known);
+            to.add(known).write_bytes(0, room - known);
         }
+        Ok(())
     }
+}
+
+/// How many bytes C has for a structure, by its `struct_size`.
+///
+/// # Safety
+///
+/// * `at` is null, or a `u32` can be read there.
+unsafe fn room<T: VersionedStruct>(at: *const T, name: &str) -> Result<usize, Failure> {
+    if at.is_null() {
+        return Err(Failure::argument(name, "null", "a structure with its struct_size"));
+    }
+    // SAFETY: the caller promises that it begins so. It may not be aligned.
+    let room = unsafe { at.cast::<u32>().read_unaligned() };
+    let (least, room) = (T::FIRST_SIZE, usize::try_from(room).unwrap_or(usize::MAX));
+    // A size far beyond any version is uninitialised memory.
+    let most = size_of::<T>().saturating_mul(16);
+    if room < least || room > most {
+        let given = format!("a structure whose struct_size is {room}");
+        let allowed = format!("its sizeof, {least} to {most}: set it before the call");
+        return Err(Failure::argument(name, given, allowed));
+    }
+    Ok(room)
 }
 
 /// A structure that C gave: what its header does not know is zero.
@@ -93,8 +124,8 @@ impl<T: VersionedStruct> SizedOut<T> {
 /// * `from` is null, or begins with a `u32`, and as many bytes as that says can be read there.
 /// * Zeros are a value of `T`.
 pub(crate) unsafe fn read<T: VersionedStruct>(from: *const T, name: &str) -> Result<T, Failure> {
-    // SAFETY: as the caller promises; it is read and not written.
-    let SizedOut { room, .. } = unsafe { SizedOut::new(from.cast_mut(), name) }?;
+    // SAFETY: as the caller promises.
+    let room = unsafe { room(from, name) }?;
     let mut value = core::mem::MaybeUninit::<T>::zeroed();
     let known = room.min(size_of::<T>());
     // SAFETY: so many bytes can be read, and there is room for them; a T consists of integers, of
@@ -125,7 +156,8 @@ mod tests {
         // SAFETY: four words are there, and no room beyond them is said.
         unsafe {
             to.cast::<u32>().write(room);
-            SizedOut::new(to.cast::<Now>(), "to")?.set(Now { struct_size: 0, one: 1, two: 2 });
+            SizedOut::new(to.cast::<Now>(), "to")
+                .fill(|| Ok(Now { struct_size: 0, one: 1, two: 2 }))?;
         }
         Ok(memory)
     }

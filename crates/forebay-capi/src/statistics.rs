@@ -4,12 +4,11 @@ use core::ffi::c_char;
 
 use forebay::Bytes;
 
-use crate::error::status_of;
-use crate::pool::{PoolEntry, forebay_pool};
+use crate::pool::forebay_pool;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::forebay_status;
 use crate::table;
-use crate::text::{self, Out};
+use crate::text::Out;
 
 /// The value of a figure that was not counted.
 pub const FOREBAY_NOT_COUNTED: u64 = u64::MAX;
@@ -70,21 +69,17 @@ pub struct forebay_statistics {
 versioned_struct!(forebay_statistics: 176);
 
 /// The statistics of a pool. Stops the threads that use the pool for a moment.
-///
-/// # Safety
-///
-/// * `statistics` is null, or a `forebay_statistics` whose `struct_size` is set, which can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_statistics(
     pool: forebay_pool,
     statistics: *mut forebay_statistics,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { SizedOut::new(statistics, "statistics") }?;
-        let entry = table::find::<PoolEntry>(pool.id)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { SizedOut::new(statistics, "statistics") };
+    to.result(|| {
+        let entry = table::find(pool)?;
         let figures = entry.pool().statistics();
-        to.set(forebay_statistics {
+        Ok(forebay_statistics {
             struct_size: 0,
             reserved: 0,
             live_bytes: figures.live.get(),
@@ -108,47 +103,36 @@ pub unsafe extern "C" fn forebay_pool_statistics(
             waits: figures.waits,
             limit_bytes: entry.pool().limit().get(),
             driver_ns: u64::try_from(figures.driver.time().as_nanos()).unwrap_or(u64::MAX),
-        });
-        Ok(())
+        })
     })
 }
 
 /// A snapshot of a pool as one line of JSON with the schema "forebay.pool.v1". `json` gets a string, to be
 /// freed by `forebay_string_free`.
-///
-/// # Safety
-///
-/// * `json` is null, or a pointer can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_snapshot(
     pool: forebay_pool,
     json: *mut *mut c_char,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(json, "json") }?;
-        let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(text::into_c_string(entry.pool().snapshot().to_json())?);
-        Ok(())
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(json, "json") };
+    to.text(|| {
+        let entry = table::find(pool)?;
+        Ok(entry.pool().snapshot().to_json())
     })
 }
 
 /// A summary of a pool's statistics for people. `summary` gets a string, to be freed by
 /// `forebay_string_free`.
-///
-/// # Safety
-///
-/// * `summary` is null, or a pointer can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pool_summary(
     pool: forebay_pool,
     summary: *mut *mut c_char,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(summary, "summary") }?;
-        let entry = table::find::<PoolEntry>(pool.id)?;
-        to.set(text::into_c_string(entry.pool().statistics().to_string())?);
-        Ok(())
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(summary, "summary") };
+    to.text(|| {
+        let entry = table::find(pool)?;
+        Ok(entry.pool().statistics().to_string())
     })
 }

@@ -1,9 +1,10 @@
 //! The status of a call as a number, and the failure behind it.
 
-use core::ffi::c_char;
+use core::ffi::{CStr, c_char};
 use core::fmt;
 use std::borrow::Cow;
 
+use forebay::bindings::CountedError;
 use forebay::config::ConfigError;
 use forebay::named::SharedError;
 use forebay::quantity::QuantityError;
@@ -75,80 +76,44 @@ pub enum forebay_status {
 
 use forebay_status as Status;
 
-impl Status {
-    /// The name, as it is written in C.
-    const fn name(self) -> &'static core::ffi::CStr {
-        match self {
-            Self::Ok => c"FOREBAY_STATUS_OK",
-            Self::OutOfMemory => c"FOREBAY_STATUS_OUT_OF_MEMORY",
-            Self::InvalidArgument => c"FOREBAY_STATUS_INVALID_ARGUMENT",
-            Self::InvalidHandle => c"FOREBAY_STATUS_INVALID_HANDLE",
-            Self::NotABlock => c"FOREBAY_STATUS_NOT_A_BLOCK",
-            Self::DoubleFree => c"FOREBAY_STATUS_DOUBLE_FREE",
-            Self::WrongPool => c"FOREBAY_STATUS_WRONG_POOL",
-            Self::WrongSize => c"FOREBAY_STATUS_WRONG_SIZE",
-            Self::WrongDevice => c"FOREBAY_STATUS_WRONG_DEVICE",
-            Self::Config => c"FOREBAY_STATUS_CONFIG",
-            Self::Lost => c"FOREBAY_STATUS_LOST",
-            Self::Busy => c"FOREBAY_STATUS_BUSY",
-            Self::Unsupported => c"FOREBAY_STATUS_UNSUPPORTED",
-            Self::Transient => c"FOREBAY_STATUS_TRANSIENT",
-            Self::Full => c"FOREBAY_STATUS_FULL",
-            Self::Lapsed => c"FOREBAY_STATUS_LAPSED",
-            Self::Corrupted => c"FOREBAY_STATUS_CORRUPTED",
-            Self::Forked => c"FOREBAY_STATUS_FORKED",
-            Self::TooMany => c"FOREBAY_STATUS_TOO_MANY",
-            Self::Io => c"FOREBAY_STATUS_IO",
-            Self::AbiMismatch => c"FOREBAY_STATUS_ABI_MISMATCH",
-            Self::Defect => c"FOREBAY_STATUS_DEFECT",
-            Self::NameTaken => c"FOREBAY_STATUS_NAME_TAKEN",
-            Self::NotFound => c"FOREBAY_STATUS_NOT_FOUND",
-            Self::WrongType => c"FOREBAY_STATUS_WRONG_TYPE",
-            Self::Denied => c"FOREBAY_STATUS_DENIED",
-            Self::TimedOut => c"FOREBAY_STATUS_TIMED_OUT",
-            Self::Cancelled => c"FOREBAY_STATUS_CANCELLED",
-        }
-    }
-
-    /// All of them, by number.
-    const ALL: [Self; 28] = [
-        Self::Ok,
-        Self::OutOfMemory,
-        Self::InvalidArgument,
-        Self::InvalidHandle,
-        Self::NotABlock,
-        Self::DoubleFree,
-        Self::WrongPool,
-        Self::WrongSize,
-        Self::WrongDevice,
-        Self::Config,
-        Self::Lost,
-        Self::Busy,
-        Self::Unsupported,
-        Self::Transient,
-        Self::Full,
-        Self::Lapsed,
-        Self::Corrupted,
-        Self::Forked,
-        Self::TooMany,
-        Self::Io,
-        Self::AbiMismatch,
-        Self::Defect,
-        Self::NameTaken,
-        Self::NotFound,
-        Self::WrongType,
-        Self::Denied,
-        Self::TimedOut,
-        Self::Cancelled,
-    ];
-}
+/// The names as they are written in C, by number.
+const NAMES: [&CStr; 28] = [
+    c"FOREBAY_STATUS_OK",
+    c"FOREBAY_STATUS_OUT_OF_MEMORY",
+    c"FOREBAY_STATUS_INVALID_ARGUMENT",
+    c"FOREBAY_STATUS_INVALID_HANDLE",
+    c"FOREBAY_STATUS_NOT_A_BLOCK",
+    c"FOREBAY_STATUS_DOUBLE_FREE",
+    c"FOREBAY_STATUS_WRONG_POOL",
+    c"FOREBAY_STATUS_WRONG_SIZE",
+    c"FOREBAY_STATUS_WRONG_DEVICE",
+    c"FOREBAY_STATUS_CONFIG",
+    c"FOREBAY_STATUS_LOST",
+    c"FOREBAY_STATUS_BUSY",
+    c"FOREBAY_STATUS_UNSUPPORTED",
+    c"FOREBAY_STATUS_TRANSIENT",
+    c"FOREBAY_STATUS_FULL",
+    c"FOREBAY_STATUS_LAPSED",
+    c"FOREBAY_STATUS_CORRUPTED",
+    c"FOREBAY_STATUS_FORKED",
+    c"FOREBAY_STATUS_TOO_MANY",
+    c"FOREBAY_STATUS_IO",
+    c"FOREBAY_STATUS_ABI_MISMATCH",
+    c"FOREBAY_STATUS_DEFECT",
+    c"FOREBAY_STATUS_NAME_TAKEN",
+    c"FOREBAY_STATUS_NOT_FOUND",
+    c"FOREBAY_STATUS_WRONG_TYPE",
+    c"FOREBAY_STATUS_DENIED",
+    c"FOREBAY_STATUS_TIMED_OUT",
+    c"FOREBAY_STATUS_CANCELLED",
+];
 
 /// The name of a status, as it is written in C: a text that is there for ever. "unknown status" for a
 /// number that is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_status_name(status: i32) -> *const c_char {
-    let known = usize::try_from(status).ok().and_then(|number| Status::ALL.get(number));
-    known.map_or(c"unknown status", |status| status.name()).as_ptr()
+    let known = usize::try_from(status).ok().and_then(|number| NAMES.get(number));
+    known.unwrap_or(&c"unknown status").as_ptr()
 }
 
 /// Why a call failed: a status for programs, and a message for people.
@@ -210,7 +175,7 @@ fn of_shared(error: &SharedError) -> Status {
 }
 
 /// The status of a library error.
-pub(crate) fn of_error(error: &Error) -> Status {
+pub fn of_error(error: &Error) -> Status {
     match error {
         Error::OutOfMemory(_) => Status::OutOfMemory,
         Error::NotABlock { .. } => Status::NotABlock,
@@ -242,6 +207,17 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<CountedError> for Failure {
+    fn from(error: CountedError) -> Self {
+        let status = match error {
+            CountedError::Library(error) => return error.into(),
+            CountedError::InUse(_) | CountedError::Pinned(..) => Status::Busy,
+            _ => Status::InvalidHandle,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
 impl From<hal::Error> for Failure {
     fn from(error: hal::Error) -> Self {
         Self::new(of_device(&error), error.to_string())
@@ -260,6 +236,19 @@ impl From<QuantityError> for Failure {
     }
 }
 
+/// What a caller of PyTorch's side did wrong, in words.
+impl From<String> for Failure {
+    fn from(words: String) -> Self {
+        Self::new(Status::InvalidArgument, words)
+    }
+}
+
+impl From<&'static str> for Failure {
+    fn from(words: &'static str) -> Self {
+        Self::new(Status::InvalidArgument, words)
+    }
+}
+
 impl From<FormatError> for Failure {
     fn from(error: FormatError) -> Self {
         Self::new(Status::Io, error.to_string())
@@ -268,22 +257,25 @@ impl From<FormatError> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use core::ffi::CStr;
-
     use super::*;
 
+    fn name(number: i32) -> &'static str {
+        // SAFETY: it is a text that is there for ever.
+        unsafe { CStr::from_ptr(forebay_status_name(number)) }.to_str().unwrap()
+    }
+
     #[test]
-    fn every_number_has_its_own_name() {
-        for (number, status) in (0..).zip(Status::ALL) {
-            assert_eq!(status as i32, number);
-            // SAFETY: it is a text that is there for ever.
-            let name = unsafe { CStr::from_ptr(forebay_status_name(number)) };
-            assert_eq!(name, status.name());
+    fn every_number_has_the_name_that_the_header_gives_it() {
+        let header = include_str!("../include/forebay.h").lines();
+        let lines = header.filter_map(|line| line.trim().strip_suffix(',')?.split_once(" = "));
+        let statuses: Vec<_> =
+            lines.filter(|(name, _)| name.starts_with("FOREBAY_STATUS_")).collect();
+        assert_eq!(statuses.len(), NAMES.len());
+        for (written, number) in statuses {
+            assert_eq!(name(number.parse().unwrap()), written);
         }
         for number in [-1, 28, i32::MAX, i32::MIN] {
-            // SAFETY: likewise.
-            let name = unsafe { CStr::from_ptr(forebay_status_name(number)) };
-            assert_eq!(name, c"unknown status");
+            assert_eq!(name(number), "unknown status");
         }
     }
 }

@@ -8,9 +8,8 @@ use forebay::{Pool, Priority, Stream, StreamHandle};
 
 use crate::device::{DeviceEntry, forebay_device};
 use crate::error::status_of;
-use crate::fork;
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Entry, Kind};
+use crate::table::{self, entry};
 use crate::text::Out;
 
 /// A stream. All zeros is the default stream of whichever device a call is about.
@@ -35,39 +34,15 @@ impl StreamEntry {
     pub(crate) fn device(&self) -> &DeviceEntry {
         &self.device
     }
-
-    /// Makes every pool of the device forget the stream, pools of other bindings and pools without an open
-    /// handle included.
-    fn forget_in_pools(&self) -> forebay::Result<()> {
-        let handle = self.handle();
-        if handle == StreamHandle::DEFAULT {
-            return Ok(());
-        }
-        let mut result = Ok(());
-        for pool in Pool::all_of(self.device.device()) {
-            result = result.and(pool.forget_stream(handle));
-        }
-        result
-    }
 }
 
-impl Entry for StreamEntry {
-    const KIND: Kind = Kind::Stream;
-
+entry!(
+    forebay_stream: StreamEntry,
+    Stream,
     fn stream_words(&self) -> (StreamHandle, u64) {
         (self.handle(), self.device.number())
     }
-}
-
-impl Drop for StreamEntry {
-    fn drop(&mut self) {
-        // An arena may have kept the stream open and freed memory in its order. A forked child cannot reach
-        // the pools.
-        if fork::check().is_ok() {
-            let _ = self.forget_in_pools();
-        }
-    }
-}
+);
 
 /// The device's handle of a stream; `None` where the stream does not belong to `device`.
 #[inline(always)]
@@ -88,7 +63,7 @@ pub(crate) fn on_device(
 }
 
 fn wrong_stream(stream: forebay_stream, device: &DeviceEntry) -> Failure {
-    match table::find::<StreamEntry>(stream.id) {
+    match table::find(stream) {
         Ok(entry) => Failure::new(
             forebay_status::WrongDevice,
             format!(
@@ -103,7 +78,7 @@ fn wrong_stream(stream: forebay_stream, device: &DeviceEntry) -> Failure {
 
 /// The entry of a stream of any device; `None` for the default stream.
 pub(crate) fn entry(stream: forebay_stream) -> Result<Option<Arc<StreamEntry>>, Failure> {
-    if stream.id == 0 { Ok(None) } else { table::find(stream.id).map(Some) }
+    if stream.id == 0 { Ok(None) } else { table::find(stream).map(Some) }
 }
 
 /// The priority that a number means.
@@ -117,10 +92,6 @@ pub(crate) fn priority_of(number: i32) -> Priority {
 
 /// Creates a stream of a device. `priority` is above 0 for high, below 0 for low, and ignored where the
 /// device has no priorities.
-///
-/// # Safety
-///
-/// * `stream` is null, or a handle can be written there.
 #[must_use = "there is no stream where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_stream_create(
@@ -128,14 +99,12 @@ pub unsafe extern "C" fn forebay_stream_create(
     priority: i32,
     stream: *mut forebay_stream,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(stream, "stream") }?;
-        let device = table::find::<DeviceEntry>(device.id)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(stream, "stream") };
+    to.result(|| {
+        let device = table::find(device)?;
         let stream = Stream::new(device.device(), priority_of(priority))?;
-        let id = table::open(Arc::new(StreamEntry { stream, device }))?;
-        to.set(forebay_stream { id });
-        Ok(())
+        table::open(Arc::new(StreamEntry { stream, device }))
     })
 }
 
@@ -146,7 +115,6 @@ pub unsafe extern "C" fn forebay_stream_create(
 ///
 /// * `raw` is a live stream of that device, and stays so until the handle is closed: the driver follows
 ///   it.
-/// * `stream` is null, or a handle can be written there.
 #[must_use = "there is no stream where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_stream_adopt(
@@ -154,40 +122,33 @@ pub unsafe extern "C" fn forebay_stream_adopt(
     raw: *mut c_void,
     stream: *mut forebay_stream,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(stream, "stream") }?;
-        let device = table::find::<DeviceEntry>(device.id)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(stream, "stream") };
+    to.result(|| {
+        let device = table::find(device)?;
         // SAFETY: the caller promises that it is a live stream of the device.
         let stream = unsafe { Stream::foreign(device.device(), raw.addr() as u64) }?;
-        let id = table::open(Arc::new(StreamEntry { stream, device }))?;
-        to.set(forebay_stream { id });
-        Ok(())
+        table::open(Arc::new(StreamEntry { stream, device }))
     })
 }
 
 /// The driver's handle of a stream, for calls of other libraries: with CUDA, the `cudaStream_t`.
-///
-/// # Safety
-///
-/// * `raw` is null, or a pointer can be written there.
 #[must_use = "there is no stream where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_stream_raw(
     stream: forebay_stream,
     raw: *mut *mut c_void,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(raw, "raw") }?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(raw, "raw") };
+    to.result(|| {
         let value = entry(stream)?.map_or(0, |entry| {
             let streams = entry.device.device().foreign_streams();
             streams.map_or(entry.handle().0, |streams| streams.raw_stream(entry.handle()))
         });
         let value = usize::try_from(value)
             .map_err(|_| Failure::argument("stream", value, "one whose value is a pointer here"))?;
-        to.set(core::ptr::without_provenance_mut(value));
-        Ok(())
+        Ok(core::ptr::without_provenance_mut(value))
     })
 }
 
@@ -198,7 +159,7 @@ fn with_device(
 ) -> Result<(Arc<DeviceEntry>, StreamHandle), Failure> {
     let device = match entry(stream)? {
         Some(entry) if device.id == 0 => Arc::clone(&entry.device),
-        _ => table::find::<DeviceEntry>(device.id)?,
+        _ => table::find(device)?,
     };
     let handle = on_device(stream, &device)?;
     Ok((device, handle))
@@ -219,23 +180,18 @@ pub extern "C" fn forebay_stream_synchronize(
 
 /// Whether all work of a stream is done: 1 if so, else 0. Does not wait. The default stream is that of
 /// `device`; for others `device` may be all zeros.
-///
-/// # Safety
-///
-/// * `done` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_stream_query(
     device: forebay_device,
     stream: forebay_stream,
     done: *mut i32,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(done, "done") }?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(done, "done") };
+    to.result(|| {
         let (device, stream) = with_device(device, stream)?;
         let progress = device.device().query_stream(stream)?;
-        to.set(i32::from(progress == Progress::Done));
-        Ok(())
+        Ok(i32::from(progress == Progress::Done))
     })
 }
 
@@ -247,7 +203,15 @@ pub unsafe extern "C" fn forebay_stream_query(
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_stream_close(stream: forebay_stream) -> forebay_status {
     status_of(|| {
-        let entry = table::close::<StreamEntry>(stream.id)?;
-        Ok(entry.forget_in_pools()?)
+        let entry = table::close(stream)?;
+        if entry.handle() == StreamHandle::DEFAULT {
+            return Ok(());
+        }
+        // Pools of other bindings and pools without an open handle included.
+        let mut result = Ok(());
+        for pool in Pool::all_of(entry.device.device()) {
+            result = result.and(pool.forget_stream(entry.handle()));
+        }
+        Ok(result?)
     })
 }

@@ -21,10 +21,6 @@ fn outer<R>(work: impl FnOnce(&mut Vec<Tag>) -> Result<R, Failure>) -> Result<R,
 
 /// Allocates under the tag of that name, on this thread, until `forebay_tag_leave`. Tags nest. There
 /// are at most 255 names in a process.
-///
-/// # Safety
-///
-/// * `name` is null, or a text that ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_tag_enter(name: *const c_char) -> forebay_status {
     status_of(|| {

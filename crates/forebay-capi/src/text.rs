@@ -1,12 +1,11 @@
 //! Strings, arrays, addresses and out parameters of C.
 
 use core::ffi::{CStr, c_char, c_void};
-use core::ptr::NonNull;
 use std::ffi::CString;
 
 use forebay::Address;
 
-use crate::error::catch_panic;
+use crate::error::{catch_panic, status_of};
 use crate::status::{Failure, forebay_status as Status};
 
 /// A string argument of C.
@@ -26,27 +25,72 @@ pub(crate) unsafe fn read_str<'a>(text: *const c_char, name: &str) -> Result<&'a
     })
 }
 
-/// An out parameter. Checked before a call has effects that would have to be undone.
+/// Where C wants a result.
 #[derive(Clone, Copy)]
-pub(crate) struct Out<T>(NonNull<T>);
+pub(crate) struct Out<T> {
+    to: *mut T,
+    /// The parameter's name, to refuse null by; `None` where null means that the result is not wanted.
+    name: Option<&'static str>,
+}
 
 impl<T> Out<T> {
-    /// Checks that `to` is not null.
+    /// An out parameter that must not be null.
     ///
     /// # Safety
     ///
     /// * `to` is null, or a `T` can be written there until the function returns.
-    pub(crate) unsafe fn new(to: *mut T, name: &str) -> Result<Self, Failure> {
-        NonNull::new(to)
-            .map(Self)
-            .ok_or_else(|| Failure::argument(name, "null", "where the result goes"))
+    pub(crate) unsafe fn new(to: *mut T, name: &'static str) -> Self {
+        Self { to, name: Some(name) }
     }
 
-    /// Writes the result.
+    /// An out parameter that may be null.
+    ///
+    /// # Safety
+    ///
+    /// * As for [`new`](Self::new).
+    pub(crate) unsafe fn optional(to: *mut T) -> Self {
+        Self { to, name: None }
+    }
+
+    /// Refuses null, before a call has effects that would have to be undone.
+    pub(crate) fn check(self) -> Result<Self, Failure> {
+        match self.name {
+            Some(name) if self.to.is_null() => {
+                Err(Failure::argument(name, "null", "where the result goes"))
+            }
+            _ => Ok(self),
+        }
+    }
+
     pub(crate) fn set(self, value: T) {
-        // SAFETY: the caller of `new` promised that a T can be written there. C may pass memory that is not
-        // aligned for it.
-        unsafe { self.0.as_ptr().write_unaligned(value) };
+        // SAFETY: the caller of `new` promised it.
+        unsafe { write_optional(self.to, value) };
+    }
+
+    /// Does a whole call as [`status_of`] does: the result of `work` is written where it is wanted.
+    pub(crate) fn result(self, work: impl FnOnce() -> Result<T, Failure>) -> Status {
+        status_of(|| {
+            let to = self.check()?;
+            to.set(work()?);
+            Ok(())
+        })
+    }
+}
+
+impl Out<*mut c_void> {
+    /// As [`result`](Self::result), for an address. Null on failure.
+    pub(crate) fn pointer(self, work: impl FnOnce() -> Result<Address, Failure>) -> Status {
+        self.result(|| {
+            self.set(core::ptr::null_mut());
+            Ok(pointer(work()?))
+        })
+    }
+}
+
+impl Out<*mut c_char> {
+    /// As [`result`](Self::result), for a string that C frees by `forebay_string_free`.
+    pub(crate) fn text(self, work: impl FnOnce() -> Result<String, Failure>) -> Status {
+        self.result(|| into_c_string(work()?))
     }
 }
 
@@ -56,9 +100,9 @@ impl<T> Out<T> {
 ///
 /// * `to` is null, or a `T` can be written there.
 pub(crate) unsafe fn write_optional<T>(to: *mut T, value: T) {
-    if let Some(to) = NonNull::new(to) {
-        // SAFETY: as the caller promises.
-        unsafe { to.as_ptr().write_unaligned(value) };
+    if !to.is_null() {
+        // SAFETY: as the caller promises. C may pass memory that is not aligned for it.
+        unsafe { to.write_unaligned(value) };
     }
 }
 

@@ -12,10 +12,10 @@ use forebay_trace::format::{check_ending, write_path};
 use forebay_trace::trace_of_pool;
 
 use crate::error::status_of;
-use crate::pool::{PoolEntry, forebay_pool};
+use crate::pool::forebay_pool;
 use crate::status::{Failure, forebay_status};
 use crate::table;
-use crate::text::{self, write_optional};
+use crate::text::{self, Out};
 
 /// Begins to record what a pool is asked: the last `events` of it, 16,777,216 at most. Until
 /// the recording ends, allocating and freeing take up to twice as long. With the pool's setting "stacks" on, which
@@ -28,7 +28,7 @@ pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> foreba
         }
         // What is refused drops no history.
         Settings::parse_conf(&format!("history:{events}"))?;
-        let entry = table::find::<PoolEntry>(pool.id)?;
+        let entry = table::find(pool)?;
         let mut recording = entry.recording();
         if recording.is_some() {
             let words = "a recording of this pool is under way already: stop that one first";
@@ -47,21 +47,18 @@ pub extern "C" fn forebay_trace_start(pool: forebay_pool, events: u64) -> foreba
 /// form (`.fbt`) and others. Transfers of the pool's device that began meanwhile, such as by `forebay_upload`, are in
 /// it: the last 65,536 that did not fail. `events`, where it is not null, gets how many there were. Where it cannot be
 /// written it goes on, and can be stopped with another path.
-///
-/// # Safety
-///
-/// * `path` is null, or a text that ends with a zero byte.
-/// * `events` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_trace_stop(
     pool: forebay_pool,
     path: *const c_char,
     events: *mut u64,
 ) -> forebay_status {
-    status_of(|| {
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::optional(events) };
+    to.result(|| {
         // SAFETY: as the caller promises.
         let path = Path::new(unsafe { text::read_str(path, "path") }?);
-        let entry = table::find::<PoolEntry>(pool.id)?;
+        let entry = table::find(pool)?;
         // Not locked while stacks are named, for which Python's lock may be waited for.
         let Some((before, since)) = *entry.recording() else {
             let words = "no recording of this pool is under way: start one first";
@@ -82,8 +79,6 @@ pub unsafe extern "C" fn forebay_trace_stop(
             entry.pool().set("history", &before.to_string())?;
             *recording = None;
         }
-        // SAFETY: as the caller promises.
-        unsafe { write_optional(events, trace.len() as u64) };
-        Ok(())
+        Ok(trace.len() as u64)
     })
 }

@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use forebay::hal::{Copy, Extent, Fill, Pattern, Pitch, Place};
 use forebay::{Address, Bytes};
 
-use crate::device::{DeviceEntry, forebay_device};
+use crate::device::forebay_device;
 use crate::error::status_of;
 use crate::sized::{self, versioned_struct};
 use crate::status::{Failure, forebay_status};
@@ -71,7 +71,7 @@ unsafe fn copy_linear(
     stream: forebay_stream,
 ) -> forebay_status {
     status_of(|| {
-        let entry = table::find::<DeviceEntry>(device.id)?;
+        let entry = table::find(device)?;
         let stream = stream::on_device(stream, &entry)?;
         let (to, from) = ends;
         for (name, end) in [("to", to), ("from", from)] {
@@ -148,7 +148,6 @@ pub unsafe extern "C" fn forebay_copy_on_device(
 ///
 /// # Safety
 ///
-/// * `shape` is null, or a `forebay_copy_shape` whose `struct_size` is set.
 /// * The rows on the host's side can be read, or written and are used by nobody else, until the copy is
 ///   done; those on the device's side are its memory until then; no row written shares a byte with one
 ///   read.
@@ -161,7 +160,7 @@ pub unsafe extern "C" fn forebay_copy(
     status_of(|| {
         // SAFETY: as the caller promises; zeros are a shape.
         let shape = unsafe { sized::read(shape, "shape") }?;
-        let entry = table::find::<DeviceEntry>(device.id)?;
+        let entry = table::find(device)?;
         let stream = stream::on_device(stream, &entry)?;
         let extent =
             Extent { width: Bytes::new(shape.width_bytes), rows: shape.rows, slices: shape.slices };
@@ -179,17 +178,24 @@ pub unsafe extern "C" fn forebay_copy(
     })
 }
 
+impl forebay_side {
+    /// Whether a parameter names the device's side.
+    pub(crate) fn is_device(name: &str, side: u32) -> Result<bool, Failure> {
+        match side {
+            0 | 1 => Ok(side == Self::Device as u32),
+            _ => Err(Failure::argument(name, side, "0 (host) or 1 (device)")),
+        }
+    }
+}
+
 /// An end of a copy.
 fn end(name: &str, side: u32, at: u64, extent: Extent) -> Result<Place, Failure> {
     if at == 0 && !extent.is_empty() {
         return Err(Failure::argument(name, "null", "memory of so many bytes"));
     }
     let at = Address::new(at);
-    match side {
-        side if side == forebay_side::Host as u32 => Ok(Place::Host(at)),
-        side if side == forebay_side::Device as u32 => Ok(Place::Device(at)),
-        other => Err(Failure::argument(&format!("{name}_side"), other, "0 (host) or 1 (device)")),
-    }
+    let is_device = forebay_side::is_device(&format!("{name}_side"), side)?;
+    Ok(if is_device { Place::Device(at) } else { Place::Host(at) })
 }
 
 /// Enqueues a fill of `size` bytes with the low `width` bytes of `pattern`, again and again. `width` is
@@ -208,7 +214,7 @@ pub unsafe extern "C" fn forebay_fill(
     stream: forebay_stream,
 ) -> forebay_status {
     status_of(|| {
-        let entry = table::find::<DeviceEntry>(device.id)?;
+        let entry = table::find(device)?;
         let stream = stream::on_device(stream, &entry)?;
         // What is above the width does not count.
         #[allow(clippy::cast_possible_truncation)]

@@ -1,8 +1,8 @@
 //! Settings as Python passes them: keyword arguments, or one text in the form of `FOREBAY_CONF`.
 
-use forebay::bindings::{change_settings, effective_settings};
+use forebay::bindings::{SettingsChange, effective_settings};
 use forebay::config::{Key, Source};
-use forebay::{Pool, Settings};
+use forebay::Settings;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
@@ -72,10 +72,8 @@ pub(crate) fn configure(
     settings: Option<&Bound<'_, PyDict>>,
 ) -> Result<(), Failure> {
     let entries = entries(conf, settings)?;
-    let wanted = overlay(effective_settings()?, &entries)?;
     let pools = OpenDevice::pools()?;
-    py.detach(|| change_settings(&pools, &entries, &wanted))?;
-    Pool::set_process_settings(Some(wanted));
+    py.detach(|| SettingsChange::make(&pools, &entries))?;
     Ok(())
 }
 

@@ -9,11 +9,11 @@ use forebay::buffer::{Memory, leaks};
 use super::{BufferEntry, forebay_buffer};
 use crate::device::{DeviceEntry, forebay_device};
 use crate::error::status_of;
-use crate::pool::{PoolEntry, forebay_pool};
+use crate::pool::forebay_pool;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
-use crate::table::{self, Entry, Kind};
-use crate::text::{self, Out};
+use crate::table::{self, entry};
+use crate::text::Out;
 
 /// A manager of buffers. All zeros is none.
 #[repr(C)]
@@ -59,66 +59,49 @@ pub(crate) struct MemoryEntry {
     device: Arc<DeviceEntry>,
 }
 
-impl Entry for MemoryEntry {
-    const KIND: Kind = Kind::Memory;
-}
+entry!(forebay_memory: MemoryEntry, Memory);
 
 fn open(memory: Memory, device: Arc<DeviceEntry>) -> Result<forebay_memory, Failure> {
-    let entry = Arc::new(MemoryEntry { memory, device });
-    Ok(forebay_memory { id: table::open(entry)? })
+    table::open(Arc::new(MemoryEntry { memory, device }))
 }
 
 /// Creates a manager of buffers on a device, with a pool of its own.
-///
-/// # Safety
-///
-/// * `memory` is null, or a handle can be written there.
 #[must_use = "there is no manager where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_memory_create(
     device: forebay_device,
     memory: *mut forebay_memory,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(memory, "memory") }?;
-        let device = table::find::<DeviceEntry>(device.id)?;
-        to.set(open(Memory::new(device.device())?, device)?);
-        Ok(())
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(memory, "memory") };
+    to.result(|| {
+        let device = table::find(device)?;
+        open(Memory::new(device.device())?, device)
     })
 }
 
 /// Creates a manager of buffers whose device memory is from `pool`, which its buffers keep open.
-///
-/// # Safety
-///
-/// * `memory` is null, or a handle can be written there.
 #[must_use = "there is no manager where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_memory_over(
     pool: forebay_pool,
     memory: *mut forebay_memory,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(memory, "memory") }?;
-        let pool = table::find::<PoolEntry>(pool.id)?;
-        to.set(open(Memory::over(pool.pool()), pool.shared_device())?);
-        Ok(())
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(memory, "memory") };
+    to.result(|| {
+        let pool = table::find(pool)?;
+        open(Memory::over(pool.pool()), pool.shared_device())
     })
 }
 
 /// Closes a manager. Its buffers stay.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_memory_close(memory: forebay_memory) -> forebay_status {
-    status_of(|| table::close::<MemoryEntry>(memory.id).map(drop))
+    status_of(|| table::close(memory).map(drop))
 }
 
 /// Creates a buffer of `size` bytes, all zero. It has no memory until it is used, on either side.
-///
-/// # Safety
-///
-/// * `buffer` is null, or a handle can be written there.
 #[must_use = "there is no buffer where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_buffer_create(
@@ -126,33 +109,27 @@ pub unsafe extern "C" fn forebay_buffer_create(
     size: u64,
     buffer: *mut forebay_buffer,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(buffer, "buffer") }?;
-        let entry = table::find::<MemoryEntry>(memory.id)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(buffer, "buffer") };
+    to.result(|| {
+        let entry = table::find(memory)?;
         let made = entry.memory.buffer::<u8>(usize::try_from(size).unwrap_or(usize::MAX))?;
         let device = Arc::clone(&entry.device);
-        let entry = Arc::new(BufferEntry { buffer: CountedBuffer::new(made), device });
-        to.set(forebay_buffer { id: table::open(entry)? });
-        Ok(())
+        table::open(Arc::new(BufferEntry { buffer: CountedBuffer::new(made), device }))
     })
 }
 
 /// What the buffers of a manager add up to.
-///
-/// # Safety
-///
-/// * `totals` is null, or a `forebay_memory_totals` whose `struct_size` is set, which can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_memory_figures(
     memory: forebay_memory,
     totals: *mut forebay_memory_totals,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { SizedOut::new(totals, "totals") }?;
-        let found = table::find::<MemoryEntry>(memory.id)?.memory.totals();
-        to.set(forebay_memory_totals {
+    // SAFETY: as the caller promises.
+    let to = unsafe { SizedOut::new(totals, "totals") };
+    to.result(|| {
+        let found = table::find(memory)?.memory.totals();
+        Ok(forebay_memory_totals {
             struct_size: 0,
             reserved: 0,
             buffers: found.buffers as u64,
@@ -164,29 +141,24 @@ pub unsafe extern "C" fn forebay_memory_figures(
             bytes_to_host: found.figures.to_host.bytes,
             copies_to_device: found.figures.to_device.copies,
             bytes_to_device: found.figures.to_device.bytes,
-        });
-        Ok(())
+        })
     })
 }
 
 /// The live buffers of a manager, the oldest first; for a manager that is all zeros, those of the whole process: at
 /// the end of a program, its leaks. `text` gets a JSON array of objects with `number`, `bytes`, `age_ms`, `host_bytes`
 /// and `device_bytes`, to be freed by `forebay_string_free`.
-///
-/// # Safety
-///
-/// * `text` is null, or a pointer can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_live_buffers(
     memory: forebay_memory,
     text: *mut *mut c_char,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(text, "text") }?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(text, "text") };
+    to.text(|| {
         let live = match memory.id {
             0 => leaks(),
-            id => table::find::<MemoryEntry>(id)?.memory.live_buffers(),
+            _ => table::find(memory)?.memory.live_buffers(),
         };
         let shown = live.iter().map(|one| {
             serde_json::json!({
@@ -197,7 +169,6 @@ pub unsafe extern "C" fn forebay_live_buffers(
                 "device_bytes": one.figures.device_bytes,
             })
         });
-        to.set(text::into_c_string(serde_json::Value::from_iter(shown).to_string())?);
-        Ok(())
+        Ok(serde_json::Value::from_iter(shown).to_string())
     })
 }

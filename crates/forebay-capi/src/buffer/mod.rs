@@ -14,18 +14,17 @@ use core::ffi::c_void;
 use std::sync::Arc;
 
 use forebay::StreamHandle;
-use forebay::bindings::{CountedBuffer, CountedError};
+use forebay::bindings::CountedBuffer;
 use forebay::buffer::{Access, BufferState, Replica};
 
-pub(crate) use self::memory::MemoryEntry;
 pub use self::memory::{forebay_memory, forebay_memory_totals};
 use crate::device::DeviceEntry;
 use crate::error::status_of;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
 use crate::stream::{self, forebay_stream};
-use crate::table::{self, Entry, Kind};
-use crate::text::{Out, array, check_array, pointer, write_optional};
+use crate::table::{self, entry};
+use crate::text::{Out, array, check_array};
 use crate::transfer::forebay_side;
 
 /// A buffer. All zeros is none.
@@ -118,43 +117,21 @@ impl BufferEntry {
     }
 }
 
-impl Entry for BufferEntry {
-    const KIND: Kind = Kind::Buffer;
-}
+entry!(forebay_buffer: BufferEntry, Buffer);
 
-impl From<CountedError> for Failure {
-    fn from(error: CountedError) -> Self {
-        let status = match error {
-            CountedError::Library(error) => return error.into(),
-            CountedError::InUse(_) => forebay_status::Busy,
-            _ => forebay_status::InvalidHandle,
-        };
-        Self::new(status, error.to_string())
-    }
-}
-
-fn find(buffer: forebay_buffer) -> Result<Arc<BufferEntry>, Failure> {
-    table::find(buffer.id)
-}
-
+/// What a `forebay_access` means.
 fn access_of(access: u32) -> Result<Access, Failure> {
     match access {
-        access if access == forebay_access::Read as u32 => Ok(Access::Read),
-        access if access == forebay_access::Update as u32 => Ok(Access::Update),
-        access if access == forebay_access::Overwrite as u32 => Ok(Access::Overwrite),
-        other => {
-            let allowed = "0 (read), 1 (update) or 2 (overwrite)";
-            Err(Failure::argument("access", other, allowed))
-        }
+        0 => Ok(Access::Read),
+        1 => Ok(Access::Update),
+        2 => Ok(Access::Overwrite),
+        _ => Err(Failure::argument("access", access, "0 (read), 1 (update) or 2 (overwrite)")),
     }
 }
 
 fn replica_of(side: u32) -> Result<Replica, Failure> {
-    match side {
-        side if side == forebay_side::Host as u32 => Ok(Replica::Host),
-        side if side == forebay_side::Device as u32 => Ok(Replica::Device),
-        other => Err(Failure::argument("side", other, "0 (host) or 1 (device)")),
-    }
+    let is_device = forebay_side::is_device("side", side)?;
+    Ok(if is_device { Replica::Device } else { Replica::Host })
 }
 
 impl From<BufferState> for forebay_buffer_state {
@@ -176,26 +153,22 @@ impl From<BufferState> for forebay_buffer_state {
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_buffer_close(buffer: forebay_buffer) -> forebay_status {
     status_of(|| {
-        find(buffer)?.buffer.close()?;
-        table::close::<BufferEntry>(buffer.id).map(drop)
+        table::find(buffer)?.buffer.close()?;
+        table::close(buffer).map(drop)
     })
 }
 
 /// Describes a buffer: size, state, memory, copies.
-///
-/// # Safety
-///
-/// * `info` is null, or a `forebay_buffer_info` whose `struct_size` is set, which can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_buffer_describe(
     buffer: forebay_buffer,
     info: *mut forebay_buffer_info,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { SizedOut::new(info, "info") }?;
-        let found = find(buffer)?.buffer.figures()?;
-        to.set(forebay_buffer_info {
+    // SAFETY: as the caller promises.
+    let to = unsafe { SizedOut::new(info, "info") };
+    to.result(|| {
+        let found = table::find(buffer)?.buffer.figures()?;
+        Ok(forebay_buffer_info {
             struct_size: 0,
             state: forebay_buffer_state::from(found.state) as u32,
             number: found.id,
@@ -207,8 +180,7 @@ pub unsafe extern "C" fn forebay_buffer_describe(
             bytes_to_host: found.figures.to_host.bytes,
             copies_to_device: found.figures.to_device.copies,
             bytes_to_device: found.figures.to_device.bytes,
-        });
-        Ok(())
+        })
     })
 }
 
@@ -219,10 +191,6 @@ pub unsafe extern "C" fn forebay_buffer_describe(
 /// Until it is unmapped, calls that conflict with it are refused with `FOREBAY_STATUS_BUSY`: writing the same
 /// bytes on either side, and for a mapping to write also reading them; resizing, compacting, invalidating and
 /// closing the buffer.
-///
-/// # Safety
-///
-/// * `mapping` is null, or a handle can be written there; `memory` is null, or a pointer can be written there.
 #[must_use = "there is no memory where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_buffer_map(
@@ -233,14 +201,13 @@ pub unsafe extern "C" fn forebay_buffer_map(
     mapping: *mut forebay_mapping,
     memory: *mut *mut c_void,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let (to, place) = unsafe { (Out::new(mapping, "mapping")?, Out::new(memory, "memory")?) };
-        place.set(core::ptr::null_mut());
-        let view = find(buffer)?.buffer.map(offset, size, access_of(access)?)?;
+    // SAFETY: as the caller promises.
+    let (to, memory) = unsafe { (Out::new(mapping, "mapping"), Out::new(memory, "memory")) };
+    memory.pointer(|| {
+        let to = to.check()?;
+        let view = table::find(buffer)?.buffer.map(offset, size, access_of(access)?)?;
         to.set(forebay_mapping { id: view.number });
-        place.set(pointer(view.address));
-        Ok(())
+        Ok(view.address)
     })
 }
 
@@ -250,17 +217,13 @@ pub extern "C" fn forebay_buffer_unmap(
     buffer: forebay_buffer,
     mapping: forebay_mapping,
 ) -> forebay_status {
-    status_of(|| Ok(find(buffer)?.buffer.end_view(mapping.id)?))
+    status_of(|| Ok(table::find(buffer)?.buffer.end_view(mapping.id)?))
 }
 
 /// The address of `size` bytes from `offset` on in device memory, for work on `stream` that does a
 /// `forebay_access`. Copies what the device lacks, in the order of the stream; the stream waits for earlier use
 /// on others. `memory` gets the address; null on failure, and where the buffer has no bytes. Enqueue the work before
 /// the next call with this buffer: later work is not ordered with that call.
-///
-/// # Safety
-///
-/// * `memory` is null, or a pointer can be written there.
 #[must_use = "there is no memory where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_buffer_on_device(
@@ -271,22 +234,16 @@ pub unsafe extern "C" fn forebay_buffer_on_device(
     stream: forebay_stream,
     memory: *mut *mut c_void,
 ) -> forebay_status {
-    status_of(|| {
-        // SAFETY: as the caller promises.
-        let to = unsafe { Out::new(memory, "memory") }?;
-        to.set(core::ptr::null_mut());
-        let entry = find(buffer)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::new(memory, "memory") };
+    to.pointer(|| {
+        let entry = table::find(buffer)?;
         let stream = entry.stream(stream)?;
-        to.set(pointer(entry.buffer.on_device(offset, size, access_of(access)?, stream)?));
-        Ok(())
+        Ok(entry.buffer.on_device(offset, size, access_of(access)?, stream)?)
     })
 }
 
 /// Replaces `size` bytes from `offset` on by those at `from`.
-///
-/// # Safety
-///
-/// * `from` is null, or `size` bytes that nobody writes meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_buffer_copy_from(
     buffer: forebay_buffer,
@@ -297,15 +254,11 @@ pub unsafe extern "C" fn forebay_buffer_copy_from(
     status_of(|| {
         // SAFETY: as the caller promises.
         let from = unsafe { array(from.cast::<u8>(), size, "from") }?;
-        Ok(find(buffer)?.buffer.write(offset, from)?)
+        Ok(table::find(buffer)?.buffer.write(offset, from)?)
     })
 }
 
 /// Copies `size` bytes from `offset` on to `to`, and waits.
-///
-/// # Safety
-///
-/// * `to` is null, or `size` bytes that can be written, and that nobody uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_buffer_copy_to(
     buffer: forebay_buffer,
@@ -314,7 +267,7 @@ pub unsafe extern "C" fn forebay_buffer_copy_to(
     size: usize,
 ) -> forebay_status {
     status_of(|| {
-        let entry = find(buffer)?;
+        let entry = table::find(buffer)?;
         let is_there = check_array(to.cast::<u8>(), size, "to")?;
         Ok(entry.buffer.read(offset, size as u64, |from| {
             if is_there {
@@ -334,7 +287,7 @@ pub extern "C" fn forebay_buffer_copy(
     stream: forebay_stream,
 ) -> forebay_status {
     status_of(|| {
-        let (entry, from) = (find(to)?, find(from)?);
+        let (entry, from) = (table::find(to)?, table::find(from)?);
         Ok(entry.buffer.copy_from(&from.buffer, entry.stream(stream)?)?)
     })
 }
@@ -349,13 +302,13 @@ pub extern "C" fn forebay_buffer_fill(
     pattern: u64,
     width: u32,
 ) -> forebay_status {
-    status_of(|| Ok(find(buffer)?.buffer.fill(offset, size, pattern, width)?))
+    status_of(|| Ok(table::find(buffer)?.buffer.fill(offset, size, pattern, width)?))
 }
 
 /// Changes the size of a buffer. The first bytes stay, new ones are zero. The contents move to new host memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_buffer_resize(buffer: forebay_buffer, size: u64) -> forebay_status {
-    status_of(|| Ok(find(buffer)?.buffer.resize(size, || ())?))
+    status_of(|| Ok(table::find(buffer)?.buffer.resize(size, || ())?))
 }
 
 /// Makes both replicas current: the device's in the order of `stream`.
@@ -365,17 +318,13 @@ pub extern "C" fn forebay_buffer_synchronize(
     stream: forebay_stream,
 ) -> forebay_status {
     status_of(|| {
-        let entry = find(buffer)?;
+        let entry = table::find(buffer)?;
         Ok(entry.buffer.synchronize(entry.stream(stream)?)?)
     })
 }
 
 /// Frees the memory of a replica, a `forebay_side`, after copying to the other what it alone had: to the device
 /// on `stream`, and waited for. `freed`, where it is not null, gets how many bytes that was.
-///
-/// # Safety
-///
-/// * `freed` is null, or a number can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_buffer_compact(
     buffer: forebay_buffer,
@@ -383,12 +332,12 @@ pub unsafe extern "C" fn forebay_buffer_compact(
     stream: forebay_stream,
     freed: *mut u64,
 ) -> forebay_status {
-    status_of(|| {
-        let entry = find(buffer)?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { Out::optional(freed) };
+    to.result(|| {
+        let entry = table::find(buffer)?;
         let bytes = entry.buffer.compact(replica_of(side)?, entry.stream(stream)?)?;
-        // SAFETY: as the caller promises.
-        unsafe { write_optional(freed, bytes.get()) };
-        Ok(())
+        Ok(bytes.get())
     })
 }
 
@@ -396,5 +345,5 @@ pub unsafe extern "C" fn forebay_buffer_compact(
 /// has not is zero from now on. Does nothing where the device's memory is the host's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_buffer_invalidate(buffer: forebay_buffer, side: u32) -> forebay_status {
-    status_of(|| Ok(find(buffer)?.buffer.invalidate(replica_of(side)?)?))
+    status_of(|| Ok(table::find(buffer)?.buffer.invalidate(replica_of(side)?)?))
 }

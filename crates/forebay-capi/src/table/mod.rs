@@ -61,39 +61,24 @@ const NO_HANDLE: u64 = u64::MAX - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// A device.
     Device = 1,
-    /// A pool.
-    Pool = 2,
-    /// A stream.
-    Stream = 3,
-    /// An arena.
-    Arena = 4,
-    /// An event.
-    Event = 5,
-    /// A manager of buffers.
-    Memory = 6,
-    /// A buffer.
-    Buffer = 7,
-    /// A shared buffer.
-    Shared = 8,
-    /// A transfer.
-    Transfer = 9,
+    Pool,
+    Stream,
+    Arena,
+    Event,
+    Memory,
+    Buffer,
+    Shared,
+    Transfer,
 }
+
+/// The names of the kinds, by number.
+const KIND_NAMES: [&str; 9] =
+    ["device", "pool", "stream", "arena", "event", "memory", "buffer", "shared buffer", "transfer"];
 
 impl Kind {
     const fn name(self) -> &'static str {
-        match self {
-            Self::Device => "device",
-            Self::Pool => "pool",
-            Self::Stream => "stream",
-            Self::Arena => "arena",
-            Self::Event => "event",
-            Self::Memory => "memory",
-            Self::Buffer => "buffer",
-            Self::Shared => "shared buffer",
-            Self::Transfer => "transfer",
-        }
+        KIND_NAMES[self as usize - 1]
     }
 
     /// Which of a slot's pointers is to objects of this kind, where the fast path finds them.
@@ -104,21 +89,11 @@ impl Kind {
             _ => None,
         }
     }
+}
 
-    const fn numbered(number: u64) -> Option<Self> {
-        match number {
-            1 => Some(Self::Device),
-            2 => Some(Self::Pool),
-            3 => Some(Self::Stream),
-            4 => Some(Self::Arena),
-            5 => Some(Self::Event),
-            6 => Some(Self::Memory),
-            7 => Some(Self::Buffer),
-            8 => Some(Self::Shared),
-            9 => Some(Self::Transfer),
-            _ => None,
-        }
-    }
+/// The name of the kind of a handle that may be made up.
+fn kind_name(id: u64) -> Option<&'static str> {
+    KIND_NAMES.get(usize::try_from(kind_of(id)).ok()?.checked_sub(1)?).copied()
 }
 
 const fn kind_of(id: u64) -> u64 {
@@ -133,8 +108,19 @@ const fn slot_of(id: u64) -> usize {
 /// An open object.
 type Object = Arc<dyn Any + Send + Sync>;
 
+/// A handle, as C has it.
+pub(crate) trait Handle: Copy {
+    /// The type of object that it names.
+    type Entry: Entry<Handle = Self>;
+
+    fn new(id: u64) -> Self;
+    fn id(self) -> u64;
+}
+
 /// A type of object with handles.
 pub(crate) trait Entry: Any + Send + Sync {
+    /// What names it in C.
+    type Handle: Handle<Entry = Self>;
     /// The kind.
     const KIND: Kind;
 
@@ -143,6 +129,33 @@ pub(crate) trait Entry: Any + Send + Sync {
         (StreamHandle::DEFAULT, 0)
     }
 }
+
+/// Implements [`Handle`] and [`Entry`]: a handle of C, and the object that it names.
+macro_rules! entry {
+    ($handle:ident: $entry:ident, $kind:ident $(, $more:item)?) => {
+        impl $crate::table::Handle for $handle {
+            type Entry = $entry;
+
+            #[inline(always)]
+            fn new(id: u64) -> Self {
+                Self { id }
+            }
+
+            #[inline(always)]
+            fn id(self) -> u64 {
+                self.id
+            }
+        }
+
+        impl $crate::table::Entry for $entry {
+            type Handle = $handle;
+            const KIND: $crate::table::Kind = $crate::table::Kind::$kind;
+            $($more)?
+        }
+    };
+}
+
+pub(crate) use entry;
 
 /// A type of object that the fast path finds.
 ///
@@ -213,10 +226,10 @@ fn registry() -> MutexGuard<'static, Registry> {
 }
 
 /// Adds an object; returns its handle.
-pub(crate) fn open<E: Entry>(entry: Arc<E>) -> Result<u64, Failure> {
+pub(crate) fn open<E: Entry>(entry: Arc<E>) -> Result<E::Handle, Failure> {
     let pointer = Arc::as_ptr(&entry).cast_mut().cast::<()>();
     let words = entry.stream_words();
-    add(entry, E::KIND, pointer, words)
+    add(entry, E::KIND, pointer, words).map(E::Handle::new)
 }
 
 /// Adds an object of this kind, which is at `pointer`.
@@ -269,25 +282,26 @@ fn add(
 }
 
 /// The object of a handle.
-pub(crate) fn find<E: Entry>(id: u64) -> Result<Arc<E>, Failure> {
+pub(crate) fn find<H: Handle>(handle: H) -> Result<Arc<H::Entry>, Failure> {
     hazard::register_thread();
     let registry = registry();
-    registry.check::<E>(id)?;
-    entry_of(registry.objects.get(slot_of(id)).cloned().flatten())
+    registry.check::<H::Entry>(handle.id())?;
+    entry_of(registry.objects.get(slot_of(handle.id())).cloned().flatten())
 }
 
 /// Closes a handle; returns its object. A pool or device that another thread uses is dropped when that thread is
 /// done.
-pub(crate) fn close<E: Entry>(id: u64) -> Result<Arc<E>, Failure> {
+pub(crate) fn close<H: Handle>(handle: H) -> Result<Arc<H::Entry>, Failure> {
     let mut registry = registry();
-    registry.check::<E>(id)?;
+    let id = handle.id();
+    registry.check::<H::Entry>(id)?;
     let slot = slot_of(id);
     let object = registry.objects.get_mut(slot).and_then(Option::take);
     if let Some(words) = SLOTS.get(slot) {
         words.id.store(0, Ordering::Release);
     }
     match &object {
-        Some(object) if E::KIND.fast_place().is_some() => {
+        Some(object) if H::Entry::KIND.fast_place().is_some() => {
             registry.retired.push(Retired { id, _object: Arc::clone(object) });
             ANY_RETIRED.store(true, Ordering::Relaxed);
         }
@@ -323,20 +337,15 @@ impl Registry {
         let generation = id >> GENERATION_SHIFT;
         let last = self.generations.get(slot).copied().unwrap_or(0);
         let given_out = generation > 0 && generation <= last;
-        let words = match Kind::numbered(kind_of(id)) {
+        let words = match kind_name(id) {
             _ if id == 0 => format!("the {wanted} handle is null: open one first"),
             _ if id == NO_HANDLE => {
                 format!("there is no {wanted}: its owner was moved from, closed, or never had one")
             }
-            Some(kind) if given_out && kind != E::KIND => {
-                format!(
-                    "expected a {wanted} handle, but {id:#x} is the handle of a {}",
-                    kind.name()
-                )
+            Some(kind) if given_out && kind != wanted => {
+                format!("expected a {wanted} handle, but {id:#x} is the handle of a {kind}")
             }
-            Some(_) if given_out => {
-                format!("the {wanted} handle {id:#x} was closed")
-            }
+            Some(_) if given_out => format!("the {wanted} handle {id:#x} was closed"),
             _ => format!("{id:#x} is not a handle of forebay; is the variable initialised?"),
         };
         Err(Failure::new(Status::InvalidHandle, words))
@@ -400,23 +409,29 @@ pub(crate) fn any_retired() -> bool {
 /// Calls `work` with the object of a handle, by the fast path. `None` where that is not possible: the object is not
 /// open, or the thread uses one already, or it has no hazard record.
 #[inline(always)]
-pub(crate) fn with<E: FastEntry, R>(id: u64, work: impl FnOnce(&E) -> R) -> Option<R> {
+pub(crate) fn with<H, R>(handle: H, work: impl FnOnce(&H::Entry) -> R) -> Option<R>
+where
+    H: Handle<Entry: FastEntry>,
+{
     let record = hazard::current()?;
     // Dropped after the guard: this thread may have been the last that kept an object.
     let _reclaim = ReclaimAtEnd;
-    let _guard = record.protect(id);
+    let _guard = record.protect(handle.id());
     // SAFETY: the guard lives until the function ends.
-    Some(work(unsafe { protected(id) }?))
+    Some(work(unsafe { protected(handle.id()) }?))
 }
 
 /// As [`with`], and leaves it to the caller to [reclaim](reclaim_if_any) what was retired meanwhile: so nothing
 /// is called here that `work` does not call. Whether `work` was called and says so.
 #[inline(always)]
-pub(crate) fn visit<E: FastEntry>(id: u64, work: impl FnOnce(&E) -> bool) -> bool {
+pub(crate) fn visit<H>(handle: H, work: impl FnOnce(&H::Entry) -> bool) -> bool
+where
+    H: Handle<Entry: FastEntry>,
+{
     let Some(record) = hazard::current() else { return false };
-    let _guard = record.protect(id);
+    let _guard = record.protect(handle.id());
     // SAFETY: the guard lives until the function ends.
-    unsafe { protected(id) }.is_some_and(work)
+    unsafe { protected(handle.id()) }.is_some_and(work)
 }
 
 /// The object of a handle.

@@ -16,10 +16,6 @@ use crate::{device_pools, slow_path};
 
 /// Allocates at least `size` bytes of GPU `device`, to be used in the order of `stream`. Null on failure, and where
 /// `size` is 0.
-///
-/// # Safety
-///
-/// * As for [`forebay_torch_alloc`](super::forebay_torch_alloc).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_allocate(
     size: usize,
@@ -35,10 +31,6 @@ pub unsafe extern "C" fn forebay_torch_allocate(
 
 /// As [`forebay_torch_allocate`], from a private pool. `capturing`: whether `stream` is being captured. `routed`: whether
 /// the request goes there by a [`forebay_torch_begin`], and not because its own pool refused it.
-///
-/// # Safety
-///
-/// * As for [`forebay_torch_alloc`](super::forebay_torch_alloc).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_allocate_in(
     size: usize,
@@ -66,10 +58,6 @@ pub extern "C" fn forebay_torch_is_out_of_memory() -> c_int {
 }
 
 /// Frees a block in the order of the stream it was allocated for. Null is ignored.
-///
-/// # Safety
-///
-/// * Only work that was enqueued on that stream before uses the block, and on streams that were recorded for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_deallocate(block: *mut c_void) -> c_int {
     catch_panic(-1, move || {
@@ -95,39 +83,31 @@ fn stream_pointer(stream: u64) -> *mut c_void {
 #[cold]
 #[inline(never)]
 fn free_private(block: *mut c_void, origin: Origin) -> bool {
-    let freed =
-        device_pools::pool_and_stream(origin.device, origin.stream).and_then(|(_, stream)| {
-            match private::free(origin.private, Address::new(block.addr() as u64), stream) {
-                Some(freed) => freed.map_err(|error| error.to_string()),
-                None => Err(format!("{block:p} is not a live block of forebay")),
-            }
-        });
-    code_of(freed) == 0
+    let freed = code_of(|| {
+        let (_, stream) = device_pools::pool_and_stream(origin.device, origin.stream)?;
+        let (_, pool) = private::of_key(origin.private)
+            .ok_or_else(|| format!("{block:p} is not a live block of forebay"))?;
+        Ok(pool.free(Address::new(block.addr() as u64), stream)?)
+    });
+    freed == 0
 }
 
 /// Records that a block is used on `stream` beside the one it was allocated for.
-///
-/// # Safety
-///
-/// * `stream` is a stream of the block's GPU as CUDA names it, and is not destroyed while the block is in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_record_stream(
     block: *mut c_void,
     stream: *mut c_void,
 ) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         let (address, stream) = (block.addr() as u64, stream.addr() as u64);
         let origin = origins::of(address);
         if address == 0 || origin.stream == stream {
-            return 0;
+            return Ok(());
         }
-        let found = device_pools::pool_and_stream(origin.device, stream);
-        let recorded = found.and_then(|(main, stream)| {
-            let private = private::of_key(origin.private);
-            let pool = private.as_ref().map_or(main, |(_, pool)| pool);
-            pool.record_use(Address::new(address), stream).map_err(|error| error.to_string())
-        });
-        code_of(recorded)
+        let (main, stream) = device_pools::pool_and_stream(origin.device, stream)?;
+        let private = private::of_key(origin.private);
+        let pool = private.as_ref().map_or(main, |(_, pool)| pool);
+        Ok(pool.record_use(Address::new(address), stream)?)
     })
 }
 
@@ -135,7 +115,7 @@ pub unsafe extern "C" fn forebay_torch_record_stream(
 /// Releases nothing that a graph may use.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_empty_cache(number: PoolNumber) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         let mut result = private::release_unused().map(drop);
         for (device, main) in device_pools::existing() {
             let private = private::pools_of(device).into_iter();
@@ -143,11 +123,11 @@ pub extern "C" fn forebay_torch_empty_cache(number: PoolNumber) -> c_int {
             let own = (number == PoolNumber::default()).then(|| main.clone());
             for pool in private.chain(own) {
                 if let Err(error) = pool.trim(Bytes::ZERO) {
-                    result = Err(error.to_string());
+                    result = Err(error.into());
                 }
             }
         }
-        code_of(result)
+        result
     })
 }
 
@@ -160,44 +140,33 @@ pub extern "C" fn forebay_torch_drop_unused() -> c_int {
 }
 
 /// The most that the pools of GPU `device` take, as a part of its memory.
-///
-/// # Safety
-///
-/// * `fraction` is null, or can be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_fraction(device: c_int, fraction: *mut f64) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         let settings = match device_pools::existing_pool(device) {
-            Some(pool) => Ok(pool.settings()),
-            None => effective_settings().map_err(|error| error.to_string()),
+            Some(pool) => pool.settings(),
+            None => effective_settings()?,
         };
-        let written = settings.map(|settings| {
-            let millionths = settings.max_fraction().as_millionths();
-            // SAFETY: as the caller promised.
-            unsafe { write_optional(fraction, f64::from(millionths) / 1e6) };
-        });
-        code_of(written)
+        let millionths = settings.max_fraction().as_millionths();
+        // SAFETY: as the caller promised.
+        unsafe { write_optional(fraction, f64::from(millionths) / 1e6) };
+        Ok(())
     })
 }
 
 /// Changes what [`forebay_torch_fraction`] tells.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_set_fraction(device: c_int, fraction: f64) -> c_int {
-    guarded(-1, || {
-        let changed = device_pools::pool(device).and_then(|pool| {
-            // As many decimals as the setting has.
-            let text = format!("{fraction:.6}");
-            pool.set("max_fraction", &text).map_err(|error| error.to_string())
-        });
-        code_of(changed)
-    })
+    // As many decimals as the setting has.
+    code_of(|| Ok(device_pools::pool(device)?.set("max_fraction", &format!("{fraction:.6}"))?))
 }
 
 /// Counts `bytes` of GPU `device` that PyTorch's own allocator holds against the limit of the GPU's pools.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_count_outside(device: c_int, bytes: u64) -> c_int {
-    guarded(-1, || {
-        code_of(device_pools::pool(device).map(|pool| pool.count_outside(Bytes::new(bytes))))
+    code_of(|| {
+        device_pools::pool(device)?.count_outside(Bytes::new(bytes));
+        Ok(())
     })
 }
 
@@ -216,47 +185,41 @@ pub struct DeviceMemory {
 }
 
 /// Tells the memory of GPU `device`.
-///
-/// # Safety
-///
-/// * `memory` is null, or can be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_memory(device: c_int, memory: *mut DeviceMemory) -> c_int {
-    guarded(-1, || {
-        let told = device_pools::pool(device).and_then(|pool| {
-            let info = pool.device().memory_info().map_err(|error| error.to_string())?;
-            let (free, total, limit) = (info.free.get(), info.total.get(), pool.limit().get());
-            let largest = pool.statistics().largest_free.get();
-            // SAFETY: as the caller promised.
-            unsafe { write_optional(memory, DeviceMemory { free, total, limit, largest }) };
-            Ok(())
-        });
-        code_of(told)
+    code_of(|| {
+        let pool = device_pools::pool(device)?;
+        let info = pool.device().memory_info()?;
+        let (free, total, limit) = (info.free.get(), info.total.get(), pool.limit().get());
+        let largest = pool.statistics().largest_free.get();
+        // SAFETY: as the caller promised.
+        unsafe { write_optional(memory, DeviceMemory { free, total, limit, largest }) };
+        Ok(())
     })
 }
 
 /// Adds a user to a private pool of GPU `device`, and lets requests go there: perhaps those of a graph.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_begin(device: c_int, number: PoolNumber) -> c_int {
-    guarded(-1, || code_of(private::begin(device, number)))
+    code_of(|| private::begin(device, number))
 }
 
 /// Ends what [`forebay_torch_begin`] began. The user stays until [`forebay_torch_release`].
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_end(device: c_int, number: PoolNumber) -> c_int {
-    guarded(-1, || code_of(private::end(device, number)))
+    code_of(|| private::end(device, number))
 }
 
 /// Adds a user to a private pool of GPU `device`, which is created where it is not there.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_retain(device: c_int, number: PoolNumber) -> c_int {
-    guarded(-1, || code_of(private::retain(device, number)))
+    code_of(|| private::retain(device, number))
 }
 
 /// Removes a user from a private pool of GPU `device`.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_release(device: c_int, number: PoolNumber) -> c_int {
-    guarded(-1, || code_of(private::release(device, number)))
+    code_of(|| private::release(device, number))
 }
 
 /// How many users a private pool of GPU `device` has: 0 where it is not there.

@@ -9,6 +9,7 @@ use forebay::{Address, Bytes, Error, Pool, StreamHandle, Tag};
 use super::private::{self, Held};
 use super::relaxed::RelaxedCapture;
 use crate::error::{catch_panic, set_last_error};
+use crate::status::Failure;
 use crate::text::pointer;
 use crate::{device_pools, fork, slow_path};
 
@@ -119,7 +120,7 @@ pub(super) fn allocate_private(
     bytes: u64,
     device: c_int,
     stream: *mut c_void,
-    held: Result<Held, String>,
+    held: Result<Held, Failure>,
     capturing: bool,
 ) -> (*mut c_void, u32) {
     let _relaxed = RelaxedCapture::begin();

@@ -1,5 +1,5 @@
 //! The functions that CuPy, Numba and RMM call through the Python package: the pools of PyTorch, under a tag of
-//! their own.
+//! their own. Those that return a number return 0, or -1 with the reason in `forebay_last_error`.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -26,11 +26,6 @@ unsafe fn text_of(text: *const c_char) -> Option<String> {
 /// At least `size` bytes of GPU `device` in the order of `stream`, as
 /// [`forebay_torch_alloc`](super::forebay_torch_alloc), under the tag of that name where the thread is
 /// under none. Null for the name: no tag.
-///
-/// # Safety
-///
-/// * As for [`forebay_torch_alloc`](super::forebay_torch_alloc); `tag` is null or text that ends with a
-///   zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn forebay_face_alloc(
     size: usize,
@@ -46,12 +41,7 @@ pub unsafe extern "C-unwind" fn forebay_face_alloc(
     allocate::allocate::<2>(isize::try_from(size).unwrap_or(isize::MAX), device, stream, tag)
 }
 
-/// Gives back a block of [`forebay_face_alloc`], in the order of `stream`. 0, or -1 with the reason in
-/// [`forebay_last_error`](crate::error::forebay_last_error). Null is ignored.
-///
-/// # Safety
-///
-/// * As for [`forebay_torch_free`](super::forebay_torch_free).
+/// Gives back a block of [`forebay_face_alloc`], in the order of `stream`. Null is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_face_free(
     block: *mut c_void,
@@ -61,107 +51,73 @@ pub unsafe extern "C" fn forebay_face_free(
     catch_panic(-1, || if allocate::free(block, device, stream) { 0 } else { -1 })
 }
 
-/// Notes that a block of GPU `device` is used on `stream` beside the one it will be freed on. 0, or -1
-/// with the reason in [`forebay_last_error`](crate::error::forebay_last_error).
-///
-/// # Safety
-///
-/// * `stream` is a stream of that GPU as CUDA names it, and is not destroyed while the block is in use.
+/// Notes that a block of GPU `device` is used on `stream` beside the one it will be freed on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_face_record_use(
     block: *mut c_void,
     device: c_int,
     stream: *mut c_void,
 ) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         let address = Address::new(block.addr() as u64);
-        let used = device_pools::pool_and_stream(device, stream.addr() as u64).and_then(
-            |(pool, stream)| {
-                match private::owner_of(address) {
-                    Some(private) => private.record_use(address, stream),
-                    None => pool.record_use(address, stream),
-                }
-                .map_err(|error| error.to_string())
-            },
-        );
-        code_of(used)
+        let (pool, stream) = device_pools::pool_and_stream(device, stream.addr() as u64)?;
+        let private = private::owner_of(address);
+        Ok(private.as_ref().unwrap_or(pool).record_use(address, stream)?)
     })
 }
 
-/// Says that a stream of GPU `device` will be destroyed. 0, or -1 with the reason in
-/// [`forebay_last_error`](crate::error::forebay_last_error).
-///
-/// # Safety
-///
-/// * `stream` is still a stream of that GPU.
+/// Says that a stream of GPU `device` will be destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_face_forget_stream(device: c_int, stream: *mut c_void) -> c_int {
-    guarded(-1, || code_of(device_pools::forget_stream(device, stream.addr() as u64)))
+    code_of(|| device_pools::forget_stream(device, stream.addr() as u64))
 }
 
-/// What is free and what there is of the memory of GPU `device`. 0, or -1 with the reason in
-/// [`forebay_last_error`](crate::error::forebay_last_error).
-///
-/// # Safety
-///
-/// * `free` and `total` are null, or can be written to.
+/// What is free and what there is of the memory of GPU `device`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_face_memory_info(
     device: c_int,
     free: *mut u64,
     total: *mut u64,
 ) -> c_int {
-    guarded(-1, || {
-        let found = device_pools::pool(device)
-            .and_then(|pool| pool.device().memory_info().map_err(|error| error.to_string()));
-        code_of(found.map(|info| {
-            // SAFETY: as the caller promised.
-            unsafe {
-                write_optional(free, info.free.get());
-                write_optional(total, info.total.get());
-            }
-        }))
+    code_of(|| {
+        let info = device_pools::pool(device)?.device().memory_info()?;
+        // SAFETY: as the caller promised.
+        unsafe {
+            write_optional(free, info.free.get());
+            write_optional(total, info.total.get());
+        }
+        Ok(())
     })
 }
 
 /// Puts settings, as `key:value,key:value`, above those of the environment for every pool of the process
-/// that is made from now on, and changes them in those that are there: all of them, or none. 0, or -1 with
-/// the reason in [`forebay_last_error`](crate::error::forebay_last_error).
-///
-/// # Safety
-///
-/// * `settings` is text that ends with a zero byte.
+/// that is made from now on, and changes them in those that are there: all of them, or none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_face_configure(settings: *const c_char) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         // SAFETY: as the caller promised.
         let text = unsafe { text_of(settings) };
-        code_of(
-            text.ok_or_else(|| "no settings were given".to_owned())
-                .and_then(|text| device_pools::configure(&text)),
-        )
+        device_pools::configure(&text.ok_or("no settings were given")?)
     })
 }
 
 /// Reverts the last successful [`forebay_face_configure`], once: for an installation whose later step failed.
-/// Does nothing where there is none. 0, or -1 with the reason in
-/// [`forebay_last_error`](crate::error::forebay_last_error).
+/// Does nothing where there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_configure_undo() -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         device_pools::undo_configure();
-        0
+        Ok(())
     })
 }
 
-/// Releases the free memory of GPU `device`'s pool, and waits for work that may still use it. 0, or -1 with the reason in [`forebay_last_error`](crate::error::forebay_last_error).
+/// Releases the free memory of GPU `device`'s pool, and waits for work that may still use it.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_face_trim(device: c_int) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         let released = private::release_unused();
-        let trimmed = device_pools::pool(device)
-            .and_then(|pool| pool.trim(Bytes::ZERO).map_err(|error| error.to_string()));
-        code_of(released.and(trimmed).map(drop))
+        device_pools::pool(device)?.trim(Bytes::ZERO)?;
+        released.map(drop)
     })
 }
 

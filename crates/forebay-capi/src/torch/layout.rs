@@ -12,8 +12,9 @@ use super::origins::{self, Origin};
 use super::private::{self, PoolNumber};
 use super::sharing;
 use crate::device_pools;
-use crate::error::{code_of, guarded, set_last_error};
-use crate::text::write_optional;
+use crate::error::code_of;
+use crate::status::Failure;
+use crate::text::{array, write_optional};
 
 /// A live block.
 #[repr(C)]
@@ -94,50 +95,38 @@ fn segments(device: c_int, number: PoolNumber, pool: &Pool) -> Vec<(SegmentInfo,
 }
 
 /// Calls `visit` for each segment of the pools of GPU `device`, the lowest address of each pool first.
-///
-/// # Safety
-///
-/// * `visit` may be called with `context` and throws nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_walk(
     device: c_int,
     visit: Visit,
     context: *mut c_void,
 ) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         for (number, pool) in pools(device) {
             for (segment, blocks) in segments(device, number, &pool) {
                 // SAFETY: as the caller promised; both live until it returns.
                 unsafe { visit(context, &raw const segment, blocks.as_ptr(), blocks.len()) };
             }
         }
-        0
+        Ok(())
     })
 }
 
 /// Tells the live block that begins at `address`, or, unless `exact`, the one that `address` is in.
-///
-/// # Safety
-///
-/// * `block` is null, or can be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_find(
     address: *const c_void,
     exact: c_int,
     block: *mut BlockInfo,
 ) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         let at = address.addr() as u64;
         let found = beginning_at(at).or_else(|| if exact == 0 { around(at) } else { None });
-        match found {
-            // SAFETY: as the caller promised.
-            Some(found) => unsafe { write_optional(block, found) },
-            None => {
-                set_last_error(&format_args!("{address:p} is not in a live block of forebay"));
-                return -1;
-            }
-        }
-        0
+        let found =
+            found.ok_or_else(|| format!("{address:p} is not in a live block of forebay"))?;
+        // SAFETY: as the caller promised.
+        unsafe { write_optional(block, found) };
+        Ok(())
     })
 }
 
@@ -171,10 +160,6 @@ fn around(address: u64) -> Option<BlockInfo> {
 }
 
 /// Makes the given blocks the live blocks of a private pool, and no others.
-///
-/// # Safety
-///
-/// * `blocks` points to `count` blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_restore(
     device: c_int,
@@ -182,18 +167,11 @@ pub unsafe extern "C" fn forebay_torch_restore(
     blocks: *const BlockInfo,
     count: usize,
 ) -> c_int {
-    guarded(-1, || {
-        let blocks = if count == 0 {
-            &[]
-        } else {
-            // SAFETY: as the caller promised.
-            unsafe { core::slice::from_raw_parts(blocks, count) }
-        };
-        code_of(restore(device, number, blocks))
-    })
+    // SAFETY: as the caller promised.
+    code_of(|| restore(device, number, unsafe { array(blocks, count, "blocks") }?))
 }
 
-fn restore(device: c_int, number: PoolNumber, blocks: &[BlockInfo]) -> Result<(), String> {
+fn restore(device: c_int, number: PoolNumber, blocks: &[BlockInfo]) -> Result<(), Failure> {
     let pools = private::pools_of(device).into_iter();
     let found = pools.into_iter().find(|(_, of, _)| *of == number);
     let (private, _, pool) = found.ok_or("there is no such pool any more")?;
@@ -207,7 +185,7 @@ fn restore(device: c_int, number: PoolNumber, blocks: &[BlockInfo]) -> Result<()
             stream: handle(block.stream)?,
         })
     });
-    let kept: Vec<KeptBlock> = kept.collect::<Result<_, String>>()?;
+    let kept: Vec<KeptBlock> = kept.collect::<Result<_, Failure>>()?;
     let stay: BTreeSet<(u64, u64)> =
         blocks.iter().map(|block| (block.address, block.size)).collect();
     let mut removed = pool.memory_map().blocks;
@@ -222,7 +200,7 @@ fn restore(device: c_int, number: PoolNumber, blocks: &[BlockInfo]) -> Result<()
     };
     if let Err(error) = pool.restore(&kept, &stream_of) {
         removed.into_iter().for_each(|(address, origin)| origins::note(address, origin));
-        return Err(error.to_string());
+        return Err(error.into());
     }
     removed.into_keys().for_each(sharing::forget);
     for block in blocks {

@@ -10,7 +10,8 @@ use forebay_sync::lock;
 
 use super::relaxed::RelaxedCapture;
 use crate::device_pools;
-use crate::error::{code_of, guarded, set_last_error};
+use crate::error::{code_of, guarded};
+use crate::status::Failure;
 use crate::text::pointer;
 
 /// Memory that was used on a stream while it was captured, by its address: whether it is freed. A graph may read it
@@ -30,26 +31,17 @@ fn pool_of(address: Address) -> Option<&'static PinnedPool> {
 /// Allocates `size` bytes of pinned host memory, best of GPU `device`. Null on failure, and where `size` is 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_pinned_alloc(size: usize, device: c_int) -> *mut c_void {
-    guarded(core::ptr::null_mut(), || {
+    let mut memory = core::ptr::null_mut();
+    code_of(|| {
         let _relaxed = RelaxedCapture::begin();
-        let found = device_pools::pinned_pool(device).and_then(|pool| {
-            pool.allocate_raw(Bytes::new(size as u64)).map_err(|error| error.to_string())
-        });
-        match found {
-            Ok(block) => pointer(block.address()),
-            Err(reason) => {
-                set_last_error(&reason);
-                core::ptr::null_mut()
-            }
-        }
-    })
+        let pool = device_pools::pinned_pool(device)?;
+        memory = pointer(pool.allocate_raw(Bytes::new(size as u64))?.address());
+        Ok(())
+    });
+    memory
 }
 
 /// Frees memory of [`forebay_torch_pinned_alloc`], once the work that was recorded is done. 1 for other memory.
-///
-/// # Safety
-///
-/// * Nobody uses the memory but recorded work.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_pinned_free(memory: *mut c_void) -> c_int {
     guarded(-1, || {
@@ -64,8 +56,7 @@ pub unsafe extern "C" fn forebay_torch_pinned_free(memory: *mut c_void) -> c_int
         }
         let _relaxed = RelaxedCapture::begin();
         // SAFETY: work that uses the memory was recorded, as the caller promises, and the pool keeps it until then.
-        let freed = unsafe { pool.free_raw(address) };
-        code_of(freed)
+        code_of(|| Ok(unsafe { pool.free_raw(address) }?))
     })
 }
 
@@ -89,23 +80,22 @@ pub extern "C" fn forebay_torch_pinned_record(
             return 0;
         }
         let _relaxed = RelaxedCapture::begin();
-        let recorded = device_pools::pool_and_stream(device, stream.addr() as u64);
-        let recorded = recorded.and_then(|(main, stream)| {
-            pool.record_raw(address, main, stream).map_err(|error| error.to_string())
-        });
-        code_of(recorded)
+        code_of(|| {
+            let (main, stream) = device_pools::pool_and_stream(device, stream.addr() as u64)?;
+            Ok(pool.record_raw(address, main, stream)?)
+        })
     })
 }
 
 /// Frees what captures had used, once the work of all GPUs is done. Leaves it where a capture is under way.
-fn free_captured() -> Result<(), String> {
+fn free_captured() -> Result<(), Failure> {
     let freed: Vec<u64> =
         lock(&CAPTURED).iter().filter(|(_, freed)| **freed).map(|(&address, _)| address).collect();
     if freed.is_empty() {
         return Ok(());
     }
     for (_, main) in device_pools::existing() {
-        main.device().synchronize_device().map_err(|error| error.to_string())?;
+        main.device().synchronize_device()?;
     }
     for address in freed {
         // Of two threads one finds it.
@@ -113,7 +103,7 @@ fn free_captured() -> Result<(), String> {
             && let Some(pool) = pool_of(Address::new(address))
         {
             // SAFETY: PyTorch has freed it, and all work is done.
-            unsafe { pool.free_raw(Address::new(address)) }.map_err(|error| error.to_string())?;
+            unsafe { pool.free_raw(Address::new(address)) }?;
         }
     }
     Ok(())
@@ -130,14 +120,14 @@ fn forget_captured(address: u64) -> bool {
 /// Unpins free memory of every pool, that of graphs included.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_pinned_trim() -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         let _relaxed = RelaxedCapture::begin();
         let mut result = free_captured();
         for pool in device_pools::existing_pinned() {
             if let Err(error) = pool.trim(Bytes::ZERO) {
-                result = Err(error.to_string());
+                result = Err(error.into());
             }
         }
-        code_of(result)
+        result
     })
 }

@@ -21,13 +21,14 @@ use std::sync::{Mutex, MutexGuard};
 
 use forebay::bindings::Growth;
 use forebay::guard::Capture;
-use forebay::{Address, Bytes, MemoryClass, Pool, PoolOptions, StreamHandle};
+use forebay::{Address, Bytes, MemoryClass, Pool, PoolOptions};
 use forebay_sync::lock;
 
 use super::figures;
 use super::relaxed::RelaxedCapture;
 use crate::device_pools;
 use crate::slow_path::{CAPTURING, FLAGS};
+use crate::status::Failure;
 
 /// The number of a private pool: `c10::MempoolId_t`, a pair of 64-bit numbers.
 #[repr(C)]
@@ -111,8 +112,8 @@ fn state() -> MutexGuard<'static, State> {
     lock(&STATE)
 }
 
-fn missing(device: c_int, number: PoolNumber) -> String {
-    format!("there is no pool ({}, {}) of GPU {device}", number.first, number.second)
+fn missing(device: c_int, number: PoolNumber) -> Failure {
+    format!("there is no pool ({}, {}) of GPU {device}", number.first, number.second).into()
 }
 
 impl State {
@@ -121,7 +122,7 @@ impl State {
     }
 
     /// Adds a user to a pool, which the first creates.
-    fn join_or_create(&mut self, device: c_int, number: PoolNumber) -> Result<(), String> {
+    fn join_or_create(&mut self, device: c_int, number: PoolNumber) -> Result<(), Failure> {
         if self.find(device, number).is_none() {
             self.create(device, number, |options| options)?;
         }
@@ -137,15 +138,15 @@ impl State {
         device: c_int,
         number: PoolNumber,
         change: impl FnOnce(PoolOptions) -> PoolOptions,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let main = device_pools::pool(device)?;
         let options = change(PoolOptions::with(main.settings())).class(MemoryClass::STABLE);
         // Without thread caches: what they hold would count in the peaks of the GPU, beside what other pools hold.
         let options = options.set(|settings| settings.magazines(false));
         let options = options.sharing_limit_with(main).exportable();
-        let pool = options.build(main.device()).map_err(|error| error.to_string())?;
+        let pool = options.build(main.device())?;
         for peer in main.peers() {
-            pool.grant_access(peer).map_err(|error| error.to_string())?;
+            pool.grant_access(peer)?;
         }
         self.last_key += 1;
         let key = self.last_key;
@@ -180,7 +181,7 @@ impl State {
 
 /// Drops the unused pools, and releases the free memory of those that have blocks but no users. Returns whether that gave
 /// back anything.
-pub(super) fn release_unused() -> Result<bool, String> {
+pub(super) fn release_unused() -> Result<bool, Failure> {
     let _relaxed = RelaxedCapture::begin();
     let (gone, left) = state().take_unused();
     for private in &gone {
@@ -193,7 +194,7 @@ pub(super) fn release_unused() -> Result<bool, String> {
     for pool in left {
         match pool.trim_stable() {
             Ok(bytes) => released = released.map(|any| any || !bytes.is_zero()),
-            Err(error) => released = Err(error.to_string()),
+            Err(error) => released = Err(error.into()),
         }
     }
     released
@@ -201,7 +202,7 @@ pub(super) fn release_unused() -> Result<bool, String> {
 
 /// The private pool for blocks that other processes map, and the size for a request there. It has pages of one size, as
 /// PyTorch requires: small ones for small blocks, and large ones so that a large block is not a thousand descriptors.
-pub(super) fn shareable(device: c_int, size: u64) -> Result<(Held, u64), String> {
+pub(super) fn shareable(device: c_int, size: u64) -> Result<(Held, u64), Failure> {
     let page = if size <= SMALL_PAGES_UP_TO { SMALL_PAGE } else { LARGE_PAGE };
     let number = PoolNumber { first: SHAREABLE, second: page.get() };
     let _relaxed = RelaxedCapture::begin();
@@ -219,14 +220,14 @@ pub(super) fn shareable(device: c_int, size: u64) -> Result<(Held, u64), String>
 }
 
 /// Adds a user to a private pool, which is created where it is not there.
-pub(super) fn retain(device: c_int, number: PoolNumber) -> Result<(), String> {
+pub(super) fn retain(device: c_int, number: PoolNumber) -> Result<(), Failure> {
     // Another thread may be capturing, and creating a pool calls the driver.
     let _relaxed = RelaxedCapture::begin();
     state().join_or_create(device, number)
 }
 
 /// Removes a user.
-pub(super) fn release(device: c_int, number: PoolNumber) -> Result<(), String> {
+pub(super) fn release(device: c_int, number: PoolNumber) -> Result<(), Failure> {
     let mut state = state();
     let private = state.find(device, number).filter(|private| private.users > 0);
     let private = private.ok_or_else(|| missing(device, number))?;
@@ -243,11 +244,11 @@ pub(super) fn users(device: c_int, number: PoolNumber) -> u64 {
 }
 
 /// Adds a user, whose requests go to the private pool from now on: perhaps those of a graph.
-pub(super) fn begin(device: c_int, number: PoolNumber) -> Result<(), String> {
+pub(super) fn begin(device: c_int, number: PoolNumber) -> Result<(), Failure> {
     let _relaxed = RelaxedCapture::begin();
     let main = device_pools::pool(device)?;
     let mut state = state();
-    let capture = main.capture().map_err(|error| error.to_string())?;
+    let capture = main.capture()?;
     state.join_or_create(device, number)?;
     state.routes.push(Route { device, number, capture: Some(capture) });
     FLAGS.fetch_or(CAPTURING, Ordering::SeqCst);
@@ -255,7 +256,7 @@ pub(super) fn begin(device: c_int, number: PoolNumber) -> Result<(), String> {
 }
 
 /// Ends what [`begin`] began; the user stays until [`release`].
-pub(super) fn end(device: c_int, number: PoolNumber) -> Result<(), String> {
+pub(super) fn end(device: c_int, number: PoolNumber) -> Result<(), Failure> {
     let mut state = state();
     let mut routes = state.routes.iter();
     let found = routes.rposition(|route| (route.device, route.number) == (device, number));
@@ -266,7 +267,7 @@ pub(super) fn end(device: c_int, number: PoolNumber) -> Result<(), String> {
     }
     drop(state);
     // Work that the capture deferred.
-    device_pools::pool(device)?.process_deferred().map_err(|error| error.to_string())
+    Ok(device_pools::pool(device)?.process_deferred()?)
 }
 
 /// The private pool for a request. `capturing`: whether the stream of the request is being captured. `routed`: whether it
@@ -276,11 +277,11 @@ pub(super) fn pool_for(
     number: PoolNumber,
     capturing: bool,
     routed: bool,
-) -> Result<Held, String> {
+) -> Result<Held, Failure> {
     let mut state = state();
     let private = state.find(device, number).ok_or_else(|| missing(device, number))?;
     if capturing && private.capture.is_none() {
-        private.capture = Some(private.pool.capture().map_err(|error| error.to_string())?);
+        private.capture = Some(private.pool.capture()?);
     }
     let found = private.hold();
     let mut routes = state.routes.iter_mut();
@@ -304,16 +305,6 @@ pub(super) fn owner_of(address: Address) -> Option<Pool> {
     let mut pools = state.pools.values();
     let found = pools.find(|private| private.pool.block_at(address).is_some());
     found.map(|private| private.pool.clone())
-}
-
-/// Frees a block of the private pool of a key.
-pub(super) fn free(
-    key: u32,
-    address: Address,
-    stream: StreamHandle,
-) -> Option<Result<(), forebay::Error>> {
-    let (_, pool) = of_key(key)?;
-    Some(pool.free(address, stream))
 }
 
 /// The private pools of a GPU, with their keys and numbers.

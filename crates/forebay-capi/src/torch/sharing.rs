@@ -16,6 +16,7 @@ use super::origins::{self, Origin};
 use super::{allocate, private};
 use crate::device_pools;
 use crate::error::{code_of, guarded};
+use crate::status::Failure;
 use crate::text::write_optional;
 
 /// A page that another process can map.
@@ -84,7 +85,7 @@ impl Exported {
     }
 
     /// Exports a block, unless it is.
-    fn add(&mut self, address: u64) -> Result<(), String> {
+    fn add(&mut self, address: u64) -> Result<(), Failure> {
         if self.blocks.contains_key(&address) {
             return Ok(());
         }
@@ -92,7 +93,7 @@ impl Exported {
         let main = device_pools::pool(origin.device)?;
         let private = private::of_key(origin.private);
         let pool = private.as_ref().map_or(main, |(_, pool)| pool);
-        let parts = pool.pages_of(Address::new(address)).map_err(|error| error.to_string())?;
+        let parts = pool.pages_of(Address::new(address))?;
         let first =
             parts.first().ok_or("the block is not in pages that another process can map")?;
         if parts.iter().any(|part| part.page_size != first.page_size) {
@@ -110,7 +111,7 @@ impl Exported {
                     Ok(descriptor) => drop(place.insert((descriptor, 1))),
                     Err(error) => {
                         self.release(pages);
-                        return Err(error.to_string());
+                        return Err(error.into());
                     }
                 },
             }
@@ -125,10 +126,6 @@ impl Exported {
 
 /// Exports the pages behind a live block: calls `visit` for each, in the order of addresses, and tells the offset of
 /// the block in the first. All are of one size.
-///
-/// # Safety
-///
-/// * `offset` is null, or can be written to; `visit` may be called with `context` and throws nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_export(
     block: *mut c_void,
@@ -136,13 +133,11 @@ pub unsafe extern "C" fn forebay_torch_export(
     visit: VisitPage,
     context: *mut c_void,
 ) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         let address = block.addr() as u64;
         let mut exported = lock(&EXPORTED);
-        if let Err(reason) = exported.add(address) {
-            return code_of(Err(reason));
-        }
-        let Some(found) = exported.blocks.get(&address) else { return -1 };
+        exported.add(address)?;
+        let found = exported.blocks.get(&address).ok_or("the block was not exported")?;
         // SAFETY: as the caller promised.
         unsafe { write_optional(offset, found.offset) };
         for page in &found.pages {
@@ -152,16 +147,12 @@ pub unsafe extern "C" fn forebay_torch_export(
             // SAFETY: as the caller promised.
             unsafe { visit(context, &raw const page) };
         }
-        0
+        Ok(())
     })
 }
 
 /// Allocates as [`forebay_torch_allocate`](super::forebay_torch_allocate) does, so that [`forebay_torch_export`] can
 /// export the block.
-///
-/// # Safety
-///
-/// * As for [`forebay_torch_alloc`](super::forebay_torch_alloc).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_allocate_shareable(
     size: usize,
@@ -183,14 +174,11 @@ pub unsafe extern "C" fn forebay_torch_allocate_shareable(
 /// Lets GPU `peer` read and write the memory of GPU `device`'s pools.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_enable_peer(device: c_int, peer: c_int) -> c_int {
-    guarded(-1, || {
-        let grant = || {
-            let peer = DeviceOrdinal(u32::try_from(peer).map_err(|error| error.to_string())?);
-            let grant = |pool: &Pool| pool.grant_access(peer).map_err(|error| error.to_string());
-            // The GPU's own first: a private pool that is created from now on takes over its peers.
-            grant(device_pools::pool(device)?)?;
-            private::pools_of(device).iter().try_for_each(|(.., pool)| grant(pool))
-        };
-        code_of(grant())
+    code_of(|| {
+        let peer = u32::try_from(peer).map_err(|_| format!("{peer} is no ordinal of a GPU"))?;
+        let grant = |pool: &Pool| Ok(pool.grant_access(DeviceOrdinal(peer))?);
+        // The GPU's own first: a private pool that is created from now on takes over its peers.
+        grant(device_pools::pool(device)?)?;
+        private::pools_of(device).iter().try_for_each(|(.., pool)| grant(pool))
     })
 }

@@ -11,8 +11,8 @@ use serde::{Serialize, Serializer};
 use super::figures::{DeviceFigures, add_gone, number};
 use super::private::{self, PoolNumber};
 use crate::device_pools;
-use crate::error::{guarded, set_last_error};
-use crate::text::{self, write_optional};
+use crate::error::code_of;
+use crate::text::{into_c_string, write_optional};
 
 /// The statistics of a pool.
 #[derive(Serialize)]
@@ -61,14 +61,9 @@ fn as_object<S: Serializer>(settings: &Settings, serializer: S) -> Result<S::Ok,
 /// [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_figures(device: c_int) -> *mut c_char {
-    guarded(core::ptr::null_mut(), || {
-        let pool = match device_pools::pool(device) {
-            Ok(pool) => pool,
-            Err(reason) => {
-                set_last_error(&reason);
-                return core::ptr::null_mut();
-            }
-        };
+    let mut text = core::ptr::null_mut();
+    code_of(|| {
+        let pool = device_pools::pool(device)?;
         let group = pool.group_figures();
         let private = private::pools_of(device).into_iter();
         let graphs = private.map(|(_, PoolNumber { first, second }, pool)| PrivatePool {
@@ -76,7 +71,7 @@ pub extern "C" fn forebay_torch_figures(device: c_int) -> *mut c_char {
             second,
             pool: PoolStatistics::of(&pool),
         });
-        c_json(&Figures {
+        let figures = Figures {
             pool: PoolStatistics::of(pool),
             peak_out_bytes: group.out.peak.get(),
             peak_held_bytes: group.held.peak.get(),
@@ -84,17 +79,12 @@ pub extern "C" fn forebay_torch_figures(device: c_int) -> *mut c_char {
             limit_bytes: pool.limit().get(),
             settings: pool.settings(),
             graphs: graphs.collect(),
-        })
-    })
-}
-
-fn c_json(value: &impl Serialize) -> *mut c_char {
-    let json = serde_json::to_string(value).map_err(|error| error.to_string());
-    let text = json.and_then(|json| text::into_c_string(json).map_err(|error| error.to_string()));
-    text.unwrap_or_else(|reason| {
-        set_last_error(&reason);
-        core::ptr::null_mut()
-    })
+        };
+        let json = serde_json::to_string(&figures).map_err(|error| error.to_string())?;
+        text = into_c_string(json)?;
+        Ok(())
+    });
+    text
 }
 
 /// Stands for a GPU where the figures of pinned memory are asked for.
@@ -158,13 +148,9 @@ impl DeviceFigures {
 }
 
 /// Tells all figures of GPU `device`, or of the pinned memory of all GPUs where it is -1.
-///
-/// # Safety
-///
-/// * `figures` is null, or can be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_torch_stats(device: c_int, figures: *mut DeviceFigures) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         let mut told = DeviceFigures::of(device);
         if let Some(before) = lock(&TOTALS).get_mut(&device) {
             for (now, before) in told.by_side().into_iter().zip(before.by_side()) {
@@ -179,26 +165,26 @@ pub unsafe extern "C" fn forebay_torch_stats(device: c_int, figures: *mut Device
         }
         // SAFETY: as the caller promised.
         unsafe { write_optional(figures, told) };
-        0
+        Ok(())
     })
 }
 
 /// Lets what only grows begin anew at 0, for what [`forebay_torch_stats`] tells of `device`.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_reset_totals(device: c_int) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         let told = DeviceFigures::of(device);
         lock(&TOTALS).insert(device, told);
-        0
+        Ok(())
     })
 }
 
 /// Lets the peaks begin anew, for what [`forebay_torch_stats`] tells of `device`.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_reset_peaks(device: c_int) -> c_int {
-    guarded(-1, || {
+    code_of(|| {
         main_pools(device).for_each(Pool::reset_group_peaks);
         lock(&SEEN).remove(&device);
-        0
+        Ok(())
     })
 }

@@ -11,7 +11,6 @@
 //!
 //! Device views do not conflict with each other: streams order them.
 
-use core::fmt;
 use core::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,17 +18,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_core::{Address, BufferState, Bytes, Replica};
 use forebay_hal::{Call, StreamHandle, invalid};
 
-use crate::Error;
-use crate::buffer::{Access, Buffer, BufferFigures, BufferSlice, BufferSliceMut, Turn, Turns};
+use super::object::{Counted, CountedError};
+use crate::buffer::{Access, Buffer, BufferFigures, BufferSlice, BufferSliceMut};
+use crate::sync::fork::Birth;
 use crate::sync::lock;
 
 /// A buffer of bytes with counted views.
 #[derive(Debug)]
 pub struct CountedBuffer {
-    /// `None` once it was closed.
-    buffer: Turns<Option<Buffer<u8>>>,
+    buffer: Counted<Buffer<u8>>,
     /// The live views. Adding one takes a turn; removing one does not.
     views: Mutex<Vec<LiveView>>,
+    birth: Birth,
 }
 
 #[derive(Debug)]
@@ -65,40 +65,7 @@ pub struct CountedFigures {
     pub figures: BufferFigures,
 }
 
-/// Why a call failed.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum CountedError {
-    /// An error of the buffer.
-    Library(Error),
-    /// A live view conflicts, or another call of the same thread is using the buffer.
-    InUse(String),
-    /// The view was ended, or belongs to another buffer.
-    NoView,
-    /// The buffer was closed.
-    Closed,
-}
-
 type Result<T> = core::result::Result<T, CountedError>;
-
-impl fmt::Display for CountedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Library(error) => error.fmt(f),
-            Self::InUse(words) => f.write_str(words),
-            Self::NoView => f.write_str("the view was ended before, or is of another buffer"),
-            Self::Closed => f.write_str("the buffer was closed"),
-        }
-    }
-}
-
-impl core::error::Error for CountedError {}
-
-impl<E: Into<Error>> From<E> for CountedError {
-    fn from(error: E) -> Self {
-        Self::Library(error.into())
-    }
-}
 
 /// `size` bytes from `offset` on. The end saturates; the buffer then refuses the range.
 fn range(offset: u64, size: u64) -> Range<u64> {
@@ -147,19 +114,11 @@ impl LiveView {
 impl CountedBuffer {
     /// Takes `buffer` and counts its views from now on.
     pub fn new(buffer: Buffer<u8>) -> Self {
-        Self { buffer: Turns::new(Some(buffer)), views: Mutex::default() }
-    }
-
-    fn turn(&self) -> Result<Turn<'_, Option<Buffer<u8>>>> {
-        self.buffer.take().ok_or_else(|| {
-            let words = "a call of this thread uses the buffer already: a callback cannot use it";
-            CountedError::InUse(words.into())
-        })
-    }
-
-    /// Calls `work` with the buffer once no other call is using it.
-    fn call<R>(&self, work: impl FnOnce(&mut Buffer<u8>) -> Result<R>) -> Result<R> {
-        self.turn()?.as_mut().map_or(Err(CountedError::Closed), work)
+        Self {
+            buffer: Counted::new("buffer", buffer),
+            views: Mutex::default(),
+            birth: Birth::here(),
+        }
     }
 
     /// Fails if a live view conflicts with an access.
@@ -183,7 +142,7 @@ impl CountedBuffer {
 
     /// The current state of the buffer.
     pub fn figures(&self) -> Result<CountedFigures> {
-        self.call(|buffer| {
+        self.buffer.with(|buffer| {
             let (id, size, state) = (buffer.id(), buffer.size(), buffer.state());
             let views = lock(&self.views).len();
             Ok(CountedFigures { id, size, state, views, figures: buffer.figures() })
@@ -194,7 +153,7 @@ impl CountedBuffer {
     /// than the device's from now on. The memory does not move while the view lives.
     pub fn map(&self, offset: u64, size: u64, access: Access) -> Result<View> {
         let bytes = range(offset, size);
-        self.call(|buffer| {
+        self.buffer.with(|buffer| {
             self.check(Replica::Host, &bytes, access)?;
             let address = match access {
                 Access::Read => Address::of_pointer(slice(buffer, &bytes)?.host()?.as_ptr()),
@@ -218,7 +177,7 @@ impl CountedBuffer {
         stream: StreamHandle,
     ) -> Result<Address> {
         let bytes = range(offset, size);
-        self.call(|buffer| self.acquire_device(buffer, &bytes, access, stream))
+        self.buffer.with(|buffer| self.acquire_device(buffer, &bytes, access, stream))
     }
 
     /// As `on_device`, but as a view that lives until [`end_view`](Self::end_view).
@@ -230,7 +189,7 @@ impl CountedBuffer {
         stream: StreamHandle,
     ) -> Result<View> {
         let bytes = range(offset, size);
-        self.call(|buffer| {
+        self.buffer.with(|buffer| {
             let address = self.acquire_device(buffer, &bytes, access, stream)?;
             Ok(self.enter(Replica::Device, bytes.clone(), access, address))
         })
@@ -253,6 +212,8 @@ impl CountedBuffer {
 
     /// Ends a view made by [`map`](Self::map) or [`export`](Self::export). Does not wait.
     pub fn end_view(&self, number: u64) -> Result<()> {
+        // In a forked child another thread of the parent may hold the lock for ever.
+        self.birth.check()?;
         let mut views = lock(&self.views);
         let found = views.iter().position(|view| view.number == number);
         views.swap_remove(found.ok_or(CountedError::NoView)?);
@@ -262,7 +223,7 @@ impl CountedBuffer {
     /// Replaces the bytes from `offset` on with `from`.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
         let bytes = range(offset, from.len() as u64);
-        self.call(|buffer| {
+        self.buffer.with(|buffer| {
             self.check(Replica::Host, &bytes, Access::Overwrite)?;
             Ok(slice_mut(buffer, &bytes)?.copy_from_slice(from)?)
         })
@@ -271,7 +232,7 @@ impl CountedBuffer {
     /// Calls `take` with `size` bytes from `offset` on, unless the read fails.
     pub fn read(&self, offset: u64, size: u64, take: impl FnOnce(&[u8])) -> Result<()> {
         let bytes = range(offset, size);
-        self.call(|buffer| {
+        self.buffer.with(|buffer| {
             self.check(Replica::Host, &bytes, Access::Read)?;
             take(slice(buffer, &bytes)?.host()?);
             Ok(())
@@ -282,7 +243,7 @@ impl CountedBuffer {
     /// multiples of `width`.
     pub fn fill(&self, offset: u64, size: u64, pattern: u64, width: u32) -> Result<()> {
         let bytes = range(offset, size);
-        self.call(|buffer| {
+        self.buffer.with(|buffer| {
             self.check(Replica::Host, &bytes, Access::Overwrite)?;
             let mut slice = slice_mut(buffer, &bytes)?;
             // Bits above the width are ignored.
@@ -307,17 +268,15 @@ impl CountedBuffer {
         }
         // Always lock in the same order, so that two threads copying in opposite directions do not deadlock.
         let self_first = core::ptr::from_ref(self) < core::ptr::from_ref(from);
-        let (mut target, source);
+        let (mut target, mut source);
         if self_first {
-            target = self.turn()?;
-            source = from.turn()?;
+            target = self.buffer.take()?;
+            source = from.buffer.take()?;
         } else {
-            source = from.turn()?;
-            target = self.turn()?;
+            source = from.buffer.take()?;
+            target = self.buffer.take()?;
         }
-        let (Some(target), Some(source)) = (&mut *target, &*source) else {
-            return Err(CountedError::Closed);
-        };
+        let (target, source) = (target.value()?, source.value()?);
         self.check(Replica::Host, &(0..target.size().get()), Access::Overwrite)?;
         from.check(Replica::Host, &(0..source.size().get()), Access::Read)?;
         Ok(target.copy_from(source, stream)?)
@@ -326,7 +285,7 @@ impl CountedBuffer {
     /// As [`Buffer::resize`]. Calls `resized` before any other call sees the new size.
     pub fn resize(&self, size: u64, resized: impl FnOnce()) -> Result<()> {
         let length = usize::try_from(size).unwrap_or(usize::MAX);
-        self.call(|buffer| {
+        self.buffer.with(|buffer| {
             self.check_no_views()?;
             buffer.resize(length)?;
             resized();
@@ -336,7 +295,7 @@ impl CountedBuffer {
 
     /// As [`Buffer::compact`].
     pub fn compact(&self, replica: Replica, stream: StreamHandle) -> Result<Bytes> {
-        self.call(|buffer| {
+        self.buffer.with(|buffer| {
             self.check_no_views()?;
             Ok(buffer.compact(replica, stream)?)
         })
@@ -344,7 +303,7 @@ impl CountedBuffer {
 
     /// As [`Buffer::invalidate`].
     pub fn invalidate(&self, replica: Replica) -> Result<()> {
-        self.call(|buffer| {
+        self.buffer.with(|buffer| {
             self.check_no_views()?;
             buffer.invalidate(replica);
             Ok(())
@@ -353,7 +312,7 @@ impl CountedBuffer {
 
     /// As [`Buffer::synchronize`].
     pub fn synchronize(&self, stream: StreamHandle) -> Result<()> {
-        self.call(|buffer| {
+        self.buffer.with(|buffer| {
             self.check(Replica::Host, &(0..buffer.size().get()), Access::Read)?;
             Ok(buffer.synchronize(stream)?)
         })
@@ -361,10 +320,11 @@ impl CountedBuffer {
 
     /// Drops the buffer. Every later call fails with [`CountedError::Closed`].
     pub fn close(&self) -> Result<()> {
-        let mut turn = self.turn()?;
+        let mut turn = self.buffer.take()?;
         self.check_no_views()?;
-        let buffer = turn.take();
+        let buffer = turn.remove()?;
         drop(turn);
-        buffer.map(drop).ok_or(CountedError::Closed)
+        drop(buffer);
+        Ok(())
     }
 }

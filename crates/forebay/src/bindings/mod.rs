@@ -1,8 +1,9 @@
 //! Shared by the C and Python bindings and the tools: the settings of the process's pools, reset blocks for pools of
-//! graphs, buffers with counted views, shared buffers of bytes, interpreter call stacks, and files that appear only
+//! graphs, values whose uses are counted, buffers with counted views, shared buffers of bytes, interpreter call stacks, and files that appear only
 //! once complete. Not part of the stable interface.
 
 mod counted;
+mod object;
 
 #[cfg(test)]
 mod tests;
@@ -12,17 +13,18 @@ use std::sync::Arc;
 
 #[cfg(feature = "host")]
 use crate::Device;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Source};
 #[cfg(feature = "host")]
 use crate::transfer::{TransferEngine, TransferOptions};
-use crate::{Pool, Result, Settings};
+use crate::{Pool, PoolId, Result, Settings};
 pub use forebay_core::address_space::Growth;
 
 /// Vectors whose length the program chose: allocation failures are errors, not aborts.
 pub mod host_vec {
     pub use crate::host_vec::{copied, with_capacity, zeroed};
 }
-pub use self::counted::{CountedBuffer, CountedError, CountedFigures, View};
+pub use self::counted::{CountedBuffer, CountedFigures, View};
+pub use self::object::{Counted, CountedError, Turn};
 pub use crate::named::bytes::SharedBytes;
 pub use crate::pool::KeptBlock;
 pub use crate::stack::{
@@ -48,17 +50,68 @@ pub fn transfer_engine(device: &Arc<dyn Device>) -> Result<TransferEngine> {
     TransferOptions::for_device(device)?.history(TRANSFERS).build(device)
 }
 
-/// A setting of a pool that [`change_settings`] changed.
+/// A setting of a pool that [`SettingsChange::make`] changed.
 #[derive(Debug)]
-pub struct ChangedSetting {
+struct ChangedSetting {
     pool: Pool,
     key: String,
     previous: String,
 }
 
-/// Changes the settings named in `entries` to their values in `wanted`, in all pools or, on error, in none. `entries`
-/// are keys and values as text; settings that a pool already has are left alone.
-pub fn change_settings(
+/// A change of the settings of the process's pools.
+#[derive(Debug)]
+pub struct SettingsChange {
+    /// The settings of new pools before it.
+    before: Option<Settings>,
+    keys: Vec<String>,
+    /// The pools that existed.
+    existing: Vec<PoolId>,
+    changed: Vec<ChangedSetting>,
+}
+
+/// The keys and values of a text such as `FOREBAY_CONF` has.
+pub fn entries_of(text: &str) -> Result<Vec<(String, String)>> {
+    let given = Settings::parse_conf(text)?;
+    let entries = given.entries().filter(|entry| matches!(entry.source, Source::Text { .. }));
+    Ok(entries.map(|entry| (entry.key.name().to_owned(), entry.value)).collect())
+}
+
+/// Settings with these keys and values laid over them.
+pub fn overlay(below: Settings, entries: &[(String, String)]) -> Result<Settings> {
+    let mut builder = below.into_builder();
+    for (name, value) in entries {
+        builder = builder.set(name, value)?;
+    }
+    Ok(builder.build()?)
+}
+
+impl SettingsChange {
+    /// Overrides settings of the environment for new pools, and changes them in all of `pools` or, on error, in none.
+    /// Settings that a pool already has are left alone.
+    pub fn make(pools: &[Pool], entries: &[(String, String)]) -> Result<Self> {
+        let before = Pool::process_settings();
+        let wanted = overlay(effective_settings()?, entries)?;
+        let changed = change_settings(pools, entries, &wanted)?;
+        Pool::set_process_settings(Some(wanted));
+        let keys = entries.iter().map(|(key, _)| key.clone()).collect();
+        Ok(Self { before, keys, existing: pools.iter().map(Pool::id).collect(), changed })
+    }
+
+    /// Reverts it. Those of `pools` that were created since keep settings that cannot change while they live.
+    pub fn undo<'a>(self, pools: impl Iterator<Item = &'a Pool>) {
+        Pool::set_process_settings(self.before);
+        revert_settings(&self.changed);
+        // Pools created since began with the settings that are reverted.
+        let Ok(before) = effective_settings() else { return };
+        for pool in pools.filter(|pool| !self.existing.contains(&pool.id())) {
+            for before in self.keys.iter().filter_map(|key| before.get(key).ok()) {
+                let _ = pool.set(before.key.name(), &before.value);
+            }
+        }
+    }
+}
+
+fn change_settings(
     pools: &[Pool],
     entries: &[(String, String)],
     wanted: &Settings,
@@ -90,8 +143,7 @@ pub fn change_settings(
     Ok(changed)
 }
 
-/// Undoes [`change_settings`].
-pub fn revert_settings(changed: &[ChangedSetting]) {
+fn revert_settings(changed: &[ChangedSetting]) {
     // In reverse order: a setting may occur twice.
     for ChangedSetting { pool, key, previous } in changed.iter().rev() {
         // The pool accepts its previous value. A pool that is capturing may refuse, and then keeps the new one.

@@ -7,7 +7,8 @@ use forebay_core::{Address, BufferState, Replica};
 use forebay_hal::{Capabilities, StreamHandle};
 use forebay_sim::{SimMachine, SimOptions};
 
-use super::counted::{CountedBuffer, CountedError};
+use super::counted::CountedBuffer;
+use super::object::{Counted, CountedError};
 use crate::HostDevice;
 use crate::buffer::{Access, Memory, Turns};
 
@@ -95,8 +96,8 @@ fn a_live_view_refuses_what_conflicts_and_nothing_else() {
             assert!(matches!(other.end_view(view.number), Err(CountedError::NoView)));
             buffer.resize(50, || ()).unwrap();
             buffer.close().unwrap();
-            assert!(matches!(buffer.figures(), Err(CountedError::Closed)));
-            assert!(matches!(buffer.close(), Err(CountedError::Closed)));
+            assert!(matches!(buffer.figures(), Err(CountedError::Closed(_))));
+            assert!(matches!(buffer.close(), Err(CountedError::Closed(_))));
         }
     }
 }
@@ -185,4 +186,19 @@ fn a_thread_that_has_the_value_is_refused_and_a_panic_gives_it_back() {
     });
     assert!(panic);
     assert_eq!(*turns.take().unwrap(), 5);
+}
+
+#[test]
+fn a_pinned_value_is_not_closed() {
+    let value = Counted::new("number", 5);
+    value.pin(|_| Ok::<_, CountedError>(())).unwrap();
+    assert!(value.pin(|_| Err::<(), _>(CountedError::NoView)).is_err());
+    let refused = value.close().unwrap_err().to_string();
+    assert_eq!(refused, "1 view of the number still lives: release it first");
+    value.with(|number| Ok::<_, CountedError>(*number += 1)).unwrap();
+    value.unpin();
+    assert!(!value.is_closed());
+    assert_eq!(value.close().unwrap(), 6);
+    assert!(value.is_closed());
+    assert!(matches!(value.take().unwrap().value(), Err(CountedError::Closed("number"))));
 }
