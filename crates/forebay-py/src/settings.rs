@@ -1,8 +1,8 @@
 //! Settings as Python passes them: keyword arguments, or one text in the form of `FOREBAY_CONF`.
 
+use forebay::Settings;
 use forebay::bindings::{SettingsChange, effective_settings};
 use forebay::config::{Key, Source};
-use forebay::Settings;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
