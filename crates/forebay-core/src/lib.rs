@@ -9,7 +9,7 @@
 //! use forebay_core::{Alignment, Bytes, SizeClasses};
 //!
 //! let asked = Bytes::new(1_000_000);
-//! let block = SizeClasses::geometric().round(asked)?;
+//! let block = SizeClasses::Geometric.round(asked)?;
 //! assert!(block >= asked && block.is_aligned_to(Alignment::new(512)?));
 //! # Ok::<(), forebay_core::QuantityError>(())
 //! ```

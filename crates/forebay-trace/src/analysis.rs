@@ -121,7 +121,7 @@ impl Analysis {
         let mut sizes: BTreeMap<Bytes, SizeFigures> = BTreeMap::new();
         let mut live_of: HashMap<Bytes, u64> = HashMap::new();
         let mut lives: Vec<Life> = Vec::with_capacity(trace.blocks());
-        let mut caches = [SizeClasses::exact(), SizeClasses::geometric()].map(Cache::new);
+        let mut caches = [SizeClasses::Exact, SizeClasses::Geometric].map(Cache::new);
         let mut live = Bytes::ZERO;
         // Nine tenths, without passing the end of 64 bits.
         let near = Bytes::new(found.peak.get() - found.peak.get() / 10);

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 const EVERY_KIND: [SizeClasses; 3] =
-    [SizeClasses::geometric(), SizeClasses::powers_of_two(), SizeClasses::exact()];
+    [SizeClasses::Geometric, SizeClasses::PowersOfTwo, SizeClasses::Exact];
 
 /// Sizes of every magnitude, and those next to powers of two.
 fn sizes() -> impl Strategy<Value = u64> {
@@ -27,15 +27,15 @@ proptest! {
             };
             let rounded = rounded.get();
             let waste = rounded.checked_sub(size).unwrap();
-            let most = match classes.growth {
-                Growth::Geometric if size <= 1 << 20 => size / 8,
-                Growth::PowersOfTwo if size <= 1 << 31 => size,
+            let most = match classes {
+                SizeClasses::Geometric if size <= 1 << 20 => size / 8,
+                SizeClasses::PowersOfTwo if size <= 1 << 31 => size,
                 _ => 0,
             };
             prop_assert!(waste < 512 || waste <= most, "{size} -> {rounded}");
             prop_assert_eq!(rounded % 512, 0);
             prop_assert_eq!(classes.round(Bytes::new(rounded)).unwrap().get(), rounded);
-            if classes.growth == Growth::PowersOfTwo && (1..=1 << 31).contains(&size) {
+            if classes == SizeClasses::PowersOfTwo && (1..=1 << 31).contains(&size) {
                 prop_assert_eq!(rounded, size.next_power_of_two().max(512));
             }
         }

@@ -8,9 +8,9 @@ use core::fmt;
 use core::time::Duration;
 use std::path::PathBuf;
 
-use forebay_core::{Bytes, PageSize};
+use forebay_core::{Bytes, PageSize, SizeClasses};
 
-use super::value::{Bounds, Counting, Fraction, Kind, Preset, Rounding, Zeroing, page_of};
+use super::value::{Bounds, Counting, Fraction, Kind, Preset, Zeroing, page_of};
 
 /// Sixteen million events take about a gigabyte of memory; a larger number is a typo.
 const MOST_EVENTS: u64 = 1 << 24;
@@ -38,7 +38,7 @@ macro_rules! for_each_key {
             /// What a pool keeps when it gives memory back by itself or is trimmed.
             MinBytes min_bytes: Bytes = Bytes::ZERO, AnyTime, Any;
             /// How sizes are rounded: to 512 B, to eight classes a doubling, to powers of two.
-            SizeClasses size_classes: Rounding = Rounding::Exact, AtStart, Any;
+            SizeClasses size_classes: SizeClasses = SizeClasses::Exact, AtStart, Any;
             /// Whether freed blocks wait in a cache of their thread and stream.
             Magazines magazines: bool = true, AtStart, Any;
             /// The most that the cache of one thread and stream holds.

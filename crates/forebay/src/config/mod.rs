@@ -39,6 +39,7 @@ mod sources;
 mod tests;
 mod value;
 
+pub use forebay_core::SizeClasses;
 pub use forebay_core::address_space::Growth;
 
 pub use error::ConfigError;
@@ -46,4 +47,4 @@ pub use key::Key;
 pub use settings::{Settings, SettingsBuilder};
 pub use source::{Entry, Source};
 pub use sources::{Examined, Sources};
-pub use value::{Counting, Fraction, Preset, Rounding, Zeroing};
+pub use value::{Counting, Fraction, Preset, Zeroing};

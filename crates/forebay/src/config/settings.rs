@@ -3,12 +3,12 @@
 use core::time::Duration;
 use std::path::PathBuf;
 
-use forebay_core::{Bytes, PageSize};
+use forebay_core::{Bytes, PageSize, SizeClasses};
 
 use super::error::ConfigError;
 use super::key::{Key, Rule, for_each_key, rule};
 use super::source::{Entry, Held, Source};
-use super::value::{Counting, Fraction, Kind, Preset, Rounding, Zeroing, page_of};
+use super::value::{Counting, Fraction, Kind, Preset, Zeroing, page_of};
 
 macro_rules! settings {
     ($(

@@ -231,8 +231,30 @@ impl Kind for PathBuf {
     }
 }
 
-/// Defines an enumeration that is read and written by name. Several names may be read as a variant; the first is the
-/// one written.
+/// Reads and writes an enumeration by name. Several names may be read as a variant; the first is the one written.
+macro_rules! words {
+    ($name:ident, $form:literal { $($variant:ident = $text:literal $(| $other:literal)*,)* }) => {
+        impl Kind for $name {
+            const NAME: &'static str = "choice";
+            const FORM: &'static str = $form;
+
+            fn read(text: &str) -> Option<Self> {
+                match text.trim().to_ascii_lowercase().as_str() {
+                    $($text $(| $other)* => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+
+            fn write(&self) -> String {
+                match self {
+                    $(Self::$variant => $text.to_owned(),)*
+                }
+            }
+        }
+    };
+}
+
+/// Defines an enumeration that is read and written by name.
 macro_rules! choice {
     (
         $(#[$about:meta])*
@@ -265,45 +287,15 @@ macro_rules! choice {
             }
         }
 
-        impl Kind for $name {
-            const NAME: &'static str = "choice";
-            const FORM: &'static str = $form;
-
-            fn read(text: &str) -> Option<Self> {
-                match text.trim().to_ascii_lowercase().as_str() {
-                    $($text $(| $other)* => Some(Self::$variant),)*
-                    _ => None,
-                }
-            }
-
-            fn write(&self) -> String {
-                self.name().to_owned()
-            }
-        }
+        words!($name, $form { $($variant = $text $(| $other)*,)* });
     };
 }
 
-choice! {
-    /// How sizes are rounded.
-    Rounding, "exact, geometric or powers_of_two" {
-        /// To multiples of 512 B.
+words! {
+    SizeClasses, "exact, geometric or powers_of_two" {
         Exact = "exact",
-        /// To eight size classes per doubling, up to 1 MiB: more requests share a cached block, at the cost of at most
-        /// an eighth of waste.
         Geometric = "geometric",
-        /// To powers of two up to 2 GiB.
         PowersOfTwo = "powers_of_two",
-    }
-}
-
-impl Rounding {
-    /// The rounding rule.
-    pub fn classes(self) -> SizeClasses {
-        match self {
-            Self::Exact => SizeClasses::exact(),
-            Self::Geometric => SizeClasses::geometric(),
-            Self::PowersOfTwo => SizeClasses::powers_of_two(),
-        }
     }
 }
 

@@ -98,7 +98,7 @@ impl OnStream<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn rent(&self, least: Bytes) -> Result<OwnedBlock> {
-        let size = SizeClasses::geometric().round(least).unwrap_or(least);
+        let size = SizeClasses::Geometric.round(least).unwrap_or(least);
         let block = self.pool.allocate_owned(Request::new(size, self.stream))?;
         Ok(OwnedBlock::of(self.pool.clone(), block, least, self.stream))
     }

@@ -4,9 +4,7 @@ use core::time::Duration;
 
 use forebay_core::{Bytes, GIB, MIB, PageSize, SizeClasses};
 
-use crate::config::{
-    ConfigError, Counting, Fraction, Key, Preset, Rounding, Settings, Source, Zeroing,
-};
+use crate::config::{ConfigError, Counting, Fraction, Key, Preset, Settings, Source, Zeroing};
 
 /// A key, values that it takes with how they are written back, and values that it refuses.
 type Case = (Key, &'static [(&'static str, &'static str)], &'static [&'static str]);
@@ -167,7 +165,7 @@ fn the_defaults_are_as_promised() {
     assert!(settings.entries().all(|entry| entry.source == Source::Default));
     assert_eq!(settings.preset(), Preset::Default);
     assert_eq!((settings.max_bytes(), settings.max_fraction()), (None, Fraction::ONE));
-    assert_eq!((settings.min_bytes(), settings.size_classes()), (Bytes::ZERO, Rounding::Exact));
+    assert_eq!((settings.min_bytes(), settings.size_classes()), (Bytes::ZERO, SizeClasses::Exact));
     assert_eq!((settings.magazines(), settings.magazine_bytes()), (true, Bytes::mib(16)));
     assert_eq!((settings.statistics(), settings.history()), (Counting::On, 0));
     assert_eq!((settings.upkeep(), settings.upkeep_interval()), (false, Duration::from_secs(1)));
@@ -192,13 +190,13 @@ fn the_defaults_are_as_promised() {
 fn the_program_sets_by_type_and_is_held_to_the_same_bounds() {
     let settings = Settings::builder()
         .max_bytes(Bytes::gib(8))
-        .size_classes(Rounding::Geometric)
+        .size_classes(SizeClasses::Geometric)
         .collect_after(None)
         .history(7_u64)
         .build()
         .unwrap();
     assert_eq!(settings.max_bytes(), Some(Bytes::gib(8)));
-    assert_eq!(settings.size_classes().classes(), SizeClasses::geometric());
+    assert_eq!(settings.size_classes(), SizeClasses::Geometric);
     assert_eq!((settings.collect_after(), settings.history()), (None, 7));
     assert_eq!(settings.entry(Key::History).source, Source::Code);
     assert_eq!(settings.entry(Key::Upkeep).source, Source::Default);

@@ -2,34 +2,36 @@
 
 use forebay_core::{Bytes, SizeClasses};
 
-use crate::config::Rounding;
 use crate::sync::map::LARGEST;
 
 /// The rounding of a pool.
 #[derive(Debug)]
 pub(in crate::pool) struct Sizes {
     classes: SizeClasses,
-    /// Whether sizes are only rounded up to 512 B, which takes two instructions.
-    is_exact: bool,
 }
 
 impl Sizes {
-    pub(in crate::pool) fn new(rounding: Rounding) -> Self {
-        let classes = rounding.classes();
-        Self { classes, is_exact: rounding == Rounding::Exact }
+    pub(in crate::pool) fn new(classes: SizeClasses) -> Self {
+        Self { classes }
+    }
+
+    /// Whether sizes are only rounded up to 512 B, which takes two instructions.
+    #[inline(always)]
+    fn is_exact(&self) -> bool {
+        self.classes == SizeClasses::Exact
     }
 
     /// The size of the block for a request. Zero, and sizes above the largest block, become sizes that no cache has; the
     /// heap path refuses them ([`is_possible`](Self::is_possible)).
     #[inline(always)]
     pub(in crate::pool) fn round(&self, requested: Bytes) -> Bytes {
-        if self.is_exact { to_units(requested) } else { self.round_by_class(requested) }
+        if self.is_exact() { to_units(requested) } else { self.round_by_class(requested) }
     }
 
     /// The same, if it needs no function call.
     #[inline(always)]
     pub(in crate::pool) fn round_in_place(&self, requested: Bytes) -> Option<Bytes> {
-        if self.is_exact { Some(to_units(requested)) } else { None }
+        if self.is_exact() { Some(to_units(requested)) } else { None }
     }
 
     /// Whether `size` is the rounded size of a request that a pool can have.
