@@ -1,4 +1,4 @@
-//! Parses and displays enums whose variants have a name.
+//! Parses enums by the names of their variants.
 
 use core::fmt;
 
@@ -20,15 +20,9 @@ impl fmt::Display for UnknownName {
 
 impl core::error::Error for UnknownName {}
 
-/// Implements `Display` and `FromStr` by the names of an enum with `ALL` and `name`.
-macro_rules! by_name {
+/// Parses an enum that has `ALL` and `name`.
+macro_rules! from_name {
     ($type:ty, $kind:literal) => {
-        impl core::fmt::Display for $type {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                f.pad(self.name())
-            }
-        }
-
         impl core::str::FromStr for $type {
             type Err = crate::UnknownName;
 
@@ -44,4 +38,4 @@ macro_rules! by_name {
     };
 }
 
-pub(crate) use by_name;
+pub(crate) use from_name;

@@ -37,6 +37,7 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use forebay_hal::setters;
 
 use self::error::shortened;
 use crate::{InvalidEvent, Trace, TraceBuilder};
@@ -93,32 +94,15 @@ impl Default for ReadOptions {
 }
 
 impl ReadOptions {
-    /// Limits the number of events.
-    #[must_use]
-    pub fn events(mut self, events: u64) -> Self {
-        self.events = events;
-        self
-    }
-
-    /// Limits the number of bytes, uncompressed.
-    #[must_use]
-    pub fn bytes(mut self, bytes: u64) -> Self {
-        self.bytes = bytes;
-        self
-    }
-
-    /// Limits the number of values of a snapshot.
-    #[must_use]
-    pub fn values(mut self, values: u64) -> Self {
-        self.values = values;
-        self
-    }
-
-    /// Selects the history of one device.
-    #[must_use]
-    pub fn device(mut self, device: u32) -> Self {
-        self.device = Some(device);
-        self
+    setters! {
+        /// Limits the number of events.
+        events: u64;
+        /// Limits the number of bytes, uncompressed.
+        bytes: u64;
+        /// Limits the number of values of a snapshot.
+        values: u64;
+        /// Selects the history of one device.
+        device: u32;
     }
 }
 

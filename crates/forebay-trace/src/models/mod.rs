@@ -25,42 +25,30 @@ pub use driver::Driver;
 use std::sync::Arc;
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Call, Device, Error, StreamHandle};
+use forebay_hal::{Call, Device, Error, StreamHandle, named_enum};
 
 use self::direct::Direct;
 use self::pow2::PowersOfTwo;
-use crate::named::by_name;
+use crate::named::from_name;
 use crate::{AddressedPlayer, BlockIndex, DriverUse, FreeOrder, Player, ReplayError, StreamIndex};
 
-/// The modelled allocators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Model {
-    /// Every request goes to the driver.
-    Direct,
-    /// A pool of powers of two.
-    PowersOfTwo,
-    /// PyTorch's caching allocator.
-    Torch,
-    /// PyTorch's caching allocator with expandable segments.
-    TorchExpandable,
+named_enum! {
+    /// The modelled allocators.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+    pub enum Model {
+        /// PyTorch's caching allocator.
+        Torch = "torch",
+        /// PyTorch's caching allocator with expandable segments.
+        TorchExpandable = "torch-expandable",
+        /// A pool of powers of two.
+        PowersOfTwo = "pow2",
+        /// Every request goes to the driver.
+        Direct = "direct",
+    }
 }
 
 impl Model {
-    /// Every model.
-    pub const ALL: &'static [Self] =
-        &[Self::Torch, Self::TorchExpandable, Self::PowersOfTwo, Self::Direct];
-
-    /// The name used in commands and files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::PowersOfTwo => "pow2",
-            Self::Torch => "torch",
-            Self::TorchExpandable => "torch-expandable",
-        }
-    }
-
     /// Creates a player of this kind on `device`, with nothing allocated. Fails with
     /// [`Unsupported`](forebay_hal::Error::Unsupported) if the device lacks what the model needs.
     pub fn player(self, device: Arc<dyn Device>) -> Result<Box<dyn Player>, Error> {
@@ -78,7 +66,7 @@ impl Model {
     }
 }
 
-by_name!(Model, "model");
+from_name!(Model, "model");
 
 /// What one allocator does with requests, over a driver of its own. Every policy is a [`Player`].
 ///

@@ -15,6 +15,7 @@ use core::fmt;
 use std::time::Instant;
 
 use forebay_core::Bytes;
+use forebay_hal::setters;
 
 use crate::{BlockIndex, Event, Trace, WorkBudget};
 
@@ -67,40 +68,18 @@ impl<'a> ReplayOptions<'a> {
         }
     }
 
-    /// Sets the number of passes; at least one is played.
-    #[must_use]
-    pub fn passes(mut self, passes: u32) -> Self {
-        self.passes = passes;
-        self
-    }
-
-    /// Sets a callback for progress, called every few thousand events with the number played since the last call.
-    #[must_use]
-    pub fn progress(mut self, progress: &'a mut dyn FnMut(u64)) -> Self {
-        self.progress = Some(progress);
-        self
-    }
-
-    /// Writes every block when it is allocated and reads it before it is freed, outside the timed part. `verifier` must
-    /// be for the player's device.
-    #[must_use]
-    pub fn verify(mut self, verifier: impl Into<Option<&'a mut Verifier>>) -> Self {
-        self.verify = verifier.into();
-        self
-    }
-
-    /// Calls `observe` after every event of every pass, outside the timed part.
-    #[must_use]
-    pub fn observe(mut self, observe: &'a mut dyn FnMut(Moment<'_>)) -> Self {
-        self.observe = Some(observe);
-        self
-    }
-
-    /// Sets the budget, which may span other replays too.
-    #[must_use]
-    pub fn budget(mut self, budget: &'a WorkBudget<'a>) -> Self {
-        self.budget = Some(budget);
-        self
+    setters! {
+        /// Sets the number of passes; at least one is played.
+        passes: u32;
+        /// Sets a callback for progress, called every few thousand events with the number played since the last call.
+        progress: &'a mut dyn FnMut(u64);
+        /// Writes every block when it is allocated and reads it before it is freed, outside the timed part. The verifier
+        /// must be for the player's device.
+        verify: impl Into<Option<&'a mut Verifier>>;
+        /// Calls `observe` after every event of every pass, outside the timed part.
+        observe: &'a mut dyn FnMut(Moment<'_>);
+        /// Sets the budget, which may span other replays too.
+        budget: &'a WorkBudget<'a>;
     }
 
     /// Ends the replay at the first allocation that runs out of memory. The last report is then that of the interrupted
@@ -125,7 +104,7 @@ impl fmt::Debug for ReplayOptions<'_> {
 }
 
 /// The result of one pass.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct PassReport {
     /// The number of the pass, from 1.
@@ -248,17 +227,7 @@ fn play(
     options: &mut ReplayOptions<'_>,
 ) -> Result<PassReport, ReplayError> {
     let before = player.driver();
-    let mut report = PassReport {
-        pass,
-        operations: 0,
-        peak_requested: Bytes::ZERO,
-        peak_reserved: player.reserved(),
-        latency: Latency::default(),
-        driver: DriverUse::default(),
-        out_of_memory: 0,
-        first_out_of_memory: None,
-        verified: None,
-    };
+    let mut report = PassReport { pass, peak_reserved: player.reserved(), ..PassReport::default() };
     let mut requested = Bytes::ZERO;
     let mut told = 0_u64;
     for (index, event) in trace.events().enumerate() {

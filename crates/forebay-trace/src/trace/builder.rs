@@ -86,7 +86,7 @@ enum Name {
 ///
 /// Blocks are named by the source's keys, such as ids or addresses. A key may be reused once its block is freed. An
 /// event that breaks a rule is refused and changes nothing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct TraceBuilder {
     trace: Trace,
     names: HashMap<u64, Name>,
@@ -97,20 +97,8 @@ pub struct TraceBuilder {
 impl TraceBuilder {
     /// Creates an empty recording.
     pub fn new(name: impl Into<String>) -> Self {
-        Self {
-            trace: Trace {
-                name: name.into(),
-                streams: Vec::new(),
-                sizes: Vec::new(),
-                marks: Vec::new(),
-                lanes: Vec::new(),
-                remarks: SourceNotes::default(),
-                details: Details::default(),
-            },
-            names: HashMap::new(),
-            stream_indices: HashMap::new(),
-            live: Bytes::ZERO,
-        }
+        let trace = Trace { name: name.into(), ..Trace::default() };
+        Self { trace, ..Self::default() }
     }
 
     /// The number of events so far.

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use forebay_core::Bytes;
+use forebay_hal::named_enum;
 
 use super::labels::Labels;
 
@@ -53,21 +54,13 @@ pub struct Transfer {
     pub direction: TransferDirection,
 }
 
-/// The direction of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TransferDirection {
-    /// From the host to the device.
-    Upload,
-    /// From the device to the host.
-    Download,
-}
-
-impl TransferDirection {
-    /// The name of the direction.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Upload => "upload",
-            Self::Download => "download",
-        }
+named_enum! {
+    /// The direction of a transfer.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum TransferDirection {
+        /// From the host to the device.
+        Upload = "upload",
+        /// From the device to the host.
+        Download = "download",
     }
 }

@@ -98,7 +98,7 @@ const FREE: u32 = 1 << 31;
 /// assert_eq!(trace.statistics().never_freed, 1);
 /// # Ok::<(), forebay_trace::InvalidEvent>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     name: String,
     streams: Vec<u64>,

@@ -32,29 +32,26 @@ pub use script::{Script, Step};
 pub use sequence::{Phase, Sequence, Timing};
 
 use forebay_core::Bytes;
+use forebay_hal::named_enum;
 
 use crate::InvalidEvent;
-use crate::named::by_name;
+use crate::named::from_name;
 
-/// Declares the workloads, in the order they are shown: `Variant "NAME" "description" => sequences;`.
+/// Declares the workloads, in the order they are shown: `Variant = "NAME", "description" => sequences;`.
 macro_rules! workloads {
-    ($limit:ident; $($(#[$doc:meta])* $variant:ident $name:literal $about:literal => $made:expr;)+) => {
-        /// The workloads that concern allocation.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[non_exhaustive]
-        pub enum Workload {
-            $($(#[$doc])* $variant,)+
+    ($limit:ident; $(
+        $(#[$doc:meta])* $variant:ident = $name:literal, $about:literal => $made:expr;
+    )+) => {
+        named_enum! {
+            /// The workloads that concern allocation. Figures give their names.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+            #[non_exhaustive]
+            pub enum Workload {
+                $($(#[$doc])* $variant = $name),+
+            }
         }
 
         impl Workload {
-            /// Every workload, in the order it is shown.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-
-            /// The name that figures give.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)+ }
-            }
-
             /// A one-line description.
             pub const fn about(self) -> &'static str {
                 match self { $(Self::$variant => $about,)+ }
@@ -71,38 +68,38 @@ macro_rules! workloads {
 
 workloads! { limit;
     /// Pairs of one size after one warm pair.
-    MpT "MP-T" "1000 pairs of 1 MiB after one warm pair" => pairs::after_one_warm(1000);
+    MpT = "MP-T", "1000 pairs of 1 MiB after one warm pair" => pairs::after_one_warm(1000);
     /// Pairs of six sizes, each timed separately.
-    MpLat "MP-LAT" "100 warm-up and 1000 pairs, each timed by itself" => pairs::each_timed();
+    MpLat = "MP-LAT", "100 warm-up and 1000 pairs, each timed by itself" => pairs::each_timed();
     /// Many pairs of one size.
-    MpThr "MP-THR" "10,000 pairs of 1 MiB" => pairs::throughput();
+    MpThr = "MP-THR", "10,000 pairs of 1 MiB" => pairs::throughput();
     /// Pairs of sizes drawn from five.
-    MpMix "MP-MIX" "5000 pairs of 64 KiB to 16 MiB, each size warmed" => pairs::mixed();
+    MpMix = "MP-MIX", "5000 pairs of 64 KiB to 16 MiB, each size warmed" => pairs::mixed();
     /// Pairs on four threads at once.
-    MpConc "MP-CONC" "4 threads with 2500 pairs of 1 MiB each, no warm-up" => pairs::concurrent();
+    MpConc = "MP-CONC", "4 threads with 2500 pairs of 1 MiB each, no warm-up" => pairs::concurrent();
     /// Blocks held together and freed together, cold and warm.
-    MpReuse "MP-REUSE" "1000 blocks of 1 MiB held, all freed, and again" => pairs::held_twice();
+    MpReuse = "MP-REUSE", "1000 blocks of 1 MiB held, all freed, and again" => pairs::held_twice();
     /// Small blocks that come and go, fifty at a time.
-    ColabMix "COLAB-MIX" "100,000 steps of 512 B to 256 KiB; above 50 live, the newest goes" => pairs::newest_first();
+    ColabMix = "COLAB-MIX", "100,000 steps of 512 B to 256 KiB; above 50 live, the newest goes" => pairs::newest_first();
     /// Pairs of the same size, again and again.
-    GeSame "GE-SAME" "1000 pairs of each size; and 20 cycles of 50 held" => training::same();
+    GeSame = "GE-SAME", "1000 pairs of each size; and 20 cycles of 50 held" => training::same();
     /// Pairs of large blocks.
-    GeLarge "GE-LARGE" "100 pairs of each size; and 20 held" => training::large();
+    GeLarge = "GE-LARGE", "100 pairs of each size; and 20 held" => training::large();
     /// The steps of training a small transformer.
-    GeTransformer "GE-TRANSFORMER" "9 training steps of 6 layers, after one warm" => training::transformer();
+    GeTransformer = "GE-TRANSFORMER", "9 training steps of 6 layers, after one warm" => training::transformer();
     /// A device that is nearly full, with holes.
-    GePressure "GE-PRESSURE" "80 % of the device full, every other block freed" => training::pressure(limit);
+    GePressure = "GE-PRESSURE", "80 % of the device full, every other block freed" => training::pressure(limit);
     /// Batches of varying size, first in, first out.
-    GeVariable "GE-VARIABLE" "1000 batches of 1 to 32 MiB, 8 live, first in first out" => training::variable();
+    GeVariable = "GE-VARIABLE", "1000 batches of 1 to 32 MiB, 8 live, first in first out" => training::variable();
     /// Gradients that are held while activations churn.
-    GeAccum "GE-ACCUM" "24 gradients held over 8 micro-steps, 4 times, after one warm" => training::accumulation();
+    GeAccum = "GE-ACCUM", "24 gradients held over 8 micro-steps, 4 times, after one warm" => training::accumulation();
     /// A hundred blocks held and released.
-    DcAlloc "DC-ALLOC" "100 blocks of 1 MiB held, then released" => pairs::held_once();
+    DcAlloc = "DC-ALLOC", "100 blocks of 1 MiB held, then released" => pairs::held_once();
     /// Requests that an allocator can serve from cached blocks.
-    DcHit "DC-HIT" "10,000 pairs of 1 MiB after one warm pair" => pairs::after_one_warm(10_000);
+    DcHit = "DC-HIT", "10,000 pairs of 1 MiB after one warm pair" => pairs::after_one_warm(10_000);
 }
 
-by_name!(Workload, "workload");
+from_name!(Workload, "workload");
 
 /// Formats a size in the largest unit that divides it.
 pub fn size_name(size: Bytes) -> String {
