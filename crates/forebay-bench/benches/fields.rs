@@ -58,7 +58,7 @@ fn main() -> Result<(), Error> {
                 black_box(sum_field(black_box(array.host()?)));
                 Ok(())
             })?;
-            turn(3, &mut || structures.copy_field_from(second, &mut array, stream))?;
+            turn(3, &mut || structures.copy_field_from(second, &array, stream))?;
         }
         let [place, field, to, back] = rounds.map(|mut rounds: Vec<f64>| {
             rounds.sort_by(f64::total_cmp);

@@ -123,11 +123,11 @@ fn pinned(device: &AnyDevice) -> Done<String> {
 fn managed(device: &AnyDevice) -> Done<String> {
     let memory = Memory::managed_or_emulated(device)?;
     let data = numbers(100_000);
-    let mut table = memory.buffer_from(&data)?;
+    let table = memory.buffer_from(&data)?;
     table.advise(Advice::ReadMostly)?;
     table.prefetch(Replica::Device, STREAM)?;
     let mut copy = memory.buffer::<u32>(data.len())?;
-    copy.copy_from(&mut table, STREAM)?; // on the device
+    copy.copy_from(&table, STREAM)?; // on the device
     copy.prefetch(Replica::Host, STREAM)?;
     assert_eq!(copy.host()?, data);
     Ok(if memory.is_managed() {
@@ -178,9 +178,9 @@ fn other_kind(device: &AnyDevice) -> Done<String> {
     there.copy_between(&to, &here, &mut back)?;
     assert_eq!(back.to_vec()?, numbers(from.len()));
     // So do buffers.
-    let mut near = Memory::new(device)?.buffer_from(&numbers(1000))?;
+    let near = Memory::new(device)?.buffer_from(&numbers(1000))?;
     let mut far = Memory::new(&other)?.buffer::<u32>(1000)?;
-    far.copy_from(&mut near, STREAM)?;
+    far.copy_from(&near, STREAM)?;
     assert_eq!(far.host()?, numbers(1000));
     Ok(format!("other kind: {kind} to {} and back, through the host", other.descriptor().kind))
 }

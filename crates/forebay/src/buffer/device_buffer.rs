@@ -5,11 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use bytemuck::Pod;
 use forebay_core::Bytes;
-use forebay_hal::{Call, StreamHandle, invalid};
+use forebay_hal::StreamHandle;
 
 use super::access::Access;
 use super::guard::OnDevice;
 use super::typed::Buffer;
+use crate::range::check_length;
 #[cfg(feature = "host")]
 use crate::range::out_of_range;
 use crate::{Allocate, DeviceArray, Result};
@@ -118,11 +119,7 @@ pub trait DeviceBuffer {
     /// Replaces all elements with those of `from`, through the host. Fails if the lengths differ. An error midway
     /// leaves some elements written.
     fn copy_all_from(&mut self, from: &impl DeviceBuffer<Element = Self::Element>) -> Result<()> {
-        if from.len() != self.len() {
-            let given = format!("{} elements", from.len());
-            let allowed = format!("{} elements, as many as are replaced", self.len());
-            return Err(invalid(Call::Copy, "from", given, allowed).into());
-        }
+        check_length("from", from.len(), self.len())?;
         let length = chunk_length::<Self::Element>().min(self.len());
         let mut chunk = vec![bytemuck::Zeroable::zeroed(); length];
         for (first, count) in chunks::<Self::Element>(self.len()) {

@@ -17,6 +17,7 @@ use super::access::Access;
 use super::raw::offset;
 use super::typed::Buffer;
 use crate::Result;
+use crate::range::check_length;
 
 /// A field of the structure `S`, of type `T`, by its offset.
 ///
@@ -73,7 +74,7 @@ impl<S: Pod, T: Pod> Field<S, T> {
 
     /// Copies the field of every structure to `to`. Fails if the lengths differ.
     pub fn gather(&self, from: &[S], to: &mut [T]) -> Result<()> {
-        check_length(from.len(), to.len())?;
+        check_length("to", to.len(), from.len())?;
         let rows = bytemuck::cast_slice::<S, u8>(from).chunks_exact(size_of::<S>());
         for (row, to) in rows.zip(to) {
             let field = row.get(self.offset..).and_then(|rest| rest.get(..size_of::<T>()));
@@ -84,7 +85,7 @@ impl<S: Pod, T: Pod> Field<S, T> {
 
     /// Copies `from` to the field of every structure and leaves other fields alone. Fails if the lengths differ.
     pub fn scatter(&self, from: &[T], to: &mut [S]) -> Result<()> {
-        check_length(to.len(), from.len())?;
+        check_length("from", from.len(), to.len())?;
         let rows = bytemuck::cast_slice_mut::<S, u8>(to).chunks_exact_mut(size_of::<S>());
         for (row, from) in rows.zip(from) {
             let field = row.get_mut(self.offset..).and_then(|rest| rest.get_mut(..size_of::<T>()));
@@ -114,14 +115,6 @@ impl<S: Pod, T: Pod> Field<S, T> {
     }
 }
 
-fn check_length(structures: usize, elements: usize) -> Result<()> {
-    if structures == elements {
-        return Ok(());
-    }
-    let allowed = format!("{structures} elements, one for each structure");
-    Err(invalid(Call::Copy, "length", format!("{elements} elements"), allowed).into())
-}
-
 /// # Structure of arrays
 impl<S: Pod> Buffer<S> {
     /// Copies one field of every structure to `to`: on the device, on `stream`, if both buffers share a device and the
@@ -143,7 +136,7 @@ impl<S: Pod> Buffer<S> {
         to: &mut Buffer<T>,
         stream: StreamHandle,
     ) -> Result<()> {
-        check_length(self.len(), to.len())?;
+        check_length("to", to.len(), self.len())?;
         let rows = self.len();
         let gather = |from, to| field.copy(from, to, rows, true);
         let mut source = self.raw.shared()?;
@@ -164,7 +157,7 @@ impl<S: Pod> Buffer<S> {
         from: &Buffer<T>,
         stream: StreamHandle,
     ) -> Result<()> {
-        check_length(self.len(), from.len())?;
+        check_length("from", from.len(), self.len())?;
         let rows = self.len();
         let scatter = |from, to| field.copy(to, from, rows, false);
         let mut source = from.raw.shared()?;

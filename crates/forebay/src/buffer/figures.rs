@@ -3,64 +3,16 @@
 //! Reads the clock only when a copy is issued. The device measures how long copies take: see `host_use.rs`.
 
 use core::time::Duration;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use forebay_core::Replica;
 
-/// The counters of a buffer, shared with its manager.
-#[derive(Debug)]
-pub(super) struct Figures {
-    /// The origin of all times here.
-    since: Instant,
-    host: AtomicU64,
-    device: AtomicU64,
-    to_host: Direction,
-    to_device: Direction,
-}
+use crate::sync::lock;
 
+/// The statistics of a buffer, shared with its manager.
 #[derive(Debug, Default)]
-struct Direction {
-    copies: AtomicU64,
-    bytes: AtomicU64,
-    timed_bytes: AtomicU64,
-    /// In nanoseconds.
-    time: AtomicU64,
-    fastest: AtomicU64,
-    /// When the last copy was issued, in nanoseconds and at least 1; 0 if there was none.
-    last: AtomicU64,
-}
-
-impl Default for Figures {
-    fn default() -> Self {
-        Self {
-            since: Instant::now(),
-            host: AtomicU64::default(),
-            device: AtomicU64::default(),
-            to_host: Direction::default(),
-            to_device: Direction::default(),
-        }
-    }
-}
-
-impl Direction {
-    fn read(&self, since: Instant) -> CopyFigures {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let last = Some(read(&self.last)).filter(|&last| last != 0);
-        CopyFigures {
-            copies: read(&self.copies),
-            bytes: read(&self.bytes),
-            timed_bytes: read(&self.timed_bytes),
-            time: Duration::from_nanos(read(&self.time)),
-            fastest: read(&self.fastest),
-            last: last.and_then(|last| since.checked_add(Duration::from_nanos(last))),
-        }
-    }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
+pub(super) struct Figures(Mutex<BufferFigures>);
 
 /// Bytes per second; `None` if `time` is zero.
 fn bandwidth(bytes: u64, time: Duration) -> Option<u64> {
@@ -69,47 +21,30 @@ fn bandwidth(bytes: u64, time: Duration) -> Option<u64> {
 }
 
 impl Figures {
+    pub(super) fn read(&self) -> BufferFigures {
+        *lock(&self.0)
+    }
+
     pub(super) fn set_host(&self, bytes: u64) {
-        self.host.store(bytes, Ordering::Relaxed);
+        lock(&self.0).host_bytes = bytes;
     }
 
     pub(super) fn set_device(&self, bytes: u64) {
-        self.device.store(bytes, Ordering::Relaxed);
-    }
-
-    fn direction(&self, to: Replica) -> &Direction {
-        match to {
-            Replica::Host => &self.to_host,
-            Replica::Device => &self.to_device,
-        }
+        lock(&self.0).device_bytes = bytes;
     }
 
     /// Counts a copy that was issued just now.
     pub(super) fn count_copy(&self, to: Replica, bytes: u64) {
-        let direction = self.direction(to);
-        direction.copies.fetch_add(1, Ordering::Relaxed);
-        direction.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let now = nanoseconds(self.since.elapsed()).max(1);
-        direction.last.store(now, Ordering::Relaxed);
+        let last = Some(Instant::now());
+        lock(&self.0).copies(to).add(CopyFigures { copies: 1, bytes, last, ..Default::default() });
     }
 
     /// Adds the duration of a copy that is known to have ended.
     pub(super) fn count_time(&self, to: Replica, bytes: u64, time: Duration) {
-        // The device's clock could not resolve the copy, so it is not timed.
-        let Some(bandwidth) = bandwidth(bytes, time) else { return };
-        let direction = self.direction(to);
-        direction.timed_bytes.fetch_add(bytes, Ordering::Relaxed);
-        direction.time.fetch_add(nanoseconds(time), Ordering::Relaxed);
-        direction.fastest.fetch_max(bandwidth, Ordering::Relaxed);
-    }
-
-    pub(super) fn read(&self) -> BufferFigures {
-        BufferFigures {
-            host_bytes: self.host.load(Ordering::Relaxed),
-            device_bytes: self.device.load(Ordering::Relaxed),
-            to_host: self.to_host.read(self.since),
-            to_device: self.to_device.read(self.since),
-        }
+        // If the device's clock could not resolve the copy, it is not timed.
+        let Some(fastest) = bandwidth(bytes, time) else { return };
+        let timed = CopyFigures { timed_bytes: bytes, time, fastest, ..Default::default() };
+        lock(&self.0).copies(to).add(timed);
     }
 }
 
@@ -172,6 +107,13 @@ impl BufferFigures {
     /// cost more than the use.
     pub fn last_copy(&self) -> Option<Instant> {
         self.to_host.last.max(self.to_device.last)
+    }
+
+    fn copies(&mut self, to: Replica) -> &mut CopyFigures {
+        match to {
+            Replica::Host => &mut self.to_host,
+            Replica::Device => &mut self.to_device,
+        }
     }
 
     pub(super) fn add(&mut self, other: &Self) {

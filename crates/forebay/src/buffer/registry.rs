@@ -4,7 +4,7 @@ use core::panic::Location;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::figures::{BufferFigures, Figures};
@@ -172,12 +172,14 @@ impl Registry {
         !self.birth.is_elsewhere()
     }
 
-    /// The live buffers, oldest first. Empty in a forked child: a thread of the parent may have held the lock.
+    /// The records. `None` in a forked child: a thread of the parent may have held the lock.
+    fn records(&self) -> Option<MutexGuard<'_, Records>> {
+        self.is_ours().then(|| lock(&self.records))
+    }
+
+    /// The live buffers, oldest first. Empty in a forked child.
     pub(super) fn live(&self) -> Vec<LiveBuffer> {
-        if self.birth.is_elsewhere() {
-            return Vec::new();
-        }
-        let records = lock(&self.records);
+        let Some(records) = self.records() else { return Vec::new() };
         let live = records.live.iter().map(|(&id, record)| LiveBuffer {
             id,
             element: record.element,
@@ -214,30 +216,21 @@ impl Registry {
         SharedRegistration { registry: Arc::clone(self), id }
     }
 
-    /// The shared buffers of this process, oldest first. Empty in a forked child, as above.
+    /// The shared buffers of this process, oldest first. Empty in a forked child.
     pub(super) fn live_shared(&self) -> Vec<LiveShared> {
-        if self.birth.is_elsewhere() {
-            return Vec::new();
-        }
-        let records = lock(&self.records);
+        let Some(records) = self.records() else { return Vec::new() };
         let live = records.shared.values();
         live.map(|(since, record)| LiveShared { age: since.elapsed(), ..record.clone() }).collect()
     }
 
-    /// Statistics per line of the program. Empty in a forked child, as above.
+    /// Statistics per line of the program. Empty in a forked child.
     pub(super) fn lines(&self) -> Vec<LineFigures> {
-        if self.birth.is_elsewhere() {
-            return Vec::new();
-        }
-        lock(&self.records).lines.values().copied().collect()
+        self.records().map_or_else(Vec::new, |records| records.lines.values().copied().collect())
     }
 
     /// The totals. The caller supplies the parked bytes.
     pub(super) fn totals(&self, parked_bytes: u64) -> MemoryTotals {
-        if self.birth.is_elsewhere() {
-            return MemoryTotals::default();
-        }
-        let records = lock(&self.records);
+        let Some(records) = self.records() else { return MemoryTotals::default() };
         let mut figures = records.gone;
         records.live.values().for_each(|record| figures.add(&record.figures.read()));
         let (buffers, created) = (records.live.len(), records.created);
@@ -250,10 +243,7 @@ impl Registry {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if self.registry.birth.is_elsewhere() {
-            return;
-        }
-        let mut records = lock(&self.registry.records);
+        let Some(mut records) = self.registry.records() else { return };
         if let Some(record) = records.live.remove(&self.id) {
             let mut last = record.figures.read();
             (last.host_bytes, last.device_bytes) = (0, 0);
@@ -268,8 +258,8 @@ impl Drop for Registration {
 
 impl Drop for SharedRegistration {
     fn drop(&mut self) {
-        if !self.registry.birth.is_elsewhere() {
-            lock(&self.registry.records).shared.remove(&self.id);
+        if let Some(mut records) = self.registry.records() {
+            records.shared.remove(&self.id);
         }
     }
 }

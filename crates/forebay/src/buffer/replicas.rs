@@ -537,8 +537,13 @@ fn forget_done(uses: &mut Vec<HostUse>, figures: &Figures) {
 impl Drop for Replicas {
     /// Does not wait: host memory still used by a copy is parked with the manager.
     fn drop(&mut self) {
-        if self.lent != Lent::No || self.store.device().descriptor().is_inherited() {
-            // A lost device may still use it. A forked child takes no locks: a thread of the parent may have held them.
+        if self.store.device().descriptor().is_inherited() {
+            // A forked child takes no locks: a thread of the parent may have held them.
+            core::mem::forget((self.host.take(), core::mem::take(&mut self.host_uses)));
+            return;
+        }
+        if self.lent != Lent::No {
+            // A lost device may still use it.
             core::mem::forget(self.host.take());
         }
         forget_done(&mut self.host_uses, &self.figures);

@@ -11,7 +11,7 @@ use super::bulk;
 use super::guard::{HostMut, OnDevice, bytes_of};
 use super::raw::RawBuffer;
 use crate::Result;
-use crate::range::resolve;
+use crate::range::{check_length, resolve};
 
 /// Elements of a [`Buffer`](super::Buffer), to read. Made by [`slice`](super::Buffer::slice).
 #[derive(Clone, Debug)]
@@ -105,17 +105,9 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
 
     /// As [`Buffer::copy_to_slice`](super::Buffer::copy_to_slice).
     pub fn copy_to_slice(&self, to: &mut [T]) -> Result<()> {
-        self.check_length("to", to.len())?;
+        check_length("to", to.len(), self.len())?;
         to.copy_from_slice(self.host()?);
         Ok(())
-    }
-
-    pub(super) fn check_length(&self, argument: &'static str, given: usize) -> Result<()> {
-        if given == self.len() {
-            return Ok(());
-        }
-        let allowed = format!("{} elements, as many as the buffer or slice has", self.len());
-        Err(invalid(Call::Copy, argument, format!("{given} elements"), allowed).into())
     }
 }
 
@@ -180,7 +172,7 @@ impl<'a, T: Pod> BufferSliceMut<'a, T> {
 
     /// As [`Buffer::copy_from_slice`](super::Buffer::copy_from_slice).
     pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
-        self.as_slice().check_length("from", from.len())?;
+        check_length("from", from.len(), self.len())?;
         self.host_overwrite()?.copy_from_slice(from);
         Ok(())
     }

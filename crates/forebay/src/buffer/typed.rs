@@ -13,6 +13,7 @@ use super::guard::{HostMut, OnDevice};
 use super::raw::RawBuffer;
 use super::registry::Registration;
 use super::slice::{BufferSlice, BufferSliceMut};
+use crate::range::check_length;
 use crate::{Result, host_vec};
 
 /// Elements with a replica on the host and one on a device. They are copied only when, and as far as, a use needs them.
@@ -90,8 +91,11 @@ impl<T: Pod> Buffer<T> {
         self.raw.shared().map_or(BufferState::Uninitialized, |replicas| replicas.coherence.state())
     }
 
-    /// Its memory use, and its copies so far.
+    /// Its memory use, and its copies so far. All zero in a forked child.
     pub fn figures(&self) -> BufferFigures {
+        if self.raw.check_process().is_err() {
+            return BufferFigures::default();
+        }
         self.raw.figures.read()
     }
 
@@ -146,7 +150,7 @@ impl<T: Pod> Buffer<T> {
     /// Replaces all elements with those of `from`, which may be on another device. Copies on `stream` if both share a
     /// device where the data is current, else through the host. Fails if the lengths differ.
     pub fn copy_from(&mut self, from: &Self, stream: impl Into<StreamHandle>) -> Result<()> {
-        self.as_slice().check_length("from", from.len())?;
+        check_length("from", from.len(), self.length)?;
         let size = self.size();
         let linear =
             |from, to| Ok(hal::Copy::linear(Place::Device(to), Place::Device(from), size)?);

@@ -31,6 +31,13 @@ impl<H> Refused<H> {
     pub fn into_parts(self) -> (H, Error) {
         *self.parts
     }
+
+    /// The same reason with another handle.
+    #[cfg(feature = "host")]
+    pub(crate) fn map<G>(self, to: impl FnOnce(H) -> G) -> Refused<G> {
+        let (handle, error) = self.into_parts();
+        Refused::new(to(handle), error)
+    }
 }
 
 impl<H> From<Refused<H>> for Error {

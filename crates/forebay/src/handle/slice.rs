@@ -4,13 +4,12 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::ops::RangeBounds;
-use std::sync::Arc;
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::{self as hal, Call, Place, invalid};
+use forebay_hal::{self as hal, Call, Place};
 
 use super::{OwnedBlock, Pod, order};
-use crate::range::resolve;
+use crate::range::{check_device, check_length, resolve};
 use crate::{Allocate, Error, Pool, Result, bulk, host_vec};
 
 /// Bytes copied at once through a staging buffer. Large enough to hide the start-up cost of a copy; small enough to
@@ -75,14 +74,6 @@ impl<A: Allocate> Part<'_, A> {
             .field("length", &self.length)
             .finish_non_exhaustive()
     }
-
-    fn check_length(&self, given: usize) -> Result<()> {
-        if given == self.length {
-            return Ok(());
-        }
-        let allowed = format!("{} elements, as many as there are on the device", self.length);
-        Err(invalid(Call::Copy, "length", format!("{given} elements"), allowed).into())
-    }
 }
 
 fn bytes<T>(count: usize) -> Bytes {
@@ -139,7 +130,7 @@ impl<'a, T: Pod, A: Allocate> DeviceSlice<'a, T, A> {
     /// Others are simple, not fast: they go through a staging buffer, because a device that fails midway may keep
     /// writing, and must not write to the caller's memory then.
     pub fn copy_to_slice(&self, to: &mut [T]) -> Result<()> {
-        self.part.check_length(to.len())?;
+        check_length("to", to.len(), self.len())?;
         // There may be up to `usize::MAX` elements without bytes.
         if size_of_val(to) == 0 {
             return Ok(());
@@ -229,7 +220,7 @@ impl<'a, T: Pod, A: Allocate> DeviceSliceMut<'a, T, A> {
     /// Copies `from` to the elements, in the order of the array's stream, and waits for the copy. Fails if the lengths
     /// differ. As fast as [`copy_to_slice`](DeviceSlice::copy_to_slice).
     pub fn copy_from_slice(&mut self, from: &[T]) -> Result<()> {
-        self.part.check_length(from.len())?;
+        check_length("from", from.len(), self.len())?;
         if size_of_val(from) == 0 {
             return Ok(());
         }
@@ -255,7 +246,7 @@ impl<'a, T: Pod, A: Allocate> DeviceSliceMut<'a, T, A> {
     where
         T: Send,
     {
-        self.part.check_length(from.len())?;
+        check_length("from", from.len(), self.len())?;
         if size_of_val(from.as_slice()) == 0 {
             return Ok(());
         }
@@ -299,17 +290,10 @@ impl<'a, T: Pod, A: Allocate> DeviceSliceMut<'a, T, A> {
         T: 'b,
     {
         let from = from.into();
-        self.part.check_length(from.len())?;
+        check_length("from", from.len(), self.len())?;
         let (to, source) = (self.part.block, from.part.block);
         let (device, other) = (to.allocator().device(), source.allocator().device());
-        if !Arc::ptr_eq(device, other) {
-            let given = format!("elements on {}", other.descriptor());
-            let allowed = format!(
-                "elements on {}, this array's device; TransferEngine::copy_between copies between devices",
-                device.descriptor()
-            );
-            return Err(invalid(Call::Copy, "from", given, allowed).into());
-        }
+        check_device(other, device)?;
         let size = bytes::<T>(from.len());
         if size.is_zero() {
             return Ok(());

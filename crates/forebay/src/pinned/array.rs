@@ -7,13 +7,12 @@ use core::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::{
-    self as hal, Call, Device, NamedStream, Place, StreamHandle, fresh_handle, invalid,
-};
+use forebay_hal::{self as hal, Call, Device, NamedStream, Place, StreamHandle, fresh_handle};
 
 use super::pool::{Parts, PinnedPool};
 use crate::handle::Pod;
 use crate::pool::WorkEvent;
+use crate::range::{check_device, check_length};
 use crate::sync::lock;
 use crate::{Allocate, DeviceArray, Error, OwnedBlock, Request, Result};
 
@@ -158,17 +157,8 @@ impl<T: Pod> PinnedArray<T> {
     ) -> Result<()> {
         let device = self.device();
         device.descriptor().check_process(Call::Copy)?;
-        let its = other.block().allocator().device();
-        if !ptr::addr_eq(Arc::as_ptr(device), Arc::as_ptr(its)) {
-            let given = its.descriptor().to_string();
-            let allowed = format!("an array on {}, as the pinned one", device.descriptor());
-            return Err(invalid(Call::Copy, "array", given, allowed).into());
-        }
-        if other.len() != self.length {
-            let allowed = format!("{} elements, as many as the pinned array has", self.length);
-            let given = format!("{} elements", other.len());
-            return Err(invalid(Call::Copy, "array", given, allowed).into());
-        }
+        check_device(other.block().allocator().device(), device)?;
+        check_length("array", other.len(), self.length)?;
         let size = Bytes::of::<T>(self.length as u64)
             .map_err(|error| hal::Error::quantity(Call::Copy, "length", &error))?;
         if size.is_zero() {

@@ -12,7 +12,7 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{self as hal, Call, Copy, Place, StreamHandle, invalid};
 
 use super::engine::TransferEngine;
-use super::owned::check_device;
+use crate::range::{check_device, check_length};
 use crate::{Allocate, DeviceArray, Result};
 
 /// Pieces per half of the stage: enough to hide the slow start and end of a transfer.
@@ -50,14 +50,10 @@ impl TransferEngine {
         A: Allocate,
         B: Allocate,
     {
-        check_device(&self.engine, from)?;
-        check_device(&target.engine, to)?;
+        check_device(from.block().allocator().device(), self.device())?;
+        check_device(to.block().allocator().device(), target.device())?;
         let length = from.len();
-        if to.len() != length {
-            let given = format!("{length} elements");
-            let allowed = format!("{} elements, as many as are replaced", to.len());
-            return Err(invalid(Call::Copy, "from", given, allowed).into());
-        }
+        check_length("from", length, to.len())?;
         let size = Bytes::of::<T>(length as u64)
             .map_err(|error| hal::Error::quantity(Call::Copy, "length", &error))?;
         let source = (from.address(), from.block().stream_to_use()?);

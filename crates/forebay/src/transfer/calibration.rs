@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_core::{Bytes, DeviceOrdinal};
-use forebay_hal::{Capabilities, Copy, Device, DeviceKind, Place, Priority, Stream, ToDevice};
+use forebay_hal::{Capabilities, Copy, Device, DeviceKind, Priority, Stream, ToDevice};
 
 use super::engine::TransferEngine;
+use super::job::Direction;
 use super::options::TransferOptions;
 use crate::Result;
 use crate::config::Settings;
@@ -241,9 +242,8 @@ impl Bench {
 
     fn copy_pinned(&mut self, up: bool) -> Result<()> {
         let stream = self.stream.handle();
-        let device = Place::Device(self.array.address());
-        let host = Place::Host(self.pinned.address());
-        let (to, from) = if up { (device, host) } else { (host, device) };
+        let direction = if up { Direction::Up } else { Direction::Down };
+        let (to, from) = direction.ends(self.pinned.address(), self.array.address());
         let copy = Copy::linear(to, from, SAMPLE)?;
         // SAFETY: both are as large, and the array notes the work of its stream, as the pinned memory does below.
         let enqueued = unsafe { self.device.copy(&copy, stream) };

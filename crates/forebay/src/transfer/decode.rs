@@ -18,9 +18,9 @@ use super::compressed::{Compressed, Decoder, Packed, damaged};
 use super::engine::TransferEngine;
 use super::figures::Progress;
 use super::job::{Direction, Job};
-use super::owned::check_device;
 use super::ticket::Ticket;
 use crate::handle::Refused;
+use crate::range::check_device;
 use crate::sync::lock;
 use crate::{Allocate, DeviceArray, Error, Result, Tag};
 
@@ -173,96 +173,60 @@ where
 {
     type Submitted = core::result::Result<CompressedTicket<T, A>, RefusedPair<T, A>>;
 
-    fn begin(self, engine: &TransferEngine, job: Job) -> Self::Submitted {
+    fn begin(self, engine: &TransferEngine, mut job: Job) -> Self::Submitted {
         let Self { from, to, decoder } = self;
-        if let Err(error) = check(engine, &from, &to, &job) {
-            return Err(Refused::new((from, to), error));
-        }
-        let decoder = decoder.unwrap_or_else(|| engine.usual_decoder());
-        let by_device =
-            decoder == Decoder::Device && engine.engine.device.decompression().is_some();
-        match by_device.then(|| temporary(&from, &to)) {
-            Some(Ok(room)) => send_packed(engine, from, to, room, job),
-            None | Some(Err(Error::OutOfMemory(_))) => send_decoded(engine, from, to, job),
-            Some(Err(error)) => Err(Refused::new((from, to), error)),
-        }
-    }
-}
-
-/// Fails for transfers that neither decoder supports.
-fn check<T: Pod, A: Allocate>(
-    engine: &TransferEngine,
-    from: &Compressed,
-    to: &DeviceArray<T, A>,
-    job: &Job,
-) -> Result<()> {
-    check_device(&engine.engine, to)?;
-    to.check_range(job.first, from.elements::<T>()?)?;
-    match job.region {
-        Some(_) => Err(invalid(Call::Decompress, "region", "one", "consecutive elements").into()),
-        None => Ok(()),
+        let first = job.first;
+        let stage = match temporary(engine, &from, &to, decoder, &job) {
+            Ok(Some((room, statuses))) => {
+                job.first = 0;
+                match (Transfer { job, ..engine.upload(from.packed(), room) }).submit() {
+                    Ok(ticket) => Stage::Packed(ticket, to, statuses),
+                    Err(refused) => return Err(refused.map(|_| (from, to))),
+                }
+            }
+            Ok(None) => match from.decode::<T>(engine.engine.options.threads) {
+                Ok(data) => match (Transfer { job, ..engine.upload(data, to) }).submit() {
+                    Ok(ticket) => Stage::Decoded(ticket),
+                    Err(refused) => return Err(refused.map(|(_, to)| (from, to))),
+                },
+                Err(error) => return Err(Refused::new((from, to), error)),
+            },
+            Err(error) => return Err(Refused::new((from, to), error)),
+        };
+        Ok(CompressedTicket { engine: engine.clone(), from, first, stage })
     }
 }
 
 /// Memory for the compressed bytes and the block statuses, in the order of the array's stream.
 type Temporary<A> = (DeviceArray<u8, A>, DeviceArray<u32, A>);
 
+/// The memory that the device needs to decode; `None` if the host is to decode. Fails for transfers that neither
+/// supports.
 fn temporary<T: Pod, A: Allocate + Clone>(
+    engine: &TransferEngine,
     from: &Compressed,
     to: &DeviceArray<T, A>,
-) -> Result<Temporary<A>> {
+    decoder: Option<Decoder>,
+    job: &Job,
+) -> Result<Option<Temporary<A>>> {
     let (allocator, stream) = (to.block().allocator(), to.block().stream());
-    let _tag = Tag::staging().enter();
-    let stage = DeviceArray::new(allocator, from.as_bytes().len(), stream)?;
-    let blocks = usize::try_from(from.layout().blocks()).unwrap_or(usize::MAX);
-    Ok((stage, DeviceArray::new(allocator, blocks, stream)?))
-}
-
-fn send_packed<T, A>(
-    engine: &TransferEngine,
-    from: Compressed,
-    to: DeviceArray<T, A>,
-    (stage, statuses): Temporary<A>,
-    mut job: Job,
-) -> <CompressedUpload<T, A> as Ends>::Submitted
-where
-    T: Pod + Send,
-    A: Allocate + Clone + Send + 'static,
-{
-    let first = core::mem::take(&mut job.first);
-    match (Transfer { job, ..engine.upload(from.packed(), stage) }).submit() {
-        Ok(ticket) => {
-            let stage = Stage::Packed(ticket, to, statuses);
-            Ok(CompressedTicket { engine: engine.clone(), from, first, stage })
-        }
-        Err(refused) => Err(Refused::new((from, to), refused.into_parts().1)),
+    check_device(allocator.device(), engine.device())?;
+    to.check_range(job.first, from.elements::<T>()?)?;
+    if job.region.is_some() {
+        return Err(invalid(Call::Decompress, "region", "one", "consecutive elements").into());
     }
-}
-
-fn send_decoded<T, A>(
-    engine: &TransferEngine,
-    from: Compressed,
-    to: DeviceArray<T, A>,
-    job: Job,
-) -> <CompressedUpload<T, A> as Ends>::Submitted
-where
-    T: Pod + Send,
-    A: Allocate + Clone + Send + 'static,
-{
-    let first = job.first;
-    let data = match from.decode::<T>(engine.engine.options.threads) {
-        Ok(data) => data,
-        Err(error) => return Err(Refused::new((from, to), error)),
-    };
-    match (Transfer { job, ..engine.upload(data, to) }).submit() {
-        Ok(ticket) => {
-            let stage = Stage::Decoded(ticket);
-            Ok(CompressedTicket { engine: engine.clone(), from, first, stage })
-        }
-        Err(refused) => {
-            let ((_, to), error) = refused.into_parts();
-            Err(Refused::new((from, to), error))
-        }
+    let decoder = decoder.unwrap_or_else(|| engine.usual_decoder());
+    if decoder == Decoder::Host || engine.device().decompression().is_none() {
+        return Ok(None);
+    }
+    let _tag = Tag::staging().enter();
+    let blocks = usize::try_from(from.layout().blocks()).unwrap_or(usize::MAX);
+    let room = DeviceArray::new(allocator, from.as_bytes().len(), stream)
+        .and_then(|room| Ok((room, DeviceArray::new(allocator, blocks, stream)?)));
+    match room {
+        Ok(room) => Ok(Some(room)),
+        Err(Error::OutOfMemory(_)) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -276,10 +240,7 @@ impl<T: Pod + Send, A: Allocate + Clone + Send + 'static> CompressedTicket<T, A>
             Stage::Decoded(ticket) => {
                 return match ticket.wait() {
                     Ok((_, to)) => Ok((from, to)),
-                    Err(refused) => {
-                        let ((_, to), error) = refused.into_parts();
-                        Err(Refused::new((from, to), error))
-                    }
+                    Err(refused) => Err(refused.map(|(_, to)| (from, to))),
                 };
             }
         };

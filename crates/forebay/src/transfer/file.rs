@@ -11,8 +11,9 @@ use forebay_hal::{self as hal, Call};
 use super::builder::{Ends, Transfer};
 use super::engine::TransferEngine;
 use super::job::{Direction, HostEnd, Job};
-use super::owned::{Begun, begun, check_device};
+use super::owned::{Begun, begun};
 use super::worker::submit;
+use crate::range::check_device;
 use crate::{Allocate, DeviceArray};
 
 /// A transfer between a file and an array.
@@ -83,7 +84,7 @@ where
         let Self { direction, file, offset, array } = self;
         let start = || {
             let earlier = array.block().stream_in_order()?;
-            check_device(engine, &array)?;
+            check_device(array.block().allocator().device(), &engine.device)?;
             if job.region.is_some() {
                 let given = "a region of a file";
                 return Err(

@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use forebay_core::Bytes;
 use forebay_core::transfer::{CopyShape, Item, Load, Packing, Piece, Pieces};
-use forebay_hal::{Event, Priority, StreamHandle};
+use forebay_core::{Address, Bytes};
+use forebay_hal::{Event, Place, Priority, StreamHandle};
 
 use super::builder::Region;
 use super::figures::Progress;
@@ -32,6 +32,14 @@ impl Direction {
         match self {
             Self::Up => Self::Down,
             Self::Down => Self::Up,
+        }
+    }
+
+    /// The two sides of a copy: where to, and where from.
+    pub(super) fn ends(self, host: Address, device: Address) -> (Place, Place) {
+        match self {
+            Self::Up => (Place::Device(device), Place::Host(host)),
+            Self::Down => (Place::Host(host), Place::Device(device)),
         }
     }
 }

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use forebay_core::{Address, Bytes};
-use forebay_hal::{
-    self as hal, Call, Copy, Device, Extent, NamedStream, Pitch, Place, StreamHandle, invalid,
-};
+use forebay_hal::{self as hal, Call, Copy, Extent, NamedStream, Pitch, StreamHandle, invalid};
 
 use super::builder::{Ends, Region, Transfer};
 use super::engine::{Engine, TransferEngine};
@@ -15,6 +13,7 @@ use super::job::{Direction, HostEnd, Job, JobId};
 use super::ticket::Ticket;
 use super::worker::{submit, submit_direct};
 use crate::handle::Refused;
+use crate::range::check_device;
 use crate::{Allocate, DeviceArray, Result};
 
 /// From host memory to an array.
@@ -61,22 +60,6 @@ impl TransferEngine {
     }
 }
 
-/// Checks that the array is of the engine's device.
-pub(super) fn check_device<T: Pod, A: Allocate>(
-    engine: &Engine,
-    array: &DeviceArray<T, A>,
-) -> Result<()> {
-    let of = array.block().allocator().device();
-    if core::ptr::addr_eq(Arc::as_ptr(of), Arc::as_ptr(&engine.device)) {
-        return Ok(());
-    }
-    let name = |device: &dyn Device| device.descriptor().name.clone();
-    let given = format!("one of {}", name(&**of));
-    let allowed =
-        format!("one of {}, the very device that the engine was made with", name(&*engine.device));
-    Err(invalid(Call::Copy, "array", given, allowed).into())
-}
-
 /// The copy between `length` elements at `host` and an array. Fails if it is out of bounds of either.
 pub(super) fn copy_of<T: Pod, A: Allocate>(
     engine: &Engine,
@@ -85,13 +68,13 @@ pub(super) fn copy_of<T: Pod, A: Allocate>(
     array: &DeviceArray<T, A>,
     job: &Job,
 ) -> Result<Copy> {
-    check_device(engine, array)?;
+    check_device(array.block().allocator().device(), &engine.device)?;
     let quantity = |error| hal::Error::quantity(Call::Copy, "length", &error);
     let bytes = |count: usize| Bytes::of::<T>(count as u64).map_err(quantity);
     let host = Address::new(address_of(host));
     let Some(Region { extent: [width, rows, slices], host: near, device: far }) = job.region else {
         let device = array.check_range(job.first, length)?;
-        let (to, from) = places(direction, host, device);
+        let (to, from) = direction.ends(host, device);
         return Ok(Copy::linear(to, from, bytes(length)?)?);
     };
     let rest = array.len().saturating_sub(job.first);
@@ -100,7 +83,7 @@ pub(super) fn copy_of<T: Pod, A: Allocate>(
         Ok(Pitch { row: bytes(row)?, slice: bytes(slice)? })
     };
     let extent = Extent { width: bytes(width)?, rows: rows as u64, slices: slices as u64 };
-    let (to, from) = places(direction, host, device);
+    let (to, from) = direction.ends(host, device);
     let (to_pitch, from_pitch) = match direction {
         Direction::Up => (pitch(far)?, pitch(near)?),
         Direction::Down => (pitch(near)?, pitch(far)?),
@@ -118,13 +101,6 @@ pub(super) fn copy_of<T: Pod, A: Allocate>(
         }
     }
     Ok(copy)
-}
-
-fn places(direction: Direction, host: Address, device: Address) -> (Place, Place) {
-    match direction {
-        Direction::Up => (Place::Device(device), Place::Host(host)),
-        Direction::Down => (Place::Host(host), Place::Device(device)),
-    }
 }
 
 /// Starts the transfer of all elements at `host` to or from an array, directly if there is a `note`, which records the

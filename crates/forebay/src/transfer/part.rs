@@ -7,12 +7,12 @@ use std::path::PathBuf;
 
 use forebay_core::transfer::{Item, Load, Piece, Run, ranges_to_send};
 use forebay_core::{Address, Bytes};
-use forebay_hal::{self as hal, Call, Copy, Fill, Pattern, Place, StreamHandle, invalid};
+use forebay_hal::{self as hal, Call, Copy, Fill, Pattern, StreamHandle, invalid};
 
 use super::copy_memory::copy_memory;
 use super::engine::Engine;
 use super::host_end::pointer;
-use super::job::{HostEnd, Part};
+use super::job::{Direction, HostEnd, Part};
 use super::state::Task;
 use crate::pinned::PinnedArray;
 use crate::{Error, Result};
@@ -63,9 +63,9 @@ impl Engine {
             Part::Rows(piece) if piece.rows > 1 => {
                 // SAFETY: as the caller promised.
                 unsafe { gather_rows(piece, bytes, past_caches) };
-                let to = Place::Device(Address::new(piece.to.start));
-                let packed = (Place::Host(Address::new(start)), Bytes::new(piece.width));
-                self.copy_rows((to, Bytes::new(piece.to.row)), packed, piece, task.stream)
+                copy_of_rows(Direction::Up, start, piece)
+                    .map_err(Error::from)
+                    .and_then(|copy| self.copy(&[copy], task.stream))
                     .map(|()| 0)
             }
             Part::Rows(piece) => {
@@ -144,36 +144,22 @@ impl Engine {
             // SAFETY: memory of the device, as the caller of `send` promised.
             unsafe { self.device.fill(&fill, stream) }?;
         }
-        let copy = |run: &Run| {
-            let to = Place::Device(Address::new(run.device));
-            let from = Place::Host(Address::new(start + run.offset));
-            Copy::linear(to, from, Bytes::new(run.size))
-        };
-        let copies: hal::Result<Vec<Copy>> = sending.copies.iter().map(copy).collect();
-        self.copy_all(&copies?, stream)?;
+        let copies = sending.copies.iter().map(|run| copy_of_run(Direction::Up, start, run));
+        self.copy(&copies.collect::<hal::Result<Vec<_>>>()?, stream)?;
         Ok(sending.skipped)
     }
 
-    fn copy_all(&self, copies: &[Copy], stream: StreamHandle) -> Result<()> {
-        // SAFETY: as for `copy`, also if it fails: the slot notes the work of the stream then, too.
-        Ok(unsafe { self.device.copy_all(copies, stream) }?)
-    }
-
-    fn copy(&self, copy: &Copy, stream: StreamHandle) -> Result<()> {
+    /// Enqueues copies between the device and a slot.
+    fn copy(&self, copies: &[Copy], stream: StreamHandle) -> Result<()> {
         // SAFETY: the device's side is as the caller of `send` or `fetch` promised. The host's side is a slot, which
-        // notes the work on the stream afterwards and is neither used nor freed before that is done.
-        Ok(unsafe { self.device.copy(copy, stream) }?)
-    }
-
-    fn copy_rows(
-        &self,
-        to: (Place, Bytes),
-        from: (Place, Bytes),
-        piece: &Piece,
-        stream: StreamHandle,
-    ) -> Result<()> {
-        let extent = (Bytes::new(piece.width), piece.rows);
-        self.copy(&Copy::planes(to.0, to.1, from.0, from.1, extent)?, stream)
+        // notes the work on the stream afterwards, also after an error, and is neither used nor freed before that is
+        // done.
+        Ok(unsafe {
+            match copies {
+                [copy] => self.device.copy(copy, stream),
+                copies => self.device.copy_all(copies, stream),
+            }
+        }?)
     }
 
     /// Enqueues the copy of a part into the slot.
@@ -185,23 +171,14 @@ impl Engine {
     pub(super) unsafe fn fetch(&self, task: &Task, slot: &mut PinnedArray<u8>) -> Result<()> {
         let start = slot.address().get();
         slot.wait()?;
-        let packed = |offset: u64| Place::Host(Address::new(start + offset));
-        let device = |address: u64| Place::Device(Address::new(address));
-        let outcome = match &task.part {
-            Part::Rows(piece) => self.copy_rows(
-                (packed(0), Bytes::new(piece.width)),
-                (device(piece.from.start), Bytes::new(piece.from.row)),
-                piece,
-                task.stream,
-            ),
+        let copies = match &task.part {
+            Part::Rows(piece) => copy_of_rows(Direction::Down, start, piece).map(|copy| vec![copy]),
             Part::Load(_, load) => {
-                let copy = |run: &Run| {
-                    Copy::linear(packed(run.offset), device(run.device), Bytes::new(run.size))
-                };
-                let copies: hal::Result<Vec<Copy>> = load.runs.iter().map(copy).collect();
-                copies.map_err(Error::from).and_then(|copies| self.copy_all(&copies, task.stream))
+                load.runs.iter().map(|run| copy_of_run(Direction::Down, start, run)).collect()
             }
         };
+        let outcome =
+            copies.map_err(Error::from).and_then(|copies| self.copy(&copies, task.stream));
         // Even after a failure, since some of the copies may have been enqueued.
         let noted = slot.written_on(task.stream);
         outcome.and(noted)
@@ -241,6 +218,21 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// The copy between the rows of a piece on the device and a slot at `start`, where they are packed.
+fn copy_of_rows(direction: Direction, start: u64, piece: &Piece) -> hal::Result<Copy> {
+    let rows = if direction == Direction::Up { &piece.to } else { &piece.from };
+    let (to, from) = direction.ends(Address::new(start), Address::new(rows.start));
+    let (packed, apart) = (Bytes::new(piece.width), Bytes::new(rows.row));
+    let pitches = if direction == Direction::Up { (apart, packed) } else { (packed, apart) };
+    Copy::planes(to, pitches.0, from, pitches.1, (packed, piece.rows))
+}
+
+/// The copy between a run on the device and its bytes in a slot at `start`.
+fn copy_of_run(direction: Direction, start: u64, run: &Run) -> hal::Result<Copy> {
+    let (to, from) = direction.ends(Address::new(start + run.offset), Address::new(run.device));
+    Copy::linear(to, from, Bytes::new(run.size))
 }
 
 /// The items of a load, cut to the load's range, and their positions in the slot.

@@ -74,7 +74,7 @@ pub(crate) fn fields(stage: &Stage) -> Step {
     particles.copy_field_to(field, &mut ids, DEFAULT)?;
     ensure!(ids.host()?.iter().zip(0..).all(|(&id, right)| id == right), "the field is right");
     ids.host_mut()?.fill(7);
-    particles.copy_field_from(field, &mut ids, DEFAULT)?;
+    particles.copy_field_from(field, &ids, DEFAULT)?;
     let back = particles.to_vec()?;
     ensure!(back.iter().all(|one| one.id == 7), "the field came back");
     ensure!(
