@@ -214,9 +214,12 @@ fn pools(processes: &[Process]) -> impl Iterator<Item = (String, &ProcessPool)> 
                 ("pool", pool.pool.to_string()),
                 ("device", device),
                 ("memory", pool.device.clone()),
+                ("name", pool.name.clone()),
             ];
             let own = own.each_ref().map(|(name, value)| (*name, value.as_str()));
-            (format!("{},{}", of_process(process), labels(&own)), pool)
+            // A pool without a name has no such label.
+            let own = if pool.name.is_empty() { &own[..3] } else { &own };
+            (format!("{},{}", of_process(process), labels(own)), pool)
         })
     })
 }

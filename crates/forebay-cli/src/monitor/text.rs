@@ -101,8 +101,9 @@ fn pools(processes: &[Process], width: Width, out: &mut dyn Write) -> io::Result
 /// The kind of a pool's device and which it is, and its name where that says more: a pool of pinned memory has the same
 /// device.
 pub(super) fn device(pool: &ProcessPool) -> String {
-    let name = plain(&pool.device);
-    format!("{}:{} {name}", plain(&pool.kind), pool.ordinal)
+    let (kind, memory, name) = (plain(&pool.kind), plain(&pool.device), plain(&pool.name));
+    let name = if name.is_empty() { name } else { format!("{name}, ") };
+    format!("{name}{kind}:{} {memory}", pool.ordinal)
 }
 
 /// A rate in few letters.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use forebay_core::{Bytes, PageSize, SizeClasses};
 
-use super::value::{Bounds, Counting, Fraction, Kind, Preset, Zeroing, page_of};
+use super::value::{Bounds, Counting, Fraction, Kind, PoolName, Preset, Zeroing, page_of};
 
 /// Sixteen million events take about a gigabyte of memory; a larger number is a typo.
 const MOST_EVENTS: u64 = 1 << 24;
@@ -31,6 +31,8 @@ macro_rules! for_each_key {
         $act! {
             /// Values for a purpose, beneath every key that is set by itself.
             Preset preset: Preset = Preset::Default, AtStart, Any;
+            /// The name of the pool in messages, reports and views.
+            Name name: PoolName = PoolName::default(), AtStart, Any;
             /// The most a pool takes from its device, rounded up to a whole page.
             MaxBytes max_bytes: Option<Bytes> = None, AnyTime, AtLeast(Some(Bytes::new(1)));
             /// The most a pool takes, as a part of the device's memory, rounded up to a whole page.

@@ -47,4 +47,4 @@ pub use key::Key;
 pub use settings::{Settings, SettingsBuilder};
 pub use source::{Entry, Source};
 pub use sources::{Examined, Sources};
-pub use value::{Counting, Fraction, Preset, Zeroing};
+pub use value::{Counting, Fraction, PoolName, Preset, Zeroing};

@@ -8,7 +8,7 @@ use forebay_core::{Bytes, PageSize, SizeClasses};
 use super::error::ConfigError;
 use super::key::{Key, Rule, for_each_key, rule};
 use super::source::{Entry, Held, Source};
-use super::value::{Counting, Fraction, Kind, Preset, Zeroing, page_of};
+use super::value::{Counting, Fraction, Kind, PoolName, Preset, Zeroing, page_of};
 
 macro_rules! settings {
     ($(

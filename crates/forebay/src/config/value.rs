@@ -6,11 +6,14 @@
 use core::fmt;
 use core::time::Duration;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use forebay_core::{Bytes, GIB, KIB, MIB, PageSize, SizeClasses, TIB, parse_decimal};
 
 /// The longest path in bytes: the usual limit of systems.
 const LONGEST_PATH: usize = 4096;
+/// The longest name of a pool in bytes.
+const LONGEST_NAME: usize = 64;
 
 /// A type of value for keys.
 pub(super) trait Kind: Sized + PartialOrd {
@@ -24,6 +27,11 @@ pub(super) trait Kind: Sized + PartialOrd {
 
     /// Writes the value so that it parses back.
     fn write(&self) -> String;
+
+    /// Whether `read` accepts what `write` returns. A program may set any value of the type.
+    fn is_valid(&self) -> bool {
+        true
+    }
 
     /// Whether it stands for "no bound", which every range allows.
     fn is_unbounded(&self) -> bool {
@@ -47,13 +55,14 @@ pub(super) enum Bounds<T> {
 impl<T: Kind> Bounds<T> {
     /// Whether `value` is allowed.
     pub(super) fn allow(&self, value: &T) -> bool {
-        value.is_unbounded()
+        let is_within = value.is_unbounded()
             || match self {
                 Self::Any => true,
                 Self::AtLeast(least) => value >= least,
                 Self::AtMost(most) => value <= most,
                 Self::Between(least, most) => value >= least && value <= most,
-            }
+            };
+        is_within && value.is_valid()
     }
 
     /// The allowed values, in words.
@@ -194,6 +203,10 @@ macro_rules! optional {
                 self.as_ref().map_or_else(|| $word.to_owned(), Kind::write)
             }
 
+            fn is_valid(&self) -> bool {
+                self.as_ref().is_none_or(Kind::is_valid)
+            }
+
             fn is_unbounded(&self) -> bool {
                 self.is_none()
             }
@@ -220,14 +233,68 @@ impl Kind for PathBuf {
     const FORM: &'static str = "the path of a file, without commas";
 
     fn read(text: &str) -> Option<Self> {
-        let text = text.trim();
-        let is_odd = |letter: char| letter.is_control() || letter == ',';
-        let is_path = !text.is_empty() && text.len() <= LONGEST_PATH && !text.contains(is_odd);
-        is_path.then(|| text.into())
+        Some(text.trim().into())
     }
 
     fn write(&self) -> String {
         self.display().to_string()
+    }
+
+    fn is_valid(&self) -> bool {
+        self.to_str().is_some_and(|path| is_plain(path, LONGEST_PATH))
+    }
+}
+
+/// Whether `text` stands for itself in a file and in `FOREBAY_CONF`, and is not too long.
+fn is_plain(text: &str, longest: usize) -> bool {
+    let is_odd = |letter: char| letter.is_control() || letter == ',';
+    !text.is_empty() && text.len() <= longest && text.trim() == text && !text.contains(is_odd)
+}
+
+/// The name of a pool, or none: up to 64 bytes, without commas and control characters.
+///
+/// ```
+/// use forebay::config::Settings;
+/// use forebay::{HostDevice, PoolOptions};
+///
+/// let settings = Settings::builder().name("kv cache").build()?;
+/// let pool = PoolOptions::with(settings).build(&HostDevice::open()?)?;
+/// assert!(pool.id().to_string().ends_with("(kv cache)"));
+/// assert!(Settings::builder().name("kv, cache").build().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolName(Option<Arc<str>>);
+
+impl PoolName {
+    /// The name, if there is one.
+    pub fn get(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
+/// "none" stands for none, as in a file.
+impl From<&str> for PoolName {
+    fn from(text: &str) -> Self {
+        let is_none = text.eq_ignore_ascii_case("none");
+        Self((!is_none).then(|| text.into()))
+    }
+}
+
+impl Kind for PoolName {
+    const NAME: &'static str = "name or none";
+    const FORM: &'static str = "up to 64 bytes without commas, or none";
+
+    fn read(text: &str) -> Option<Self> {
+        Some(text.trim().into())
+    }
+
+    fn write(&self) -> String {
+        self.get().unwrap_or("none").to_owned()
+    }
+
+    fn is_valid(&self) -> bool {
+        self.get().is_none_or(|name| is_plain(name, LONGEST_NAME))
     }
 }
 

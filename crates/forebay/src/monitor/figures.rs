@@ -55,6 +55,8 @@ plain! {
     struct ProcessPool {
         /// The number of the pool, as in [`PoolId`](crate::PoolId).
         pool: u64,
+        /// Its name; empty if it has none.
+        name: String,
         /// The kind of its device.
         kind: String,
         /// Its number among devices of its kind.

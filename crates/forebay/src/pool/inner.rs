@@ -172,7 +172,9 @@ impl PoolInner {
             log,
             debug,
         }));
-        shared.set_hits(&shared.settings());
+        let settings = shared.settings().clone();
+        shared.set_hits(&settings);
+        id.remember_name(&settings.name());
         Ok(shared)
     }
 

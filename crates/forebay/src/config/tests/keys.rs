@@ -9,12 +9,13 @@ use crate::config::{ConfigError, Counting, Fraction, Key, Preset, Settings, Sour
 /// A key, values that it takes with how they are written back, and values that it refuses.
 type Case = (Key, &'static [(&'static str, &'static str)], &'static [&'static str]);
 
-const CASES: [Case; 32] = [
+const CASES: [Case; 33] = [
     (
         Key::Preset,
         &[("default", "default"), ("HIGH_FREQUENCY", "high_frequency"), ("debug", "debug")],
         &["", "high-frequency", "fast", "0"],
     ),
+    (Key::Name, &[("None", "none"), (" kv cache ", "kv cache")], &[""]),
     (
         Key::MaxBytes,
         &[

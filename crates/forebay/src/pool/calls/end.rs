@@ -14,7 +14,8 @@ impl Drop for PoolInner {
         if self.is_inherited() {
             return;
         }
-        registry::remove(self.id);
+        let id = self.id;
+        registry::remove(id);
         if let Some(callback) = &self.options.drop_callback
             && let Some(report) = report::drop_report(self)
         {
@@ -31,5 +32,6 @@ impl Drop for PoolInner {
         // SAFETY: this is the drop of the last reference, the parts are dropped nowhere else, and nothing below uses
         // them.
         turn::in_program(|| unsafe { ManuallyDrop::drop(&mut self.0) });
+        id.forget_name();
     }
 }

@@ -41,8 +41,10 @@ fn figures_of(shared: &PoolInner) -> ProcessPool {
         .latencies()
         .map(|(longest, count)| LatencyBucket { at_most_ns: nanoseconds(longest), count });
     let descriptor = shared.source.descriptor();
+    let settings = shared.settings().clone();
     ProcessPool {
         pool: shared.id.0,
+        name: settings.name().get().unwrap_or_default().to_owned(),
         kind: descriptor.kind.name().to_owned(),
         ordinal: u64::from(descriptor.ordinal.0),
         device: shown_name(&descriptor.name),

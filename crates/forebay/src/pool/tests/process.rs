@@ -1,7 +1,7 @@
 //! Pools of the whole process, and blocks found by address alone.
 
 use super::*;
-use crate::PoolId;
+use crate::{PoolId, Settings};
 
 /// What the process has is one thing: tests that change it take turns.
 fn turn() -> std::sync::MutexGuard<'static, ()> {
@@ -241,4 +241,22 @@ fn a_child_process_has_pools_of_its_own() {
     assert!(libc::WIFEXITED(status), "the child hung");
     assert_eq!(libc::WEXITSTATUS(status), 0, "what is wrong in the child");
     pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
+}
+
+#[test]
+fn a_pool_is_shown_with_its_name_while_it_lives() {
+    let settings = Settings::builder().name("kv cache").build().unwrap();
+    let (_machine, _, device) = open(SimMachine::builder());
+    let pool = PoolOptions::with(settings).build(&device).unwrap();
+    let id = pool.id();
+    assert_eq!(id.to_string(), format!("pool {} (kv cache)", id.get()));
+    assert_eq!(pool.settings().name().get(), Some("kv cache"));
+    assert!(pool.set("name", "other").is_err(), "the name is fixed");
+    drop(pool);
+    assert_eq!(id.to_string(), format!("pool {}", id.get()));
+    let unnamed = Settings::builder().name("None").build().unwrap();
+    assert_eq!(unnamed.name().get(), None);
+    for wrong in ["", "a, b", " a", "a\nb", &"a".repeat(65)] {
+        Settings::builder().name(wrong).build().unwrap_err();
+    }
 }
