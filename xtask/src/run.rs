@@ -19,7 +19,7 @@ const AFTERMATH: Duration = Duration::from_secs(2);
 
 /// A command that prints nothing for so long hangs. Fetching a toolchain, linking as one, or a test program may be silent
 /// for long on a slow machine that others use; nextest ends single tests much earlier.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// A command to run.
 #[derive(Clone, Debug)]

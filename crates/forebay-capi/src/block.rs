@@ -171,7 +171,7 @@ pub unsafe extern "C" fn forebay_alloc(
     )
 }
 
-/// As `forebay_alloc`, at a multiple of `alignment`, a power of two.
+/// As `forebay_alloc`, but the address is a multiple of `alignment`, which must be a power of two.
 #[must_use = "there is no block where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_alloc_aligned(

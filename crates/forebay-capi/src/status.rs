@@ -194,6 +194,7 @@ pub fn of_error(error: &Error) -> Status {
         Error::ChunksNotFreed { error, .. } => of_error(error),
         Error::Shared(error) => of_shared(error),
         Error::Cancelled { .. } => Status::Cancelled,
+        Error::Quantity(_) => Status::InvalidArgument,
         Error::File { .. } => Status::Io,
         Error::Compressed(_) | Error::Differs { .. } => Status::Corrupted,
         // Unavailable classes, captures and debugging aids, and addresses out of range.

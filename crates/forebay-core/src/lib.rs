@@ -42,4 +42,4 @@ pub use id::{DeviceOrdinal, Serial, StreamId};
 pub use magazine::{Magazine, Tally};
 pub use quantity_error::QuantityError;
 pub use random::Random;
-pub use size_class::SizeClasses;
+pub use size_class::{SizeClasses, round_by_an_eighth};

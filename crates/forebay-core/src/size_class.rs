@@ -60,11 +60,23 @@ impl SizeClasses {
         if size <= GRANULE.bytes() || size > largest {
             return GRANULE;
         }
-        // The power of two below `size`; `size - 1` because a power of two is its round's end.
-        let below = 1_u64 << (size.get() - 1).ilog2();
-        let step = if self == Self::Geometric { below >> STEPS_LOG2 } else { below << 1 };
-        Alignment::new(step).map_or(GRANULE, |step| step.max(GRANULE))
+        match self {
+            Self::Geometric => eighth_of(size),
+            // The power of two at or above the size.
+            _ => Alignment::new(size.get().next_power_of_two()).unwrap_or(GRANULE),
+        }
     }
+}
+
+/// Rounds up by at most an eighth at every size, so that sizes that differ by little become one.
+pub fn round_by_an_eighth(size: Bytes) -> Result<Bytes, QuantityError> {
+    size.align_up(if size <= GRANULE.bytes() { GRANULE } else { eighth_of(size) })
+}
+
+/// An eighth of the power of two below `size`, and at least 512 B. A power of two belongs to those below it.
+fn eighth_of(size: Bytes) -> Alignment {
+    let below = 1_u64 << (size.get() - 1).ilog2();
+    Alignment::new(below >> STEPS_LOG2).map_or(GRANULE, |step| step.max(GRANULE))
 }
 
 #[cfg(test)]

@@ -187,7 +187,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
         }
     }
 
-    /// Like [`check_mapped`](Self::check_mapped), with the error of the contract.
+    /// Like [`check_mapped`](Self::check_mapped), but returns the contract's error.
     pub fn check_use(
         &self,
         call: Call,

@@ -21,7 +21,7 @@ impl<S> StreamTable<S> {
         Self { live: BTreeMap::from([(StreamHandle::DEFAULT, default)]), draining: Vec::new() }
     }
 
-    /// Enters a new stream.
+    /// Adds a stream.
     pub fn insert(&mut self, handle: StreamHandle, stream: Arc<S>) {
         self.live.insert(handle, stream);
     }

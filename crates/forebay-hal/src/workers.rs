@@ -49,8 +49,9 @@ impl<J: Send> Workers<J> {
         }
         let mut state = lock(&self.state);
         state.threads -= 1;
-        // Other threads will come to it; without any, this one must, which holds back whoever called.
-        let job = if state.threads == 0 { state.jobs.pop_front() } else { None };
+        // An idle thread will come to it. The others may be blocked until this very job is done, so without an idle one
+        // this thread runs it, which holds back whoever called.
+        let job = if state.idle == 0 { state.jobs.pop_front() } else { None };
         drop(state);
         if let Some(job) = job {
             (self.run)(job);

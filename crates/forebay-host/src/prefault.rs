@@ -65,7 +65,7 @@ impl PrefaultedPages {
         Ok(Self { range })
     }
 
-    /// The addresses, whole pages.
+    /// The address range, in whole pages.
     pub fn span(&self) -> Span {
         self.range.span()
     }

@@ -38,8 +38,8 @@ impl OpenClOptions {
         /// Uses out-of-order queues for streams: copies of one `copy_all` may run concurrently. Events keep the order of
         /// a stream's calls. Opening fails on a device without such queues.
         out_of_order: bool;
-        /// Sets what copies ordinary host memory. By default it is the driver on platforms known not to wait, which
-        /// means PoCL, and a thread elsewhere. The driver always copies pinned memory.
+        /// Sets what copies ordinary host memory. By default the driver on PoCL, where its copies do not block; a
+        /// thread on other platforms. The driver always copies pinned memory.
         host_copies: HostCopies;
     }
 }

@@ -17,7 +17,6 @@ use pyo3::types::{PyDict, PyTuple};
 pub(crate) enum Failure {
     /// An error of the library.
     Library(forebay::Error),
-    /// An error of an arena.
     /// An invalid argument.
     Invalid(String),
     /// A value that was freed or closed.

@@ -36,7 +36,7 @@ named_enum! {
 /// A planned fault.
 ///
 /// ```
-/// use forebay_hal::{Call, named_enum};
+/// use forebay_hal::Call;
 /// use forebay_sim::{Fault, FaultKind, When};
 /// // The third page the program asks for cannot be had.
 /// let fault = Fault::new(When::Kind(Call::CreatePage, 3), FaultKind::OutOfMemory);

@@ -130,7 +130,7 @@ impl CallCounts {
         self.total
     }
 
-    /// The calls of one kind.
+    /// The number of calls of this kind.
     pub fn of(&self, call: Call) -> u64 {
         self.by_kind.get(&call).copied().unwrap_or(0)
     }

@@ -370,7 +370,7 @@ pub struct Setting {
     pub effect: &'static str,
 }
 
-/// Something to mend.
+/// A problem and its fix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// What is wrong, with figures.

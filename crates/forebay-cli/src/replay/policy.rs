@@ -37,8 +37,8 @@ impl Policy {
         }
     }
 
-    /// The settings for a comparison of `policies`: those of the environment, or the defaults if forebay's pool, which
-    /// alone goes by settings, is not among them.
+    /// The settings for a comparison of `policies`: those of the environment, or the defaults if forebay's pool is
+    /// not compared: other policies have no settings.
     pub fn settings(policies: &[Self]) -> Result<Settings, forebay::config::ConfigError> {
         match policies.contains(&Self::Forebay) {
             true => Settings::from_environment(),

@@ -238,7 +238,7 @@ impl Lz4Layout {
         if expected == found { Ok(layout) } else { Err(short(expected)) }
     }
 
-    /// The size of blocks with their header and table.
+    /// The total size of the blocks, their header and their table.
     pub fn assembled_size<B: AsRef<[u8]>>(&self, blocks: &[B]) -> usize {
         let lengths = blocks.iter().map(|block| block.as_ref().len());
         lengths.fold(self.data_start(), usize::saturating_add)

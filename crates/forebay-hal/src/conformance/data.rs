@@ -1,4 +1,4 @@
-//! Bytes that identify their position, and host memory that copies may touch late.
+//! Bytes that identify their position, and host memory that outlives pending copies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Snapshots of forebay's own pools, `forebay.pool.v1`: a pool at one moment, for reports. As a run, a snapshot allocates each
-//! live block once, the lowest first.
+//! Snapshots of forebay's own pools, `forebay.pool.v1`: a pool at one moment, for reports. Replayed, a snapshot
+//! allocates each live block once, in address order.
 
 use core::ops::Deref;
 use std::io::BufRead;

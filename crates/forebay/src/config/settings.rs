@@ -70,12 +70,12 @@ macro_rules! settings {
                 Ok(())
             }
 
-            /// These settings with the values that differ in `wanted`.
-            fn changed_to(&self, wanted: &Self) -> Result<Self, ConfigError> {
+            /// These settings with the values that differ between `before` and `wanted`.
+            fn changed_as(&self, before: &Self, wanted: &Self) -> Result<Self, ConfigError> {
                 let mut changed = self.clone();
                 $(
                     let value = wanted.$field();
-                    if value != self.$field() {
+                    if value != before.$field() {
                         if !Key::$key.is_changeable() {
                             return Err(self.fixed(Key::$key, value.write()));
                         }
@@ -182,8 +182,14 @@ impl Settings {
         &mut self,
         change: impl FnOnce(SettingsBuilder) -> SettingsBuilder,
     ) -> Result<(), ConfigError> {
-        let wanted = change(self.clone().into_builder()).build()?;
-        let changed = self.changed_to(&wanted)?;
+        let before = self.clone();
+        let wanted = change(before.clone().into_builder()).build()?;
+        self.adopt(&before, &wanted)
+    }
+
+    /// Changes the keys that differ between `before` and `wanted`.
+    pub(crate) fn adopt(&mut self, before: &Self, wanted: &Self) -> Result<(), ConfigError> {
+        let changed = self.changed_as(before, wanted)?;
         changed.check()?;
         *self = changed;
         Ok(())

@@ -4,7 +4,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::time::Duration;
 
-use forebay_core::{Bytes, SizeClasses};
+use forebay_core::Bytes;
 use forebay_hal::{Priority, Stream, StreamHandle};
 
 use super::{Allocation, DeviceArray, OwnedBlock, Pod, allocate_async};
@@ -98,9 +98,7 @@ impl OnStream<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn rent(&self, least: Bytes) -> Result<OwnedBlock> {
-        let size = SizeClasses::Geometric.round(least).unwrap_or(least);
-        let block = self.pool.allocate_owned(Request::new(size, self.stream))?;
-        Ok(OwnedBlock::of(self.pool.clone(), block, least, self.stream))
+        OwnedBlock::rent(self.pool, least, self.stream)
     }
 
     /// A future for at least `size` bytes. If the memory is not free now, it waits for some, for up to `patience`. Dropping the future

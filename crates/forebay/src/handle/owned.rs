@@ -3,7 +3,7 @@
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use forebay_core::{Address, Bytes};
+use forebay_core::{Address, Bytes, round_by_an_eighth};
 use forebay_hal::{self as hal, Call, NamedStream, StreamHandle};
 
 use super::lost::{self, LostFree};
@@ -81,6 +81,17 @@ impl<A: Allocate> OwnedBlock<A> {
     {
         let block = allocator.allocate_owned(request)?;
         Ok(Self::of(allocator.clone(), block, request.size(), request.stream()))
+    }
+
+    /// As [`new`](Self::new), rounded up by at most an eighth, so that the next request of about this size finds the
+    /// freed block. [`OnStream::rent`](super::OnStream::rent) is a shorthand.
+    pub fn rent(allocator: &A, least: Bytes, stream: impl Into<StreamHandle>) -> Result<Self>
+    where
+        A: Clone,
+    {
+        let (size, stream) = (round_by_an_eighth(least).unwrap_or(least), stream.into());
+        let block = allocator.allocate_owned(Request::new(size, stream))?;
+        Ok(Self::of(allocator.clone(), block, least, stream))
     }
 
     /// Makes a handle for a block that has none. It frees the block in the order of `stream`.

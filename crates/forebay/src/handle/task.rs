@@ -41,7 +41,7 @@ const IDLE: Duration = Duration::from_millis(100);
 /// The pause before a second attempt to allocate. Each later pause is twice as long.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// The longest pause, and so the longest time until a request notices that its future is gone.
+/// The longest pause between two attempts. A request notices between attempts that its future is gone.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Allocates a block on another thread and returns a future for it. If there is no memory, the request waits for some to

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   PinnedArray ── host(), host_mut()          wait for the work that uses the memory, then lend it to the host
-//!       │       ── copy_to(), ...       enqueue a copy, and note the event at which it is done
+//!       │       ── copy_to(), ...              enqueue a copy, and note the event at which it is done
 //!       │ drop                                 done: free now.  Not done: free when its events are reached
 //!       v
 //!   Pool of PinnedSource                       every block is free in the order of one idle stream, the host's

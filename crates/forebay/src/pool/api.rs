@@ -8,7 +8,6 @@ use forebay_core::pressure::Level;
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{Device, StreamHandle};
 
-use crate::config::SettingsBuilder;
 use crate::pool::Pool;
 use crate::pool::calls::block_pages::PagePart;
 use crate::pool::calls::checked::quarantine;
@@ -525,42 +524,6 @@ impl Pool {
             return Vec::new();
         }
         lock(&self.shared.debug.findings).clone()
-    }
-}
-
-/// # Settings
-impl Pool {
-    /// The settings in effect. In a forked child, those that the parent's pool was created with.
-    ///
-    /// ```
-    /// use forebay::{Bytes, HostDevice, PoolOptions};
-    ///
-    /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&HostDevice::open()?)?;
-    /// assert_eq!(pool.settings().max_bytes(), Some(Bytes::mib(64)));
-    /// pool.change(|settings| settings.max_bytes(Bytes::mib(32)))?;
-    /// assert_eq!(pool.settings().max_bytes(), Some(Bytes::mib(32)));
-    /// # Ok::<(), forebay::Error>(())
-    /// ```
-    pub fn settings(&self) -> Settings {
-        if self.shared.is_inherited() {
-            return self.shared.options.settings.clone().build().unwrap_or_default();
-        }
-        self.shared.settings().clone()
-    }
-
-    /// Changes settings of the living pool, by the methods of the builder: one for each setting. Refuses a setting that
-    /// cannot change while a pool lives. On an error, nothing changes.
-    ///
-    /// Shrinking the quarantine releases blocks. With poison on, each is checked after the work enqueued on its stream.
-    /// The call waits for that no longer than `max_wait`; later calls release the rest. A mistake found in such a block
-    /// is not an error of this call; see [`findings`](Self::findings).
-    pub fn change(&self, change: impl FnOnce(SettingsBuilder) -> SettingsBuilder) -> Result<()> {
-        settings::change(&self.shared, |settings| settings.change_with(change))
-    }
-
-    /// As [`change`](Self::change), by name and text: for settings from files and users.
-    pub fn set(&self, key: &str, value: &str) -> Result<()> {
-        settings::change(&self.shared, |settings| settings.change(key, value))
     }
 }
 

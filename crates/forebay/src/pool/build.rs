@@ -1,16 +1,17 @@
-//! Builds a pool: on a device, from its options and its memory source.
+//! Builds a pool: on a device, from its options and its memory source. Reads and changes its settings.
 
 use std::sync::Arc;
 
 use forebay_hal::{Device, MemorySource, ToDevice};
 
+use crate::config::SettingsBuilder;
 use crate::pool::Pool;
-use crate::pool::calls::{monitored, registry, stream_end, thread_end, upkeep};
+use crate::pool::calls::{monitored, registry, settings, stream_end, thread_end, upkeep};
 use crate::pool::common::device_memory::DeviceMemory;
 use crate::pool::common::options::PoolOptions;
 use crate::pool::inner::PoolInner;
 use crate::pool::turn::with_turn;
-use crate::{MemoryClass, Result, devices, monitor};
+use crate::{MemoryClass, Result, Settings, devices, monitor};
 
 /// # Creating a pool
 impl Pool {
@@ -113,5 +114,44 @@ impl Pool {
     #[cfg(feature = "host")]
     pub(crate) fn take_refusal(&self) -> Option<forebay_hal::Error> {
         self.shared.backing().refusal.take()
+    }
+}
+
+/// # Settings
+impl Pool {
+    /// The settings in effect. In a forked child, those that the parent's pool was created with.
+    ///
+    /// ```
+    /// use forebay::{Bytes, HostDevice, PoolOptions};
+    ///
+    /// let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&HostDevice::open()?)?;
+    /// assert_eq!(pool.settings().max_bytes(), Some(Bytes::mib(64)));
+    /// pool.change(|settings| settings.max_bytes(Bytes::mib(32)))?;
+    /// assert_eq!(pool.settings().max_bytes(), Some(Bytes::mib(32)));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn settings(&self) -> Settings {
+        if self.shared.is_inherited() {
+            return self.shared.options.settings.clone().build().unwrap_or_default();
+        }
+        self.shared.settings().clone()
+    }
+
+    /// Changes settings of the living pool, by the methods of the builder: one for each setting. Refuses a setting that
+    /// cannot change while a pool lives. On an error, nothing changes.
+    ///
+    /// Shrinking the quarantine releases blocks. With poison on, each is checked after the work enqueued on its stream.
+    /// The call waits for that no longer than `max_wait`; later calls release the rest. A mistake found in such a block
+    /// is not an error of this call; see [`findings`](Self::findings).
+    pub fn change(&self, change: impl FnOnce(SettingsBuilder) -> SettingsBuilder) -> Result<()> {
+        // The closure is the program's: it may call the pool.
+        let before = self.settings();
+        let wanted = change(before.clone().into_builder()).build()?;
+        settings::change(&self.shared, |settings| settings.adopt(&before, &wanted))
+    }
+
+    /// As [`change`](Self::change), by name and text: for settings from files and users.
+    pub fn set(&self, key: &str, value: &str) -> Result<()> {
+        settings::change(&self.shared, |settings| settings.change(key, value))
     }
 }

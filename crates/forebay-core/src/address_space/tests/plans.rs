@@ -1,4 +1,4 @@
-//! Plans for lines that are small enough to be drawn.
+//! Growth plans on address spaces small enough to draw.
 
 use super::asked::Asked;
 use super::model::{GRANULE, SPACE};

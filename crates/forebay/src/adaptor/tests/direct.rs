@@ -1,6 +1,6 @@
 //! The plainest allocator: every block is the device's own memory, and what was freed last is given
-//! out first, so that addresses come again as fast as they can. It keeps the contract to the letter,
-//! and knows the truth that adaptors are compared with.
+//! out first, so that addresses come again as fast as they can. A reference allocator that adaptors are checked
+//! against.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};

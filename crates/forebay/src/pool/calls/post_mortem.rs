@@ -1,5 +1,5 @@
-//! The post-mortem of a refused request (the setting `oom_report`): the figures as text, and beside them the pool's
-//! snapshot with the refusal, which `forebay report` turns into a page. Written after the call, with no lock held.
+//! The post-mortem of a refused request (the setting `oom_report`): the figures as text, and in a second file the
+//! snapshot that `forebay report` renders. Written after the call, with no lock held.
 
 use core::fmt::Write as _;
 use core::time::Duration;

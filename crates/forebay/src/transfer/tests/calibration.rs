@@ -1,4 +1,4 @@
-//! What calibrating finds, keeps and gives back.
+//! Results, persistence and cleanup of a calibration.
 
 use super::*;
 use crate::Settings;

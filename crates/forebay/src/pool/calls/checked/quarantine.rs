@@ -1,4 +1,5 @@
-//! Puts blocks into the quarantine and releases them from it. `Pool::check` looks at all of them and at every canary.
+//! Puts blocks into the quarantine and releases them from it. `Pool::check` checks all quarantined blocks and every
+//! canary.
 
 use crate::pool::calls::checked::strict;
 use crate::pool::calls::waits::{Reclaiming, StreamWait};
