@@ -44,6 +44,9 @@ impl KnownStream {
     }
 }
 
+/// The most streams whose reads are known one by one. Threads that end leave theirs behind.
+const MOST_READERS: usize = 64;
+
 /// A stream whose work reads a block.
 #[derive(Clone, Copy, Debug)]
 struct Reader {
@@ -60,6 +63,8 @@ pub(super) struct DeviceSide {
     writer: Option<KnownStream>,
     /// Streams that may read, now or later: reads borrow the buffer together, so only an exclusive use forgets them.
     readers: Vec<Reader>,
+    /// Whether more streams may read than `readers` names. A write then waits for the whole device.
+    is_crowded: bool,
     /// Advice to undo before the block is passed on.
     advised: Vec<Advice>,
 }
@@ -100,7 +105,7 @@ impl DeviceSide {
         let writer = Some(KnownStream::of(&**pool.device(), stream)?);
         let request = Request::new(Bytes::new(size), stream);
         let block = OwnedBlock::new(pool, request.aligned_to(alignment.max(Alignment::BLOCK)))?;
-        Ok(Self { block, writer, readers: Vec::new(), advised: Vec::new() })
+        Ok(Self { block, writer, readers: Vec::new(), is_crowded: false, advised: Vec::new() })
     }
 
     pub(super) fn address(&self) -> Address {
@@ -149,6 +154,11 @@ impl DeviceSide {
             self.block.reset_to(stream);
         }
         if fills || access.writes() {
+            if self.is_crowded {
+                device.synchronize_device()?;
+                // Those that read beside a fill go on; a write has the buffer for itself.
+                self.is_crowded = !access.writes();
+            }
             self.block.hand_over_to(stream)?;
             let readers: Vec<_> = self.users().filter(|&reader| reader != user).collect();
             self.writer = Some(user);
@@ -170,7 +180,10 @@ impl DeviceSide {
         self.block.used_on(stream.handle);
         match self.readers.iter_mut().find(|reader| reader.stream == stream) {
             Some(reader) => reader.follows = follows,
-            None => self.readers.push(Reader { stream, follows }),
+            None if self.readers.len() < MOST_READERS => {
+                self.readers.push(Reader { stream, follows });
+            }
+            None => self.is_crowded = true,
         }
     }
 
@@ -223,7 +236,14 @@ impl DeviceSide {
     /// Waits on the host for all work that uses the block.
     pub(super) fn wait(&mut self, device: &dyn Device) -> Result<()> {
         self.wait_for_writes(device)?;
-        self.readers.iter().try_for_each(|reader| reader.stream.wait(device))?;
+        let is_known = |reader: &Reader| reader.stream.is_there(device);
+        if self.is_crowded || !self.readers.iter().all(is_known) {
+            device.synchronize_device()?;
+        } else {
+            self.readers
+                .iter()
+                .try_for_each(|reader| device.synchronize_stream(reader.stream.handle))?;
+        }
         Ok(())
     }
 
@@ -233,6 +253,7 @@ impl DeviceSide {
             self.wait(device)?;
             self.block.reset_to(self.block.stream());
             self.readers.clear();
+            self.is_crowded = false;
         }
         Ok(())
     }

@@ -68,6 +68,30 @@ fn threads_read_one_buffer_at_once_and_it_is_copied_once() {
     assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
 }
 
+/// Each thread's own stream is another, and none says when it ends.
+#[test]
+fn any_number_of_threads_read_one_buffer_on_their_own_streams() {
+    let (machine, device, memory) = open(SimMachine::builder());
+    let mut buffer = memory.buffer::<u8>(4096).unwrap();
+    launch_write(&device, &buffer.on_device_overwrite(DEFAULT).unwrap(), 1).unwrap();
+    let shared = &buffer;
+    let read = || {
+        let before = machine.calls().of(Call::SynchronizeDevice);
+        let _ = shared.on_device(StreamHandle::PER_THREAD).unwrap();
+        machine.calls().of(Call::SynchronizeDevice) - before
+    };
+    for _ in 0..200 {
+        let waits = std::thread::scope(|scope| scope.spawn(read).join().unwrap());
+        assert_eq!(waits, 0, "a read waits for no other");
+    }
+    let before = machine.calls().of(Call::SynchronizeDevice);
+    launch_write(&device, &buffer.on_device_overwrite(DEFAULT).unwrap(), 2).unwrap();
+    assert!(machine.calls().of(Call::SynchronizeDevice) - before <= 1, "one wait for all");
+    assert_eq!(buffer.to_vec().unwrap(), [2; 4096]);
+    drop(buffer);
+    assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
+}
+
 /// Two fetches of the same elements, and a read that comes before either is done.
 #[test]
 fn fetches_of_the_same_elements_do_not_undo_each_other() {

@@ -313,6 +313,21 @@ fn settling_forgets_what_was_noted() {
     bench.assert_no_race();
 }
 
+/// Large sizes too, which the pool itself rounds to 512 B.
+#[test]
+fn about_the_same_large_size_is_served_from_the_same_block() {
+    let bench = Bench::new();
+    let gpu = bench.pool.default_stream();
+    for mib in [2_u64, 8, 100] {
+        let sizes = [Bytes::mib(mib), Bytes::mib(mib).saturating_sub(Bytes::new(3000))];
+        let [first, second] = sizes.map(|size| {
+            let rented = gpu.rent(size).unwrap();
+            (rented.address(), rented.size())
+        });
+        assert_eq!(first, second, "{mib} MiB");
+    }
+}
+
 /// Sizes that differ by less than an eighth share a block, in the order of the stream.
 #[test]
 fn about_the_same_size_is_served_from_the_cache() {

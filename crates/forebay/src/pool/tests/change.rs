@@ -18,6 +18,19 @@ fn pair(pool: &Pool, size: Bytes) -> Bytes {
     pool.statistics().cached
 }
 
+#[test]
+fn a_change_may_call_the_pool() {
+    let pool = pool();
+    pool.change(|settings| {
+        let history = pool.settings().history();
+        pool.set("max_wait", "1s").unwrap();
+        settings.history(history + 7)
+    })
+    .unwrap();
+    let settings = pool.settings();
+    assert_eq!((settings.history(), settings.max_wait()), (7, Duration::from_secs(1)));
+}
+
 /// Making another key changeable means writing a test here.
 #[test]
 fn these_can_change() {
