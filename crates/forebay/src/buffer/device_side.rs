@@ -178,11 +178,10 @@ impl DeviceSide {
     /// Records a stream that reads.
     fn read_by(&mut self, stream: KnownStream, follows: bool) {
         self.block.used_on(stream.handle);
+        let has_room = self.readers.len() < MOST_READERS;
         match self.readers.iter_mut().find(|reader| reader.stream == stream) {
             Some(reader) => reader.follows = follows,
-            None if self.readers.len() < MOST_READERS => {
-                self.readers.push(Reader { stream, follows });
-            }
+            None if has_room => self.readers.push(Reader { stream, follows }),
             None => self.is_crowded = true,
         }
     }

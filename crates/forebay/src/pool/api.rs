@@ -24,7 +24,7 @@ use crate::pool::views::snapshot::{self, Snapshot};
 use crate::pool::views::statistics::{self, Statistics};
 use crate::report::PoolEvent;
 use crate::sync::tracked::lock;
-use crate::{Block, Error, MemoryClass, PoolId, Request, Result, Settings, Tag};
+use crate::{Block, Error, MemoryClass, PoolId, Request, Result, Tag};
 
 /// # The pool itself
 impl Pool {
