@@ -13,7 +13,7 @@ device, which PyTorch and C use too; ``forebay.Pool(device, ...)`` makes another
 
 from __future__ import annotations
 
-from . import _forebay
+from . import _forebay, errors
 from ._forebay import (
     Arena,
     Buffer,
@@ -46,63 +46,24 @@ from ._forebay import (
     trace_origins,
 )
 from ._report import Report, report
-from .errors import (
-    BusyError,
-    CancelledError,
-    ClosedError,
-    CorruptionError,
-    DeniedError,
-    Error,
-    ExportError,
-    ForkedError,
-    InstallError,
-    InUseError,
-    InvalidError,
-    LapsedError,
-    LostError,
-    NameTakenError,
-    NotFoundError,
-    OutOfMemoryError,
-    ProcessError,
-    TraceError,
-    UnsupportedError,
-)
+from .errors import *  # noqa: F403
 
 __all__ = [
     "Arena",
     "Buffer",
-    "BusyError",
-    "CancelledError",
     "Checkpoint",
-    "ClosedError",
-    "CorruptionError",
-    "DeniedError",
     "Device",
-    "Error",
-    "ExportError",
-    "ForkedError",
-    "InUseError",
-    "InstallError",
-    "InvalidError",
-    "LapsedError",
-    "LostError",
     "Memory",
-    "NameTakenError",
-    "NotFoundError",
-    "OutOfMemoryError",
     "PinnedArray",
     "PinnedPool",
     "Pool",
-    "ProcessError",
     "Report",
     "Scope",
     "SharedBuffer",
     "Stream",
     "TagScope",
-    "TraceError",
     "Transfer",
     "UnifiedBuffer",
-    "UnsupportedError",
     "View",
     "__version__",
     "configure",
@@ -121,6 +82,7 @@ __all__ = [
     "tag",
     "trace_origins",
 ]
+__all__ += errors.__all__
 
 
 def library_path() -> str:
@@ -131,5 +93,5 @@ def library_path() -> str:
     """
     path = _forebay.__file__
     if path is None:
-        raise UnsupportedError("the extension module is part of the program and has no path of its own")
+        raise errors.UnsupportedError("the extension module is part of the program and has no path of its own")
     return path

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 __all__ = [
     "BusyError",
+    "CancelledError",
     "ClosedError",
     "CorruptionError",
     "DeniedError",

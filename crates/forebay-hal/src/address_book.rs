@@ -42,8 +42,9 @@ impl<T, R, P, M> Default for AddressBook<T, R, P, M> {
     }
 }
 
-/// A region and some of its mappings, or the first address without one.
-pub type Whole<'a, R, M> = core::result::Result<(&'a Region<R, M>, Vec<&'a Mapping<M>>), Address>;
+/// A region and some of its mappings, or what is missing: the first address without one, or an error.
+pub type Whole<'a, R, M, E = Address> =
+    core::result::Result<(&'a Region<R, M>, Vec<&'a Mapping<M>>), E>;
 
 /// Lookups.
 impl<T, R, P, M> AddressBook<T, R, P, M> {
@@ -250,7 +251,7 @@ impl<T, R, P, M> AddressBook<T, R, P, M> {
     }
 
     /// The region of `span` and the mappings that `span` is made of, or an error that says where it is not.
-    pub fn whole(&self, call: Call, span: Span) -> Result<(&Region<R, M>, Vec<&Mapping<M>>)> {
+    pub fn whole(&self, call: Call, span: Span) -> Whole<'_, R, M, Error> {
         nonzero(call, "span", span.size())?;
         self.whole_mappings(span).map_err(|at| {
             let given = format!("{span}, in which {at} is {}", self.describe(at));

@@ -13,13 +13,12 @@
 //! A [`Pin`] is one use of the memory. Pinned memory is not freed: `free` returns an error, and a buffer that
 //! is dropped leaves its memory to the last pin.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use forebay::arena::ArenaToken;
+use forebay::bindings::{Counted, CountedError};
 use forebay::hal::PinnedFlags;
 use forebay::{Address, Bytes, OwnedBlock, PinnedArray, Pool};
-use forebay_sync::fork::{Birth, LeakOnFork};
-use forebay_sync::lock;
 
 use crate::failure::Failure;
 use crate::gil::MayBlockOnDrop;
@@ -30,13 +29,12 @@ use crate::shared_arena::SharedArena;
 /// A range of memory, and what it is freed to.
 pub(crate) struct Allocation {
     /// Dropped first: the backing is freed in the order of `stream_ref`, which may end with this.
-    state: Mutex<State>,
+    state: Counted<State>,
     stream_ref: Arc<StreamRef>,
     device: Arc<OpenDevice>,
     address: Address,
     size: Bytes,
     space: MemorySpace,
-    birth: Birth,
 }
 
 /// Which processor can use an address.
@@ -54,7 +52,6 @@ struct State {
     backing: Backing,
     /// Other streams whose work uses the block. They live at least until it is freed.
     uses: Vec<Arc<StreamRef>>,
-    pins: usize,
 }
 
 /// What keeps memory that is not allocated here, until it is dropped.
@@ -63,20 +60,18 @@ type Owner = Box<dyn Send + Sync>;
 /// What is freed in the end.
 enum Backing {
     /// A block of a pool.
-    Block(LeakOnFork<OwnedBlock<Pool>>),
+    Block(OwnedBlock<Pool>),
     /// A part of an arena.
     ArenaPart(Arc<SharedArena>, ArenaToken),
     /// Pinned host memory.
-    Pinned(LeakOnFork<Pinned>),
+    Pinned(#[allow(dead_code)] Pinned),
     /// An array of a pool of pinned memory.
-    PinnedArray(Arc<LeakOnFork<PinnedArray<u8>>>),
+    PinnedArray(Arc<PinnedArray<u8>>),
     /// A view of a unified buffer's replica. Never read; its drop ends the view.
     Replica(#[allow(dead_code)] Owner),
     /// Another owner of the memory: a tensor of another library, or a shared buffer. Never read; its drop gives the memory
     /// back.
     Foreign(#[allow(dead_code)] Owner),
-    /// Nothing: it was freed.
-    Freed,
 }
 
 /// Pinned host memory, freed when dropped.
@@ -107,16 +102,10 @@ impl Allocation {
         origin: Option<Origin>,
     ) -> Arc<Self> {
         let pool = block.allocator().id();
-        stream_ref.register_pool(pool);
         live_blocks::insert(pool, block.address(), BlockRecord::new(origin));
         let space = if device.is_host() { MemorySpace::HostDevice } else { MemorySpace::Device };
         let (address, size) = (block.address(), block.requested());
-        Self::new(
-            device,
-            stream_ref,
-            (address, size, space),
-            Backing::Block(LeakOnFork::new(block)),
-        )
+        Self::new(device, stream_ref, (address, size, space), Backing::Block(block))
     }
 
     /// An allocation of a part of an arena.
@@ -135,10 +124,10 @@ impl Allocation {
     ) -> Result<Arc<Self>, Failure> {
         let opened = device.opened()?;
         let memory = opened.pinned_memory().ok_or_else(|| {
-            Failure::Unsupported(format!("{} has no pinned memory", opened.descriptor()))
+            Failure::unsupported(format!("{} has no pinned memory", opened.descriptor()))
         })?;
         let address = memory.allocate_pinned(size, flags)?;
-        let pinned = LeakOnFork::new(Pinned { device: Arc::clone(device), address });
+        let pinned = Pinned { device: Arc::clone(device), address };
         let range = (address, size, MemorySpace::Host);
         Ok(Self::new(device, &StreamRef::default_of(device), range, Backing::Pinned(pinned)))
     }
@@ -146,23 +135,29 @@ impl Allocation {
     /// An allocation of an array of a pool of pinned memory.
     pub(crate) fn pinned_array(device: &Arc<OpenDevice>, array: PinnedArray<u8>) -> Arc<Self> {
         let range = (array.address(), Bytes::new(array.len() as u64), MemorySpace::Host);
-        let backing = Backing::PinnedArray(Arc::new(LeakOnFork::new(array)));
+        let backing = Backing::PinnedArray(Arc::new(array));
         Self::new(device, &StreamRef::default_of(device), range, backing)
     }
 
+    /// What `look` finds in the backing; `None` where it was freed.
+    fn look<R>(&self, look: impl FnOnce(&Backing) -> R) -> Option<R> {
+        self.state.with(|state| Ok::<_, Failure>(look(&state.backing))).ok()
+    }
+
     /// The array of a pool of pinned memory; `None` for any other memory.
-    pub(crate) fn pool_array(&self) -> Option<Arc<LeakOnFork<PinnedArray<u8>>>> {
-        self.birth.check().ok()?;
-        match &lock(&self.state).backing {
+    pub(crate) fn pool_array(&self) -> Option<Arc<PinnedArray<u8>>> {
+        let array = |backing: &Backing| match backing {
             Backing::PinnedArray(array) => Some(Arc::clone(array)),
             _ => None,
-        }
+        };
+        self.look(array)?
     }
 
     /// Whether it is host memory that its device copies itself.
     pub(crate) fn is_pinned(&self) -> bool {
-        !self.birth.is_elsewhere()
-            && matches!(lock(&self.state).backing, Backing::Pinned(_) | Backing::PinnedArray(_))
+        let is_pinned =
+            |backing: &Backing| matches!(backing, Backing::Pinned(_) | Backing::PinnedArray(_));
+        self.look(is_pinned).unwrap_or(false)
     }
 
     /// An allocation of memory that `owner` keeps: a tensor of another library, or a shared buffer.
@@ -191,8 +186,8 @@ impl Allocation {
         backing: Backing,
     ) -> Arc<Self> {
         let (device, stream_ref) = (Arc::clone(device), Arc::clone(stream_ref));
-        let state = Mutex::new(State { backing, uses: Vec::new(), pins: 0 });
-        Arc::new(Self { state, stream_ref, device, address, size, space, birth: Birth::here() })
+        let state = Counted::new("buffer", State { backing, uses: Vec::new() });
+        Arc::new(Self { state, stream_ref, device, address, size, space })
     }
 
     /// The device that it belongs to.
@@ -222,148 +217,92 @@ impl Allocation {
 
     /// Whether `free` was called. A part that its arena took back does not count as freed.
     pub(crate) fn is_freed(&self) -> bool {
-        !self.birth.is_elsewhere() && matches!(lock(&self.state).backing, Backing::Freed)
+        self.state.is_closed()
     }
 
     /// Pins the memory; an error where it was freed or taken back.
     pub(crate) fn pin(self: &Arc<Self>) -> Result<Pin, Failure> {
-        // Before the lock, here and below: in a forked child a thread of the parent may hold it for ever.
-        self.birth.check()?;
-        let mut state = lock(&self.state);
-        match &state.backing {
-            Backing::Block(block) => {
-                block.get()?;
-            }
-            Backing::ArenaPart(arena, token) => {
-                let (arena, token) = (Arc::clone(arena), *token);
-                drop(state);
-                return self.pin_part(&arena, token);
-            }
-            Backing::Pinned(pinned) => {
-                pinned.get()?;
-            }
-            Backing::PinnedArray(array) => {
-                array.get()?;
-            }
-            Backing::Replica(_) | Backing::Foreign(_) => {}
-            Backing::Freed => return Err(freed()),
+        let part = self.state.with(|state| match &state.backing {
+            Backing::ArenaPart(arena, token) => Ok(Some((Arc::clone(arena), *token))),
+            _ => Ok::<_, CountedError>(None),
+        });
+        // The arena comes first, and not within a call here: the thread that uses the arena may be waiting for the GIL.
+        let mut pin = Pin { allocation: Arc::clone(self), arena: None, counted: false };
+        if let Some((arena, token)) = part.map_err(freed)? {
+            arena.pin(token)?;
+            pin.arena = Some(arena);
         }
-        state.pins = state.pins.saturating_add(1);
-        Ok(Pin { allocation: Arc::clone(self) })
-    }
-
-    /// Pins a part of an arena. The arena comes first, without the lock here: the thread that holds the
-    /// arena's lock may be waiting for the GIL.
-    fn pin_part(self: &Arc<Self>, arena: &SharedArena, token: ArenaToken) -> Result<Pin, Failure> {
-        arena.pin(token)?;
-        let mut state = lock(&self.state);
-        if matches!(state.backing, Backing::Freed) {
-            arena.unpin();
-            return Err(freed());
-        }
-        state.pins = state.pins.saturating_add(1);
-        Ok(Pin { allocation: Arc::clone(self) })
-    }
-
-    fn unpin(&self) {
-        if self.birth.is_elsewhere() {
-            return;
-        }
-        let mut state = lock(&self.state);
-        state.pins = state.pins.saturating_sub(1);
-        if let Backing::ArenaPart(arena, _) = &state.backing {
-            arena.unpin();
-        }
+        self.state.pin(|_| Ok(())).map_err(freed)?;
+        pin.counted = true;
+        Ok(pin)
     }
 
     /// Records that another stream uses the memory. A block is reused only after all work that stream has
     /// when the block is freed; for other backings the own stream waits for the work it has now.
     pub(crate) fn record_use(&self, other: &Arc<StreamRef>) -> Result<(), Failure> {
-        self.birth.check()?;
         if let Some(array) = self.pool_array() {
             // The host may use it at any time, so its own stream keeps no order: every use is recorded. As a read,
             // whatever it does, since the array's own accessors are not used.
-            return Ok(array.get()?.read_on(other.handle())?);
+            return Ok(array.read_on(other.handle())?);
         }
         let own = self.stream_ref();
         if own.handle() == other.handle() {
             return Ok(());
         }
-        {
-            let State { backing, uses, .. } = &mut *lock(&self.state);
-            if matches!(backing, Backing::Block(_) | Backing::Replica(_)) {
-                if uses.iter().all(|known| !Arc::ptr_eq(known, other)) {
-                    uses.push(Arc::clone(other));
-                }
-                return Ok(());
+        let is_kept = self.state.with(|State { backing, uses }| {
+            let keeps = matches!(backing, Backing::Block(_) | Backing::Replica(_));
+            if keeps && uses.iter().all(|known| !Arc::ptr_eq(known, other)) {
+                uses.push(Arc::clone(other));
             }
-        }
-        own.wait_for(other)
+            Ok::<_, CountedError>(keeps)
+        });
+        if is_kept.map_err(freed)? { Ok(()) } else { own.wait_for(other) }
     }
 
     /// Frees the memory in the order of `stream_ref`, after the work of its own stream and of those that use
     /// it. An error while it is pinned.
     pub(crate) fn free(&self, stream_ref: &StreamRef) -> Result<(), Failure> {
-        self.birth.check()?;
-        let mut state = lock(&self.state);
-        if matches!(state.backing, Backing::Freed) {
-            return Err(freed());
-        }
-        if state.pins > 0 {
-            let (count, of) = (state.pins, if state.pins == 1 { "view" } else { "views" });
-            return Err(Failure::InUse(format!(
-                "{count} {of} of the buffer of {} B at {} still live (arrays, memoryviews or DLPack \
-                 tensors); delete them first, or delete the buffer and let them keep its memory",
-                self.size.get(),
-                self.address
-            )));
-        }
-        match core::mem::replace(&mut state.backing, Backing::Freed) {
-            Backing::Block(block) => self.free_block(&mut state, block, stream_ref),
-            Backing::ArenaPart(..) => Ok(()),
-            Backing::Pinned(pinned) => {
-                drop(state);
-                drop(pinned.take()?);
+        let mut turn = self.state.take_unpinned().map_err(freed)?;
+        let State { backing, uses } = turn.remove().map_err(freed)?;
+        match backing {
+            Backing::Block(block) => {
+                let (left, freed) = self.free_block(block, &uses, stream_ref);
+                if let Some(block) = left {
+                    turn.put(State { backing: Backing::Block(block), uses });
+                }
+                freed
+            }
+            backing => {
+                // First: dropping the backing may need the GIL, whose holder may wait for its turn.
+                drop(turn);
+                self.drop_backing(backing, &uses);
                 Ok(())
             }
-            Backing::PinnedArray(array) => {
-                drop(state);
-                drop(array);
-                Ok(())
-            }
-            Backing::Foreign(owner) => {
-                drop(state);
-                drop(owner);
-                Ok(())
-            }
-            Backing::Replica(view) => {
-                let uses = core::mem::take(&mut state.uses);
-                drop(state);
-                self.follow_uses(&uses);
-                drop(view);
-                Ok(())
-            }
-            Backing::Freed => Err(freed()),
         }
     }
 
+    /// Drops any backing but a block.
+    fn drop_backing(&self, backing: Backing, uses: &[Arc<StreamRef>]) {
+        if matches!(backing, Backing::Replica(_)) {
+            // Before the view ends.
+            self.follow_uses(uses);
+        }
+        drop(backing);
+    }
+
+    /// Frees a block. Returns it where it is still to be freed.
     fn free_block(
         &self,
-        state: &mut State,
-        block: LeakOnFork<OwnedBlock<Pool>>,
+        mut block: OwnedBlock<Pool>,
+        uses: &[Arc<StreamRef>],
         stream_ref: &StreamRef,
-    ) -> Result<(), Failure> {
-        let mut block = block.take()?;
+    ) -> (Option<OwnedBlock<Pool>>, Result<(), Failure>) {
         let pool = block.allocator().id();
-        stream_ref.register_pool(pool);
-        self.record_uses(&mut block, &state.uses);
+        self.record_uses(&mut block, uses);
         // Before the free: right after it another block may have the address.
         let record = live_blocks::remove(pool, self.address);
         let refused = match block.free_on(stream_ref.handle()) {
-            Ok(()) => {
-                state.uses.clear();
-                return Ok(());
-            }
+            Ok(()) => return (None, Ok(())),
             Err(refused) => refused,
         };
         let (mut block, error) = refused.into_parts();
@@ -371,17 +310,13 @@ impl Allocation {
             // Nothing is left to free: someone else freed the block, or a debugging aid keeps it.
             // SAFETY: no pool frees the block by what this returns, so no free has to wait for its work.
             let _ = unsafe { block.into_raw_unused() };
-        } else {
-            live_blocks::insert(
-                pool,
-                self.address,
-                record.unwrap_or_else(|| BlockRecord::new(None)),
-            );
-            // `stream_ref` may end before the next attempt.
-            block.set_stream(self.stream_ref().handle());
-            state.backing = Backing::Block(LeakOnFork::new(block));
+            return (None, Err(error.into()));
         }
-        Err(error.into())
+        let record = record.unwrap_or_else(|| BlockRecord::new(None));
+        live_blocks::insert(pool, self.address, record);
+        // `stream_ref` may end before the next attempt.
+        block.set_stream(self.stream_ref().handle());
+        (Some(block), Err(error.into()))
     }
 
     /// Makes the own stream wait for the others that use the memory, so that a wait for it is a wait for all.
@@ -419,32 +354,29 @@ fn is_already_released(error: &forebay::Error) -> bool {
         )
 }
 
-fn freed() -> Failure {
-    Failure::closed(
-        "the buffer was freed; a buffer is good until free(), close() or the end of its with",
-    )
+/// Says of a buffer until when it is good.
+fn freed(error: CountedError) -> Failure {
+    match error {
+        CountedError::Closed(_) => Failure::closed(
+            "the buffer was freed; a buffer is good until free(), close() or the end of its with",
+        ),
+        error => error.into(),
+    }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let uses = core::mem::take(&mut state.uses);
-        if matches!(state.backing, Backing::Replica(_)) && !self.birth.is_elsewhere() {
-            // Before the view ends.
-            self.follow_uses(&uses);
+        // No pin is left, since each refers to this. In a forked child the memory is the parent's.
+        let Ok(State { backing, uses }) = self.state.close() else { return };
+        match backing {
+            Backing::Block(mut block) => {
+                live_blocks::remove(block.allocator().id(), self.address);
+                self.record_uses(&mut block, &uses);
+                // Counted as lost where it cannot be freed. Dropped before `uses`, whose streams may end with it.
+                drop(block);
+            }
+            backing => self.drop_backing(backing, &uses),
         }
-        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if !matches!(state.backing, Backing::Block(_)) {
-            return;
-        }
-        let Backing::Block(block) = core::mem::replace(&mut state.backing, Backing::Freed) else {
-            return;
-        };
-        let Ok(mut block) = block.take() else { return };
-        live_blocks::remove(block.allocator().id(), self.address);
-        self.record_uses(&mut block, &uses);
-        // Counted as lost where it cannot be freed. Dropped before `uses`, whose streams may end with it.
-        drop(block);
     }
 }
 
@@ -466,6 +398,10 @@ impl MayBlockOnDrop for Pin {
 /// One use of a [`Allocation`], until it is dropped.
 pub(crate) struct Pin {
     allocation: Arc<Allocation>,
+    /// The arena that it is a part of, which is pinned too.
+    arena: Option<Arc<SharedArena>>,
+    /// Whether the allocation counts it.
+    counted: bool,
 }
 
 impl Pin {
@@ -477,6 +413,11 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.allocation.unpin();
+        if self.counted {
+            self.allocation.state.unpin();
+        }
+        if let Some(arena) = &self.arena {
+            arena.unpin();
+        }
     }
 }

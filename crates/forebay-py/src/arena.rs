@@ -15,6 +15,7 @@ use crate::open_device::{OpenDevice, StreamRef};
 use crate::quantity::{Size, optional_integer};
 use crate::shared_arena::SharedArena;
 use crate::stack;
+use crate::value::dict;
 
 /// A position in an arena to rewind to.
 #[pyclass(name = "Checkpoint", module = "forebay", frozen)]
@@ -62,7 +63,6 @@ impl PyArena {
     ) -> Result<Py<PyAny>, Failure> {
         let allocation = stack::detach(py, || {
             self.shared.with(|arena| {
-                let arena = arena.get()?;
                 let block = match alignment {
                     Some(alignment) => {
                         arena.allocate_aligned(size.bytes(), Alignment::new(alignment)?)?
@@ -78,7 +78,7 @@ impl PyArena {
 
     /// The present position, to rewind to.
     fn checkpoint(&self, py: Python<'_>) -> Result<PyCheckpoint, Failure> {
-        py.detach(|| self.shared.with(|arena| Ok(PyCheckpoint(arena.get()?.checkpoint()))))
+        py.detach(|| self.shared.with(|arena| Ok(PyCheckpoint(arena.checkpoint()))))
     }
 
     /// Take back everything that was allocated since the checkpoint, which can be used again.
@@ -99,14 +99,14 @@ impl PyArena {
 
     /// Its usage in bytes: ``used``, ``available``, ``capacity``, ``high_water``; and ``chunks``.
     fn usage<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
-        let usage = py.detach(|| self.shared.with(|arena| Ok(arena.get()?.usage())))?;
-        let figures = PyDict::new(py);
-        figures.set_item("used", usage.used.get())?;
-        figures.set_item("available", usage.available.get())?;
-        figures.set_item("capacity", usage.capacity.get())?;
-        figures.set_item("high_water", usage.high_water.get())?;
-        figures.set_item("chunks", usage.chunks)?;
-        Ok(figures)
+        let usage = py.detach(|| self.shared.with(|arena| Ok(arena.usage())))?;
+        Ok(dict!(py, {
+            "used": usage.used.get(),
+            "available": usage.available.get(),
+            "capacity": usage.capacity.get(),
+            "high_water": usage.high_water.get(),
+            "chunks": usage.chunks,
+        }))
     }
 
     /// Free all memory to the pool. Closing twice does nothing.
@@ -124,7 +124,7 @@ impl PyArena {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        match py.detach(|| self.shared.with(|arena| Ok(arena.get()?.usage()))) {
+        match py.detach(|| self.shared.with(|arena| Ok(arena.usage()))) {
             Ok(usage) => {
                 format!(
                     "<forebay.Arena on {}: {} used of {}>",

@@ -9,7 +9,7 @@ use pyo3::types::PyTuple;
 
 use crate::allocation::Allocation;
 use crate::dtype::{self, Dtype};
-use crate::failure::Failure;
+use crate::failure::{Failure, shown};
 use crate::quantity::items;
 
 /// The most dimensions: as many as numpy allows.
@@ -217,7 +217,7 @@ pub(crate) fn shape_argument(given: &Bound<'_, PyAny>) -> Result<Vec<u64>, Failu
         return Ok(vec![length]);
     }
     items::<u64>(given).map_err(|_| {
-        let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+        let given = shown(given);
         Failure::invalid(format!("{given} is not a shape: expected whole numbers of 0 or more"))
     })
 }

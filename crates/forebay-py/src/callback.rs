@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::failure::{owners, shortage_figures};
+use crate::value::dict;
 
 /// Adds the callbacks to `options`. Fails if one of them cannot be called.
 pub(crate) fn add(
@@ -75,9 +76,10 @@ fn shortage_dict<'py>(py: Python<'py>, shortage: &Shortage) -> PyResult<Bound<'p
 }
 
 fn leak_report<'py>(py: Python<'py>, report: &DropReport) -> PyResult<Bound<'py, PyDict>> {
-    let left = PyDict::new(py);
-    left.set_item("blocks", report.blocks)?;
-    left.set_item("bytes", report.bytes.get())?;
+    let left = dict!(py, {
+        "blocks": report.blocks,
+        "bytes": report.bytes.get(),
+    });
     let owners = PyDict::new(py);
     for (name, bytes) in &report.owners {
         owners.set_item(name, bytes.get())?;

@@ -15,6 +15,7 @@ use crate::open_device::{OpenDevice, PyDevice, StreamRef, device_argument, prese
 use crate::pool::PyPool;
 use crate::quantity::Size;
 use crate::stream::{PyStream, priority_argument, raw_stream_argument, stream_argument};
+use crate::value::dict;
 
 #[pymethods]
 impl PyDevice {
@@ -60,11 +61,11 @@ impl PyDevice {
     /// Bytes of its memory: ``total``, ``free``, and ``held`` by forebay in this process.
     fn memory<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
         let info = py.detach(|| Ok::<_, Failure>(self.device.opened()?.memory_info()?))?;
-        let memory = PyDict::new(py);
-        memory.set_item("total", info.total.get())?;
-        memory.set_item("free", info.free.get())?;
-        memory.set_item("held", info.held.get())?;
-        Ok(memory)
+        Ok(dict!(py, {
+            "total": info.total.get(),
+            "free": info.free.get(),
+            "held": info.held.get(),
+        }))
     }
 
     /// Create a stream. ``priority`` is "low", "normal" or "high", where the device has priorities.

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, shown};
 
 /// DLPack's kinds of elements.
 mod kind {
@@ -122,7 +122,7 @@ impl Dtype {
         let py = value.py();
         let packed = py.import("struct")?.call_method1("pack", (format!("<{format}"), value));
         let packed: Vec<u8> = packed.and_then(|bytes| bytes.extract()).map_err(|error| {
-            let value = value.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+            let value = shown(value);
             Failure::invalid(format!("{value} is not one {name}: {}", error.value(py)))
         })?;
         let pattern = packed.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
@@ -148,7 +148,7 @@ impl Dtype {
         let swapped = swapped.is_ok_and(|native| !native);
         found.filter(|_| !swapped).ok_or_else(|| {
             let names: Vec<&str> = ALL.iter().map(|dtype| dtype.name).collect();
-            let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+            let given = shown(given);
             Failure::invalid(format!(
                 "{given} is not an element type: expected one of {}",
                 names.join(", ")

@@ -3,28 +3,22 @@
 //! It holds the memory of both sides until nothing uses it: an export of the Python object, and a pin of the device's.
 //! Waiting, and dropping it, releases the GIL. The engine's threads never need it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use forebay::bindings::Counted;
 use forebay::hal::{Copy, Place};
 use forebay::transfer::raw::RawTicket;
 use forebay::{Bytes, Priority, Span};
-use forebay_sync::fork::{Birth, LeakOnFork};
-use forebay_sync::lock;
+use forebay_sync::fork::LeakOnFork;
 use pyo3::prelude::*;
 
 use crate::allocation::{MemorySpace, Pin};
 use crate::array_view::ArrayView;
 use crate::failure::Failure;
-use crate::gil::{DropDetached, without_gil};
+use crate::gil::{DropDetached, MayBlockOnDrop};
 use crate::host_side::{Held, HostSide};
 use crate::open_device::StreamRef;
-
-/// Which way.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Up,
-    Down,
-}
+use crate::transfer::Direction;
 
 /// How a transfer is made.
 pub(crate) struct Choices {
@@ -39,19 +33,20 @@ pub(crate) struct Choices {
 /// waits. Made by ``upload_async()`` and ``download_async()``.
 #[pyclass(name = "Transfer", module = "forebay", frozen, weakref)]
 pub(crate) struct PyTransfer {
-    /// `None` once it is dropped.
-    submitted: Option<Submitted>,
-    birth: Birth,
+    /// Dropped first: the ticket waits, and what is held goes afterwards.
+    submitted: DropDetached<Submitted>,
     /// Let go of when the transfer is done.
-    held: Mutex<Option<(Held, DropDetached<Pin>)>>,
+    held: Counted<(Held, DropDetached<Pin>)>,
     result: Py<PyAny>,
 }
 
-/// What is dropped with the GIL released: the ticket waits, and the end of a stream is told to pools.
+/// A ticket and its stream, whose end is told to pools.
 struct Submitted {
     ticket: LeakOnFork<RawTicket>,
     stream_ref: Arc<StreamRef>,
 }
+
+impl MayBlockOnDrop for Submitted {}
 
 impl PyTransfer {
     /// Begins a transfer between host memory and the bytes of `array` from `offset` on. `result` is what waiting for it
@@ -81,10 +76,7 @@ impl PyTransfer {
             }
             MemorySpace::HostDevice | MemorySpace::Device => {}
         }
-        let (to, from) = match direction {
-            Direction::Up => (Place::Device(far), Place::Host(host.address)),
-            Direction::Down => (Place::Host(host.address), Place::Device(far)),
-        };
+        let (to, from) = direction.ends(Place::Device(far), Place::Host(host.address));
         let copy = Copy::linear(to, from, near.size())?;
         let ticket = py.detach(|| {
             stream_ref.wait_for(&allocation.stream_ref())?;
@@ -95,28 +87,18 @@ impl PyTransfer {
             let transfer = unsafe { engine.copy_raw(copy, stream_ref.handle()) };
             Ok::<_, Failure>(transfer.priority(priority).submit()?)
         })?;
-        let submitted = Some(Submitted { ticket: LeakOnFork::new(ticket), stream_ref });
-        let held = Mutex::new(Some((host.held, pin)));
-        Ok(Self { submitted, birth: Birth::here(), held, result })
-    }
-
-    fn submitted(&self) -> Result<(&RawTicket, &Arc<StreamRef>), Failure> {
-        let closed = || Failure::closed("the transfer was dropped");
-        let Submitted { ticket, stream_ref } = self.submitted.as_ref().ok_or_else(closed)?;
-        Ok((ticket.get()?, stream_ref))
+        let submitted =
+            DropDetached::new(Submitted { ticket: LeakOnFork::new(ticket), stream_ref });
+        Ok(Self { submitted, held: Counted::new("transfer", (host.held, pin)), result })
     }
 
     fn ticket(&self) -> Result<&RawTicket, Failure> {
-        Ok(self.submitted()?.0)
+        Ok(self.submitted.ticket.get()?)
     }
 
     /// Lets go of the memory of both sides.
     fn release(&self) {
-        // In a forked child a thread of the parent may hold the lock for ever.
-        if !self.birth.is_elsewhere() {
-            let held = lock(&self.held).take();
-            drop(held);
-        }
+        drop(self.held.close());
     }
 
     /// Waits until it is done, and returns its result.
@@ -125,14 +107,6 @@ impl PyTransfer {
         self.release();
         outcome?;
         Ok(self.result.clone_ref(py))
-    }
-}
-
-impl Drop for PyTransfer {
-    fn drop(&mut self) {
-        let submitted = self.submitted.take();
-        // What is held goes afterwards.
-        without_gil(|| drop(submitted));
     }
 }
 
@@ -170,11 +144,11 @@ impl PyTransfer {
     /// with kernels. The source of an upload may change then, unless it is pinned memory.
     fn order(&self, py: Python<'_>) -> Result<(), Failure> {
         let outcome = py.detach(|| {
-            let (ticket, stream_ref) = self.submitted()?;
+            let (ticket, stream_ref) = (self.ticket()?, &self.submitted.stream_ref);
             let outcome = ticket.order();
             // Where the memory is freed next, that comes after the transfer.
-            let held = lock(&self.held).as_ref().map(|(_, pin)| Arc::clone(pin.allocation()));
-            if let (Ok(()), Some(allocation)) = (&outcome, held) {
+            let held = self.held.with(|(_, pin)| Ok::<_, Failure>(Arc::clone(pin.allocation())));
+            if let (Ok(()), Ok(allocation)) = (&outcome, held) {
                 // Else the memory would be freed before.
                 allocation.record_use(stream_ref).inspect_err(|_| drop(ticket.wait()))?;
             }

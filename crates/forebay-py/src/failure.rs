@@ -3,10 +3,13 @@
 //! Calls run with the GIL released, where no exception can be made. So they return a [`Failure`], which becomes
 //! an exception of `forebay.errors` once the GIL is held again.
 
+use core::num::TryFromIntError;
+
+use forebay::bindings::CountedError;
 use forebay::config::ConfigError;
 use forebay::hal;
-use forebay::named::SharedError;
 use forebay::report::Shortage;
+use forebay_capi::status::{forebay_status as Status, of_error};
 use forebay_sync::fork::Forked;
 use pyo3::PyErr;
 use pyo3::prelude::*;
@@ -17,136 +20,87 @@ use pyo3::types::{PyDict, PyTuple};
 pub(crate) enum Failure {
     /// An error of the library.
     Library(forebay::Error),
-    /// An invalid argument.
-    Invalid(String),
-    /// A value that was freed or closed.
-    Closed(String),
-    /// Memory that is still pinned.
-    InUse(String),
-    /// Memory that cannot be exported to another library, or to the host.
-    Export(String),
-    /// A feature that this device, driver or machine lacks.
-    Unsupported(String),
-    /// Something that another has, and that may be free later.
-    Busy(String),
-    /// A value made before a fork, used in the child.
-    Forked,
-    /// A trace that cannot be read, written or replayed.
-    Trace(String),
+    /// A class of `forebay.errors`, and what it says.
+    Said(&'static str, String),
     /// An exception of Python's own.
     Python(PyErr),
 }
 
-impl Failure {
+/// Makes a function of [`Failure`] for each class.
+macro_rules! classes {
+    ($($(#[$what:meta])* $name:ident: $class:literal,)*) => {
+        impl Failure {
+            $($(#[$what])* pub(crate) fn $name(said: impl Into<String>) -> Self {
+                Self::Said($class, said.into())
+            })*
+        }
+    };
+}
+
+classes! {
     /// An invalid argument.
-    pub(crate) fn invalid(said: impl Into<String>) -> Self {
-        Self::Invalid(said.into())
-    }
-
+    invalid: "InvalidError",
     /// A value that was freed or closed.
-    pub(crate) fn closed(said: impl Into<String>) -> Self {
-        Self::Closed(said.into())
-    }
+    closed: "ClosedError",
+    /// Memory that is still pinned.
+    in_use: "InUseError",
+    /// Memory that cannot be exported to another library, or to the host.
+    export: "ExportError",
+    /// A feature that this device, driver or machine lacks.
+    unsupported: "UnsupportedError",
+    /// Something that another has, and that may be free later.
+    busy: "BusyError",
+    /// A trace that cannot be read, written or replayed.
+    trace: "TraceError",
+}
 
-    fn text(&self) -> String {
-        match self {
-            Self::Library(error) => error.to_string(),
-            Self::Invalid(said)
-            | Self::Closed(said)
-            | Self::InUse(said)
-            | Self::Export(said)
-            | Self::Unsupported(said)
-            | Self::Busy(said)
-            | Self::Trace(said) => said.clone(),
-            Self::Forked => {
-                "this was made before the process forked and cannot be used in the child; \
-                             open the device again in the child, or start children with \
-                             multiprocessing's \"spawn\""
-                    .to_owned()
-            }
-            Self::Python(error) => error.to_string(),
-        }
-    }
-
-    /// The class in `forebay.errors`.
-    fn class(&self) -> &'static str {
-        match self {
-            Self::Library(error) => class_of(error),
-            Self::Invalid(_) => "InvalidError",
-            Self::Closed(_) => "ClosedError",
-            Self::InUse(_) => "InUseError",
-            Self::Export(_) => "ExportError",
-            Self::Unsupported(_) => "UnsupportedError",
-            Self::Busy(_) => "BusyError",
-            Self::Forked => "ForkedError",
-            Self::Trace(_) => "TraceError",
-            Self::Python(_) => "Error",
-        }
-    }
-
-    /// The underlying error of the library, where there is one.
-    fn library(&self) -> Option<&forebay::Error> {
-        match self {
-            Self::Library(forebay::Error::ChunksNotFreed { error, .. }) => Some(error),
-            Self::Library(error) => Some(error),
-            _ => None,
-        }
-    }
-
+impl Failure {
     fn raise(self, py: Python<'_>) -> PyResult<PyErr> {
-        let class = py.import("forebay.errors")?.getattr(self.class())?;
-        let exception = class.call1((self.text(),))?;
-        if let Some(error) = self.library() {
-            set_figures(error, &exception)?;
+        let (class, said, error) = match self {
+            Self::Library(error) => (class_of(&error), error.to_string(), Some(error)),
+            Self::Said(class, said) => (class, said, None),
+            Self::Python(error) => return Ok(error),
+        };
+        let exception = py.import("forebay.errors")?.getattr(class)?.call1((said,))?;
+        match error {
+            Some(forebay::Error::ChunksNotFreed { error, .. }) => set_figures(&error, &exception)?,
+            Some(error) => set_figures(&error, &exception)?,
+            None => {}
         }
         Ok(PyErr::from_value(exception))
     }
 }
 
+/// The class in `forebay.errors`. It follows from C's status, but for a few.
 fn class_of(error: &forebay::Error) -> &'static str {
     use forebay::Error;
     match error {
-        Error::OutOfMemory(_) | Error::Device(hal::Error::OutOfMemory { .. }) => "OutOfMemoryError",
-        Error::DoubleFree { .. } | Error::StaleBlock { .. } | Error::PoolGone { .. } => {
-            "ClosedError"
-        }
-        Error::ClassUnavailable { .. }
-        | Error::AidUnavailable { .. }
-        | Error::Device(hal::Error::Unsupported { .. }) => "UnsupportedError",
-        Error::Overrun { .. } | Error::UnorderedFree { .. } | Error::WrittenAfterFree { .. } => {
-            "CorruptionError"
-        }
-        Error::Device(hal::Error::Lost { .. }) => "LostError",
-        Error::Device(hal::Error::Busy { .. } | hal::Error::Transient { .. }) => "BusyError",
-        Error::NotABlock { .. }
-        | Error::WrongClass { .. }
+        Error::WrongClass { .. }
         | Error::CaptureRefused { .. }
-        | Error::WrongPool { .. }
-        | Error::WrongSize { .. }
         | Error::AddressRange { .. }
-        | Error::Quantity(_)
         | Error::WrongArena { .. }
-        | Error::Config(_)
-        | Error::Device(hal::Error::Invalid { .. }) => "InvalidError",
-        Error::ArenaFull(_) => "OutOfMemoryError",
-        Error::ArenaLapsed(_) => "LapsedError",
-        Error::ChunksNotFreed { error, .. } => class_of(error),
-        Error::Forked => "ForkedError",
-        Error::Shared(error) => class_of_shared(error),
-        Error::Cancelled { .. } => "CancelledError",
-        _ => "Error",
+        | Error::Quantity(_) => return "InvalidError",
+        Error::Owned { .. }
+        | Error::NotRestorable { .. }
+        | Error::ReadOnly { .. }
+        | Error::Differs { .. }
+        | Error::Compressed(_) => return "Error",
+        _ => {}
     }
-}
-
-fn class_of_shared(error: &SharedError) -> &'static str {
-    match error {
-        SharedError::NotFound { .. } => "NotFoundError",
-        SharedError::Taken { .. } => "NameTakenError",
-        SharedError::OtherUser { .. } => "DeniedError",
-        SharedError::NoAnswer { .. } | SharedError::AlreadyLocked | SharedError::System { .. } => {
-            "BusyError"
-        }
-        SharedError::Unsupported { .. } => "UnsupportedError",
+    match of_error(error) {
+        Status::OutOfMemory | Status::Full => "OutOfMemoryError",
+        Status::DoubleFree | Status::InvalidHandle => "ClosedError",
+        Status::Unsupported => "UnsupportedError",
+        Status::Corrupted => "CorruptionError",
+        Status::Lost => "LostError",
+        Status::Busy | Status::Transient | Status::TimedOut => "BusyError",
+        Status::Lapsed => "LapsedError",
+        Status::Forked => "ForkedError",
+        Status::NotFound => "NotFoundError",
+        Status::NameTaken => "NameTakenError",
+        Status::Denied => "DeniedError",
+        Status::Cancelled => "CancelledError",
+        Status::Io => "Error",
         _ => "InvalidError",
     }
 }
@@ -167,6 +121,11 @@ fn set_figures(error: &forebay::Error, exception: &Bound<'_, PyAny>) -> PyResult
         }
         _ => Ok(()),
     }
+}
+
+/// An argument as the program wrote it, for a message.
+pub(crate) fn shown(given: &Bound<'_, PyAny>) -> String {
+    given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string())
 }
 
 /// The end of a `with`. Where its body raised, that is what the program has to see, not that closing failed after it.
@@ -204,9 +163,6 @@ pub(crate) fn owners<'py>(py: Python<'py>, shortage: &Shortage) -> PyResult<Boun
 
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
-        if let Failure::Python(error) = failure {
-            return error;
-        }
         // Where the class cannot be imported, the error of that import is raised instead.
         Python::attach(|py| failure.raise(py).unwrap_or_else(|error| error))
     }
@@ -220,13 +176,34 @@ impl From<PyErr> for Failure {
 
 impl From<Forked> for Failure {
     fn from(_: Forked) -> Self {
-        Self::Forked
+        let said = "this was made before the process forked and cannot be used in the child; open the device again in the \
+                    child, or start children with multiprocessing's \"spawn\"";
+        Self::Said("ForkedError", said.to_owned())
     }
 }
 
 impl From<forebay::Error> for Failure {
     fn from(error: forebay::Error) -> Self {
-        Self::Library(error)
+        match error {
+            forebay::Error::Forked => Forked.into(),
+            error => Self::Library(error),
+        }
+    }
+}
+
+impl From<CountedError> for Failure {
+    fn from(error: CountedError) -> Self {
+        match error {
+            CountedError::Library(error) => error.into(),
+            CountedError::InUse(words) => Self::in_use(words),
+            CountedError::Pinned(pins, name) => {
+                let views = if pins == 1 { "view" } else { "views" };
+                Self::in_use(format!(
+                    "{pins} {views} of the {name} still live (arrays, memoryviews or DLPack tensors); delete them first"
+                ))
+            }
+            other => Self::closed(other.to_string()),
+        }
     }
 }
 
@@ -242,8 +219,15 @@ impl From<ConfigError> for Failure {
     }
 }
 
+/// A size beyond what this process can address.
+impl From<TryFromIntError> for Failure {
+    fn from(error: TryFromIntError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
 impl From<forebay::quantity::QuantityError> for Failure {
     fn from(error: forebay::quantity::QuantityError) -> Self {
-        Self::Invalid(error.to_string())
+        Self::invalid(error.to_string())
     }
 }

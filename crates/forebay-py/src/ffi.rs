@@ -220,7 +220,7 @@ fn export_failure(object: &Bound<'_, PyAny>, error: PyErr) -> Failure {
         said.push_str("; numpy.ascontiguousarray() makes a copy that is contiguous");
     }
     let failure = if error.is_instance_of::<PyBufferError>(py) {
-        Failure::Export(said)
+        Failure::export(said)
     } else if error.is_instance_of::<PyValueError>(py) {
         Failure::invalid(said)
     } else {

@@ -5,7 +5,10 @@
 
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
+use std::sync::Arc;
 
+use forebay::bindings::{Counted, CountedBuffer};
+use forebay_sync::fork::LeakOnFork;
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -46,7 +49,25 @@ pub(crate) fn without_gil(work: impl FnOnce() + Send) {
 /// A value whose drop may wait for a pool's lock or for the device.
 pub(crate) trait MayBlockOnDrop: Send {
     /// Whether dropping it now may wait.
-    fn may_block(&self) -> bool;
+    fn may_block(&self) -> bool {
+        true
+    }
+}
+
+impl<T: Send> MayBlockOnDrop for LeakOnFork<T> {}
+
+impl<T: Send> MayBlockOnDrop for Counted<T> {}
+
+impl<T: Send + Sync> MayBlockOnDrop for Arc<LeakOnFork<T>> {
+    fn may_block(&self) -> bool {
+        Self::strong_count(self) == 1
+    }
+}
+
+impl MayBlockOnDrop for Arc<CountedBuffer> {
+    fn may_block(&self) -> bool {
+        Self::strong_count(self) == 1
+    }
 }
 
 /// A value inside an object of Python's, dropped with the GIL released where the drop may wait.

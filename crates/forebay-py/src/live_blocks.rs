@@ -9,12 +9,13 @@ use forebay::report::Stack;
 use forebay::{Address, Pool, PoolId};
 use forebay_sync::fork::ForkSafeMutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyList;
 
 use crate::failure::Failure;
 use crate::open_device::{OpenDevice, device_argument};
 use crate::quantity::integer;
 use crate::stack;
+use crate::value::dict;
 
 /// As many as a stack has.
 const MOST_FRAMES: usize = 64;
@@ -100,11 +101,12 @@ pub(crate) fn rows<'py>(py: Python<'py>, pool: &Pool) -> Result<Bound<'py, PyLis
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let list = PyList::empty(py);
     for (record, block) in rows {
-        let row = PyDict::new(py);
-        row.set_item("address", block.address)?;
-        row.set_item("size_bytes", block.size_bytes)?;
-        row.set_item("requested_bytes", block.requested_bytes)?;
-        row.set_item("tag", &block.tag)?;
+        let row = dict!(py, {
+            "address": block.address,
+            "size_bytes": block.size_bytes,
+            "requested_bytes": block.requested_bytes,
+            "tag": &block.tag,
+        });
         let age = record.as_ref().map(|record| record.allocated.elapsed().as_secs_f64());
         row.set_item("age_s", age)?;
         row.set_item("since_unix_s", age.map(|age| now - age))?;

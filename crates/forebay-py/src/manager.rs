@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::array_view::ArrayView;
 use crate::failure::Failure;
-use crate::gil::without_gil;
+use crate::gil::DropDetached;
 use crate::host_side::elements_of;
 use crate::open_device::{OpenDevice, PyDevice, device_argument};
 use crate::pool::PyPool;
@@ -25,16 +25,7 @@ use crate::unified::{PyUnifiedBuffer, figures};
 #[pyclass(name = "Memory", module = "forebay", frozen, weakref)]
 pub(crate) struct PyMemory {
     device: Arc<OpenDevice>,
-    /// `None` once it is dropped.
-    memory: Option<LeakOnFork<Memory>>,
-}
-
-impl Drop for PyMemory {
-    fn drop(&mut self) {
-        // Dropping a pool waits for its device.
-        let memory = self.memory.take();
-        without_gil(|| drop(memory));
-    }
+    memory: DropDetached<LeakOnFork<Memory>>,
 }
 
 #[pymethods]
@@ -44,11 +35,11 @@ impl PyMemory {
         let py = of.py();
         if let Ok(pool) = of.cast::<PyPool>() {
             let (device, pool) = (Arc::clone(pool.get().open_device()), pool.get().pool()?);
-            return Ok(Self { device, memory: Some(LeakOnFork::new(Memory::over(&pool))) });
+            return Ok(Self::over(device, Memory::over(&pool)));
         }
         let device = device_argument(of)?;
         let memory = py.detach(|| Ok::<_, Failure>(Memory::new(device.opened()?)?))?;
-        Ok(Self { device, memory: Some(LeakOnFork::new(memory)) })
+        Ok(Self::over(device, memory))
     }
 
     /// Its device.
@@ -133,10 +124,12 @@ impl PyMemory {
 }
 
 impl PyMemory {
+    fn over(device: Arc<OpenDevice>, memory: Memory) -> Self {
+        Self { device, memory: DropDetached::new(LeakOnFork::new(memory)) }
+    }
+
     fn manager(&self) -> Result<&Memory, Failure> {
-        let memory =
-            self.memory.as_ref().ok_or_else(|| Failure::closed("the memory was closed"))?;
-        Ok(memory.get()?)
+        Ok(self.memory.get()?)
     }
 
     fn make(&self, array: ArrayView) -> Result<PyUnifiedBuffer, Failure> {

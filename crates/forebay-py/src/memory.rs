@@ -103,7 +103,7 @@ impl Memory {
         if allocation.is_pinned()
             && let Some(array) = allocation.pool_array()
         {
-            array.get()?.wait()?;
+            array.wait()?;
         }
         Ok(())
     }

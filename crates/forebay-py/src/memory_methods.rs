@@ -11,7 +11,7 @@ use crate::allocation::{Allocation, MemorySpace, Pin};
 use crate::array_view::{ArrayView, shape_argument};
 use crate::dlpack::{self, ExportRequest};
 use crate::dtype::Dtype;
-use crate::engine::{Choices, Direction, PyTransfer};
+use crate::engine::{Choices, PyTransfer};
 use crate::failure::Failure;
 use crate::ffi::HostBytes;
 use crate::gil::DropDetached;
@@ -20,7 +20,8 @@ use crate::memory::{Memory, stream_or_own};
 use crate::open_device::PyDevice;
 use crate::quantity::integer;
 use crate::stream::priority_argument;
-use crate::transfer::{self, HostPointer, MemoryRange};
+use crate::transfer::{self, Direction, HostPointer, MemoryRange};
+use crate::value::dict;
 use crate::view::new_view;
 
 #[pymethods]
@@ -69,30 +70,7 @@ impl Memory {
         #[pyo3(from_py_with = integer::<u64>)] offset: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> Result<(), Failure> {
-        let py = source.py();
-        self.with_pin(py, |pin, array| {
-            if !array.writable() {
-                return Err(Failure::invalid("the memory is read-only"));
-            }
-            let stream_ref = stream_or_own(pin.allocation(), stream)?;
-            if let Some((from_pin, from_array)) = device_memory(source)? {
-                let size = from_array.bytes();
-                let to = MemoryRange { pin, offset: array.span(offset, size)?, size };
-                let from = MemoryRange { pin: &from_pin, offset: from_array.span(0, size)?, size };
-                if Arc::ptr_eq(from_pin.allocation().device(), pin.allocation().device()) {
-                    return py.detach(|| transfer::copy_between(from, to, &stream_ref));
-                }
-                let from_stream = from_pin.allocation().stream_ref();
-                return py
-                    .detach(|| transfer::copy_across((from, &from_stream), (to, &stream_ref)));
-            }
-            let bytes = HostBytes::of(source, false)?;
-            let (from, size) = (HostPointer::at(bytes.start()), bytes.length());
-            let to = MemoryRange { pin, offset: array.span(offset, size)?, size };
-            // SAFETY: the object exports that many bytes until `bytes` is dropped, after the copy is done. A
-            // thread that writes to them meanwhile gets a mixture of both, as with any copy in Python.
-            py.detach(|| unsafe { transfer::copy_from_host(to, from, &stream_ref) })
-        })
+        self.copy(Direction::Up, source, offset, stream)
     }
 
     /// Copy from byte ``offset`` on into all of ``target``, and wait. The target is anything with the buffer protocol that
@@ -104,25 +82,7 @@ impl Memory {
         #[pyo3(from_py_with = integer::<u64>)] offset: u64,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> Result<(), Failure> {
-        let py = target.py();
-        self.with_pin(py, |pin, array| {
-            let stream_ref = stream_or_own(pin.allocation(), stream)?;
-            if let Some((to_pin, to_array)) = device_memory(target)? {
-                let size = to_array.bytes();
-                let from = MemoryRange { pin, offset: array.span(offset, size)?, size };
-                let to = MemoryRange { pin: &to_pin, offset: to_array.span(0, size)?, size };
-                if Arc::ptr_eq(to_pin.allocation().device(), pin.allocation().device()) {
-                    return py.detach(|| transfer::copy_between(from, to, &stream_ref));
-                }
-                let to_stream = to_pin.allocation().stream_ref();
-                return py.detach(|| transfer::copy_across((from, &stream_ref), (to, &to_stream)));
-            }
-            let bytes = HostBytes::of(target, true)?;
-            let (to, size) = (HostPointer::at(bytes.start()), bytes.length());
-            let from = MemoryRange { pin, offset: array.span(offset, size)?, size };
-            // SAFETY: as in `copy_from`; the object lets its memory be written.
-            py.detach(|| unsafe { transfer::copy_to_host(from, to, &stream_ref) })
-        })
+        self.copy(Direction::Down, target, offset, stream)
     }
 
     /// Copy all of ``source`` into it with several threads, from byte ``offset`` on, after the work on ``stream`` (by default
@@ -194,13 +154,14 @@ impl Memory {
             let stream_ref = stream_or_own(pin.allocation(), stream)?;
             let size = array.bytes();
             let offset = array.span(0, size)?;
-            let length =
-                usize::try_from(size).map_err(|error| Failure::invalid(error.to_string()))?;
+            let length = usize::try_from(size)?;
             let bytes = PyBytes::new_with(py, length, |bytes| {
                 let (from, to) =
                     (MemoryRange { pin, offset, size }, HostPointer::at(bytes.as_mut_ptr()));
                 // SAFETY: the bytes are this call's own until it returns, after the copy is done.
-                py.detach(|| unsafe { transfer::copy_to_host(from, to, &stream_ref) })?;
+                py.detach(|| unsafe {
+                    transfer::copy_host(Direction::Down, from, to, &stream_ref)
+                })?;
                 Ok(())
             });
             Ok(bytes?)
@@ -251,14 +212,50 @@ impl Memory {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let memory = py.import("builtins")?.call_method1("memoryview", (slf,))?;
-        let words = PyDict::new(py);
-        words.set_item("dtype", dtype)?;
-        words.set_item("copy", copy.unwrap_or(false))?;
+        let words = dict!(py, {
+            "dtype": dtype,
+            "copy": copy.unwrap_or(false),
+        });
         py.import("numpy")?.call_method("array", (memory,), Some(&words))
     }
 }
 
 impl Memory {
+    /// Copies between it, from byte `offset` on, and all of a Python object, and waits.
+    fn copy(
+        &self,
+        direction: Direction,
+        object: &Bound<'_, PyAny>,
+        offset: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> Result<(), Failure> {
+        let py = object.py();
+        self.with_pin(py, |pin, array| {
+            if direction == Direction::Up && !array.writable() {
+                return Err(Failure::invalid("the memory is read-only"));
+            }
+            let stream_ref = stream_or_own(pin.allocation(), stream)?;
+            if let Some((other_pin, other)) = device_memory(object)? {
+                let size = other.bytes();
+                let far = MemoryRange { pin, offset: array.span(offset, size)?, size };
+                let near = MemoryRange { pin: &other_pin, offset: other.span(0, size)?, size };
+                if Arc::ptr_eq(other_pin.allocation().device(), pin.allocation().device()) {
+                    let (to, from) = direction.ends(far, near);
+                    return py.detach(|| transfer::copy_between(from, to, &stream_ref));
+                }
+                let other_stream = other_pin.allocation().stream_ref();
+                let (to, from) = direction.ends((far, &*stream_ref), (near, &*other_stream));
+                return py.detach(|| transfer::copy_across(from, to));
+            }
+            let bytes = HostBytes::of(object, direction == Direction::Down)?;
+            let (host, size) = (HostPointer::at(bytes.start()), bytes.length());
+            let range = MemoryRange { pin, offset: array.span(offset, size)?, size };
+            // SAFETY: the object exports that many bytes, to be written where they are, until `bytes` is dropped, after the
+            // copy is done. A thread that uses them meanwhile gets a mixture of both, as with any copy in Python.
+            py.detach(|| unsafe { transfer::copy_host(direction, range, host, &stream_ref) })
+        })
+    }
+
     /// Begins a transfer between it, from byte `offset` on, and all of a Python object.
     fn transfer(
         &self,
@@ -317,12 +314,13 @@ fn cuda_array_interface<'py>(
         );
         return Err(PyAttributeError::new_err(said).into());
     };
-    let interface = PyDict::new(py);
-    interface.set_item("version", 3)?;
-    interface.set_item("shape", array.shape_tuple(py)?)?;
-    interface.set_item("typestr", typestr)?;
-    interface.set_item("data", (array.address(allocation).get(), !array.writable()))?;
-    interface.set_item("strides", py.None())?;
+    let interface = dict!(py, {
+        "version": 3,
+        "shape": array.shape_tuple(py)?,
+        "typestr": typestr,
+        "data": (array.address(allocation).get(), !array.writable()),
+        "strides": py.None(),
+    });
     // The interface does not allow 0: the legacy default stream is 1.
     interface.set_item("stream", allocation.stream_ref().handle().0.max(1))?;
     Ok(interface)

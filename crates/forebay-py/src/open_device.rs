@@ -11,18 +11,18 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use forebay::bindings::transfer_engine;
 use forebay::devices::{self, DeviceName};
 use forebay::hal::{DeviceKind, Event, EventKind};
 use forebay::transfer::{TransferEngine, TransferEvent};
-use forebay::{Device, Pool, PoolId, Priority, Stream, StreamHandle};
+use forebay::{Device, Pool, Priority, Stream, StreamHandle};
 use forebay_sync::fork::{Birth, ForkSafeMutex, LeakOnFork, PerProcess};
 use forebay_sync::lock;
 use pyo3::prelude::*;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, shown};
 
 /// A device of the process, opened when it is first used.
 pub(crate) struct OpenDevice {
@@ -33,7 +33,7 @@ pub(crate) struct OpenDevice {
     /// Its transfer engine, made by the first transfer.
     transfers: OnceLock<LeakOnFork<TransferEngine>>,
     streams: Mutex<Streams>,
-    /// Its default stream, once it was asked for.
+    /// Its default stream, once it was asked for. The two refer to each other, but devices live as long as the process.
     default_stream: OnceLock<Arc<StreamRef>>,
 }
 
@@ -151,11 +151,6 @@ impl OpenDevice {
         self.name == DeviceName::HOST
     }
 
-    /// Its default stream. The two refer to each other, but devices live as long as the process.
-    fn default_stream(&self, make: impl FnOnce() -> Arc<StreamRef>) -> &Arc<StreamRef> {
-        self.default_stream.get_or_init(make)
-    }
-
     /// The known streams by the driver's handle.
     pub(crate) fn streams(&self) -> Result<MutexGuard<'_, Streams>, Failure> {
         self.birth.check()?;
@@ -163,15 +158,13 @@ impl OpenDevice {
     }
 }
 
-/// A reference-counted stream. Before it ends, or is forgotten, the pools that use it are told.
+/// A reference-counted stream. Before it ends, or is forgotten, the pools that use it are told: the end by [`Stream`].
 pub(crate) struct StreamRef {
     device: Arc<OpenDevice>,
     handle: StreamHandle,
     /// `None` for the default stream, which never ends, and once it was forgotten: the device does not know
     /// it then either.
     stream: Mutex<Option<LeakOnFork<Stream>>>,
-    /// The pools that have blocks in its order. They are told before it ends.
-    pools: Mutex<Vec<PoolId>>,
     /// Set before its maker destroys it: nothing is enqueued there any more.
     forgotten: AtomicBool,
     /// The other library's stream object, kept alive.
@@ -182,7 +175,7 @@ impl StreamRef {
     /// The default stream of a device.
     pub(crate) fn default_of(device: &Arc<OpenDevice>) -> Arc<Self> {
         let make = || Arc::new(Self::of(device, StreamHandle::DEFAULT, None, None));
-        Arc::clone(device.default_stream(make))
+        Arc::clone(device.default_stream.get_or_init(make))
     }
 
     /// A new stream.
@@ -211,7 +204,10 @@ impl StreamRef {
         if let Some(stream_ref) = streams.find(raw) {
             return Ok(stream_ref);
         }
-        let stream_ref = Self::foreign(device, raw, maker)?;
+        // SAFETY: the program promises that a stream of another library belongs to this device and lives
+        // until it is forgotten. The driver cannot check that.
+        let stream = unsafe { Stream::foreign(device.opened()?, raw) }?;
+        let stream_ref = Self::adopted(device, stream, maker);
         if !stream_ref.is_default() {
             streams.adopted.insert(raw, Arc::clone(&stream_ref));
         }
@@ -232,22 +228,11 @@ impl StreamRef {
         if let Some(stream_ref) = known {
             return Ok((stream_ref, true));
         }
-        // SAFETY: as in `foreign`, for this one call. The reference tells the pools that used it when it is dropped.
+        // SAFETY: as in `adopt`, for this one call, in which no pool is given it.
         let stream = unsafe { Stream::borrowed(device.opened()?, raw) }?;
         let stream_ref = Self::adopted(device, stream, None);
         let known = stream_ref.is_default();
         Ok((stream_ref, known))
-    }
-
-    fn foreign(
-        device: &Arc<OpenDevice>,
-        raw: u64,
-        maker: Option<Py<PyAny>>,
-    ) -> Result<Arc<Self>, Failure> {
-        // SAFETY: the program promises that a stream of another library belongs to this device and lives
-        // until it is forgotten. The driver cannot check that.
-        let stream = unsafe { Stream::foreign(device.opened()?, raw) }?;
-        Ok(Self::adopted(device, stream, maker))
     }
 
     fn adopted(device: &Arc<OpenDevice>, stream: Stream, maker: Option<Py<PyAny>>) -> Arc<Self> {
@@ -265,8 +250,7 @@ impl StreamRef {
         maker: Option<Py<PyAny>>,
     ) -> Self {
         let (device, stream) = (Arc::clone(device), Mutex::new(stream.map(LeakOnFork::new)));
-        let (pools, forgotten) = (Mutex::default(), AtomicBool::new(false));
-        Self { device, handle, stream, pools, forgotten, _maker: maker }
+        Self { device, handle, stream, forgotten: AtomicBool::new(false), _maker: maker }
     }
 
     /// The handle, for calls of the device.
@@ -287,16 +271,6 @@ impl StreamRef {
 
     fn is_default(&self) -> bool {
         self.handle == StreamHandle::DEFAULT
-    }
-
-    /// Records that a pool has blocks in its order.
-    pub(crate) fn register_pool(&self, pool: PoolId) {
-        if !self.is_default() {
-            let mut pools = lock(&self.pools);
-            if !pools.contains(&pool) {
-                pools.push(pool);
-            }
-        }
     }
 
     /// Waits until all its work is done.
@@ -326,14 +300,8 @@ impl StreamRef {
     /// waits for all its work and replaces it. An error leaves the stream as it was.
     pub(crate) fn forget(&self) -> Result<(), Failure> {
         Self::default_of(&self.device).wait_for(self)?;
-        // Without the lock: a pool may wait for threads that wait for the lock.
-        let pools = lock(&self.pools).clone();
-        for id in pools {
-            // A pool that was closed has no blocks left there.
-            if let Ok(pool) = Pool::find(id) {
-                pool.forget_stream(self.handle)?;
-            }
-            lock(&self.pools).retain(|&known| known != id);
+        for pool in Pool::all_of(self.device.opened()?) {
+            pool.forget_stream(self.handle)?;
         }
         self.forgotten.store(true, Ordering::Relaxed);
         // Otherwise a device-wide synchronisation would use the destroyed stream. Dropped without the lock,
@@ -355,20 +323,6 @@ impl StreamRef {
     }
 }
 
-impl Drop for StreamRef {
-    fn drop(&mut self) {
-        let stream = self.stream.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if stream.as_ref().is_none_or(|stream| stream.get().is_err()) {
-            return;
-        }
-        for &pool in lock(&self.pools).iter() {
-            // A pool that was closed has no blocks left there. One that fails keeps its free memory in the
-            // stream's order, and reports an error when it needs it.
-            let _ = Pool::find(pool).map(|pool| pool.forget_stream(self.handle));
-        }
-    }
-}
-
 /// An error where a driver was initialised before this process was forked: a child cannot use it, and
 /// calling it may never return.
 pub(crate) fn check_drivers() -> Result<(), Failure> {
@@ -376,7 +330,7 @@ pub(crate) fn check_drivers() -> Result<(), Failure> {
     if !birth.is_elsewhere() {
         return Ok(());
     }
-    Err(Failure::Unsupported(
+    Err(Failure::unsupported(
         "CUDA was initialised before the process forked, and a child cannot use it; start children with \
          multiprocessing's \"spawn\""
             .to_owned(),
@@ -415,11 +369,18 @@ pub(crate) fn device_argument(argument: &Bound<'_, PyAny>) -> Result<Arc<OpenDev
         return Ok(Arc::clone(&device.get().device));
     }
     let name: String = argument.extract().map_err(|_| {
-        let given = argument.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+        let given = shown(argument);
         Failure::invalid(format!(
             "{given} is not a device: expected a forebay.Device or a name such as \"host\", \"cuda:0\", \"opencl:0\" or \
              \"sim\""
         ))
     })?;
     OpenDevice::named(&name)
+}
+
+/// The same; the host where none is named.
+pub(crate) fn device_or_host(
+    argument: Option<&Bound<'_, PyAny>>,
+) -> Result<Arc<OpenDevice>, Failure> {
+    argument.map_or_else(|| OpenDevice::named("host"), device_argument)
 }

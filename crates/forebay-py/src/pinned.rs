@@ -16,14 +16,14 @@ use pyo3::types::PyTuple;
 use crate::allocation::{Allocation, MemorySpace};
 use crate::array_view::ArrayView;
 use crate::failure::Failure;
-use crate::gil::without_gil;
+use crate::gil::DropDetached;
 use crate::memory::{Memory, same_device, stream_or_own};
 use crate::open_device::{OpenDevice, PyDevice, device_argument};
 use crate::protocol::{BufferType, take_next};
 use crate::quantity::Size;
 use crate::stack;
 use crate::stream::stream_argument;
-use crate::transfer::{self, MemoryRange};
+use crate::transfer::{self, Direction, MemoryRange};
 use crate::value::to_python;
 use crate::view::ViewCore;
 
@@ -34,16 +34,7 @@ use crate::view::ViewCore;
 #[pyclass(name = "PinnedPool", module = "forebay", frozen, weakref)]
 pub(crate) struct PyPinnedPool {
     device: Arc<OpenDevice>,
-    /// `None` once it is dropped.
-    pool: Option<LeakOnFork<PinnedPool>>,
-}
-
-impl Drop for PyPinnedPool {
-    fn drop(&mut self) {
-        // Dropping the last handle of a pool waits for its device.
-        let pool = self.pool.take();
-        without_gil(|| drop(pool));
-    }
+    pool: DropDetached<LeakOnFork<PinnedPool>>,
 }
 
 #[pymethods]
@@ -65,7 +56,7 @@ impl PyPinnedPool {
             options = options.mapped();
         }
         let pool = py.detach(|| Ok::<_, Failure>(options.build(device.opened()?)?))?;
-        Ok(Self { device, pool: Some(LeakOnFork::new(pool)) })
+        Ok(Self { device, pool: DropDetached::new(LeakOnFork::new(pool)) })
     }
 
     /// Its device.
@@ -124,8 +115,7 @@ impl PyPinnedPool {
 
 impl PyPinnedPool {
     fn pool(&self) -> Result<&PinnedPool, Failure> {
-        let pool = self.pool.as_ref().ok_or_else(|| Failure::closed("the pool was closed"))?;
-        Ok(pool.get()?)
+        Ok(self.pool.get()?)
     }
 }
 
@@ -167,7 +157,7 @@ impl PinnedArrayCore {
         stream: Option<&Bound<'_, PyAny>>,
         wait: bool,
     ) -> Result<(), Failure> {
-        enqueue(memory(slf), target, Direction::ToDevice, stream, wait)
+        enqueue(memory(slf), target, Direction::Up, stream, wait)
     }
 
     /// Copy all of ``source``, a buffer or view of its device with as many bytes, to it, in the order of ``stream``, by
@@ -179,7 +169,7 @@ impl PinnedArrayCore {
         stream: Option<&Bound<'_, PyAny>>,
         wait: bool,
     ) -> Result<(), Failure> {
-        enqueue(memory(slf), source, Direction::FromDevice, stream, wait)
+        enqueue(memory(slf), source, Direction::Down, stream, wait)
     }
 
     /// Record that work enqueued so far on ``stream`` uses it, such as a copy by another library. Without this, the pool
@@ -195,20 +185,20 @@ impl PinnedArrayCore {
     #[getter]
     fn idle(slf: &Bound<'_, Self>) -> Result<bool, Failure> {
         let array = array(memory(slf))?;
-        slf.py().detach(|| Ok(array.get()?.is_idle()))
+        slf.py().detach(|| Ok(array.is_idle()))
     }
 
     /// Wait for all recorded work that uses it.
     fn wait(slf: &Bound<'_, Self>) -> Result<(), Failure> {
         let array = array(memory(slf))?;
-        slf.py().detach(|| Ok(array.get()?.wait()?))
+        slf.py().detach(|| Ok(array.wait()?))
     }
 
     /// Its address on the device as a number, for memory of a pool that is ``mapped``.
     #[getter]
     fn device_address(slf: &Bound<'_, Self>) -> Result<u64, Failure> {
         let array = array(memory(slf))?;
-        slf.py().detach(|| Ok(array.get()?.device_address()?.get()))
+        slf.py().detach(|| Ok(array.device_address()?.get()))
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> String {
@@ -222,15 +212,8 @@ fn memory<'a>(array: &'a Bound<'_, PinnedArrayCore>) -> &'a Memory {
     array.as_super().as_super().get()
 }
 
-fn array(memory: &Memory) -> Result<Arc<LeakOnFork<PinnedArray<u8>>>, Failure> {
+fn array(memory: &Memory) -> Result<Arc<PinnedArray<u8>>, Failure> {
     memory.allocation().pool_array().ok_or_else(|| Failure::closed("the array was freed"))
-}
-
-/// Where a copy goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    ToDevice,
-    FromDevice,
 }
 
 /// Copies between pinned memory and all of a buffer or view of its device.
@@ -262,17 +245,15 @@ fn enqueue(
             "the pinned array has {size} B and the other side {given} B: expected as many; use view() for a part"
         )));
     }
-    if direction == Direction::ToDevice && !other_array.writable() {
+    if direction == Direction::Up && !other_array.writable() {
         return Err(Failure::invalid("the target is read-only"));
     }
     let stream_ref = stream_or_own(other_pin.allocation(), stream)?;
     let host = MemoryRange { pin: &pinned_pin, offset: array.span(0, size)?, size };
     let device = MemoryRange { pin: &other_pin, offset: other_array.span(0, size)?, size };
     py.detach(|| {
-        match direction {
-            Direction::ToDevice => transfer::enqueue_copy(host, device, &stream_ref)?,
-            Direction::FromDevice => transfer::enqueue_copy(device, host, &stream_ref)?,
-        }
+        let (to, from) = direction.ends(device, host);
+        transfer::enqueue_copy(from, to, &stream_ref)?;
         if wait { stream_ref.synchronize() } else { Ok(()) }
     })
 }

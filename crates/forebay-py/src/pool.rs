@@ -2,16 +2,14 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use forebay::bindings::{effective_settings, host_vec};
+use forebay::bindings::{Counted, CountedError, effective_settings, host_vec, overlay};
 use forebay::hal::Call;
 use forebay::handle::{allocate_batch, warm_up};
 use forebay::report::EventAction;
 use forebay::transfer::TransferEvent;
 use forebay::{Alignment, Bytes, OwnedBlock, Pool, PoolOptions, Request};
-use forebay_sync::fork::{Birth, LeakOnFork};
-use forebay_sync::lock;
 use forebay_trace::format::{check_ending, write_path};
 use forebay_trace::{Recorder, trace_of_pool};
 use pyo3::prelude::*;
@@ -21,18 +19,19 @@ use crate::allocation::Allocation;
 use crate::arena::PyArena;
 use crate::buffer::new_buffer;
 use crate::callback;
-use crate::engine::{Choices, Direction, PyTransfer};
+use crate::engine::{Choices, PyTransfer};
 use crate::failure::{Failure, leave};
-use crate::gil::{DropDetached, without_gil};
+use crate::gil::DropDetached;
 use crate::host_side::HostSide;
 use crate::live_blocks;
-use crate::open_device::{OpenDevice, PyDevice, device_argument};
+use crate::open_device::{OpenDevice, PyDevice, device_or_host};
 use crate::quantity::{Size, items, optional_integer, seconds};
 use crate::scope::PyScope;
 use crate::settings;
 use crate::stack;
 use crate::stream::{priority_argument, stream_argument};
-use crate::value::to_python;
+use crate::transfer::Direction;
+use crate::value::{dict, to_python};
 use crate::view::new_view;
 
 /// A pool of a device's memory.
@@ -42,9 +41,7 @@ use crate::view::new_view;
 #[pyclass(name = "Pool", module = "forebay", frozen, weakref)]
 pub(crate) struct PyPool {
     device: Arc<OpenDevice>,
-    birth: Birth,
-    /// `None` once it was closed.
-    pool: Mutex<Option<LeakOnFork<Pool>>>,
+    pool: DropDetached<Counted<Pool>>,
     recorder: Option<Recorder>,
 }
 
@@ -55,8 +52,8 @@ impl PyPool {
     }
 
     fn new(device: &Arc<OpenDevice>, pool: Pool, recorder: Option<Recorder>) -> Self {
-        let pool = Mutex::new(Some(LeakOnFork::new(pool)));
-        Self { device: Arc::clone(device), birth: Birth::here(), pool, recorder }
+        let pool = DropDetached::new(Counted::new("pool", pool));
+        Self { device: Arc::clone(device), pool, recorder }
     }
 
     /// Its device.
@@ -71,19 +68,7 @@ impl PyPool {
 
     /// The library's pool; an error once it was closed.
     pub(crate) fn pool(&self) -> Result<Pool, Failure> {
-        self.birth.check()?;
-        match &*lock(&self.pool) {
-            Some(pool) => Ok(pool.get()?.clone()),
-            None => Err(Failure::closed("the pool was closed")),
-        }
-    }
-}
-
-impl Drop for PyPool {
-    fn drop(&mut self) {
-        let pool = self.pool.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // Dropping the last handle of a pool waits for its device.
-        without_gil(|| drop(pool));
+        self.pool.with(|pool| Ok(pool.clone()))
     }
 }
 
@@ -105,9 +90,9 @@ impl PyPool {
         on_leak: Option<Py<PyAny>>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> Result<Self, Failure> {
-        let device = device.map_or_else(|| OpenDevice::named("host"), device_argument)?;
+        let device = device_or_host(device)?;
         let entries = settings::entries(conf, settings)?;
-        let options = PoolOptions::with(settings::overlay(effective_settings()?, &entries)?);
+        let options = PoolOptions::with(overlay(effective_settings()?, &entries)?);
         let options = callback::add(py, options, on_shortage, on_pressure, on_leak)?;
         let recorder = record.then(|| Recorder::new(format!("a pool of {}", device.name())));
         let options = match &recorder {
@@ -233,19 +218,16 @@ impl PyPool {
                 Err(_) => (shape.extract::<Size>()?.bytes(), 1),
             });
         }
-        let had = py.detach(|| {
-            let pool = self.pool()?;
-            stream_ref.register_pool(pool.id());
-            Ok::<_, Failure>(warm_up(&pool, &list, stream_ref.handle())?)
-        })?;
-        let figures = PyDict::new(py);
-        figures.set_item("complete", had.is_complete())?;
-        figures.set_item("asked_blocks", had.asked_blocks)?;
-        figures.set_item("asked_bytes", had.asked_bytes.get())?;
-        figures.set_item("had_blocks", had.had_blocks)?;
-        figures.set_item("had_bytes", had.had_bytes.get())?;
-        figures.set_item("refusal", had.refusal.map(|error| error.to_string()))?;
-        Ok(figures)
+        let had =
+            py.detach(|| Ok::<_, Failure>(warm_up(&self.pool()?, &list, stream_ref.handle())?))?;
+        Ok(dict!(py, {
+            "complete": had.is_complete(),
+            "asked_blocks": had.asked_blocks,
+            "asked_bytes": had.asked_bytes.get(),
+            "had_blocks": had.had_blocks,
+            "had_bytes": had.had_bytes.get(),
+            "refusal": had.refusal.map(|error| error.to_string()),
+        }))
     }
 
     /// Release free memory to the device, down to ``keep`` bytes held. Waits for work that may still use it.
@@ -358,21 +340,19 @@ impl PyPool {
         let list = PyList::empty(py);
         let mut stacks = HashMap::new();
         for event in events {
-            let row = PyDict::new(py);
-            row.set_item("time_s", event.time.as_secs_f64())?;
-            row.set_item(
-                "action",
-                match event.action {
+            let row = dict!(py, {
+                "time_s": event.time.as_secs_f64(),
+                "action": match event.action {
                     EventAction::Allocate => "allocate",
                     EventAction::Free => "free",
                     _ => "refuse",
                 },
-            )?;
-            row.set_item("address", event.address.get())?;
-            row.set_item("requested_bytes", event.requested.get())?;
-            row.set_item("stream", event.stream.0)?;
-            row.set_item("tag", event.tag.name())?;
-            row.set_item("thread", event.thread)?;
+                "address": event.address.get(),
+                "requested_bytes": event.requested.get(),
+                "stream": event.stream.0,
+                "tag": event.tag.name(),
+                "thread": event.thread,
+            });
             let stack = stacks.entry(event.stack).or_insert_with(|| stack::lines(event.stack));
             row.set_item("stack", stack.as_ref())?;
             list.append(row)?;
@@ -433,16 +413,16 @@ impl PyPool {
 
     /// Close the pool. Live buffers keep their memory, which is released with the last of them.
     fn close(&self, py: Python<'_>) -> Result<(), Failure> {
-        self.birth.check()?;
-        let pool = lock(&self.pool).take();
-        py.detach(|| drop(pool));
-        Ok(())
+        py.detach(|| match self.pool.close() {
+            Ok(_) | Err(CountedError::Closed(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        })
     }
 
     /// Whether close() was called.
     #[getter]
     fn closed(&self) -> bool {
-        !self.birth.is_elsewhere() && lock(&self.pool).is_none()
+        self.pool.is_closed()
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -469,7 +449,7 @@ impl PyPool {
 #[pyfunction]
 #[pyo3(signature = (device = None))]
 pub(crate) fn pool(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> Result<PyPool, Failure> {
-    let device = device.map_or_else(|| OpenDevice::named("host"), device_argument)?;
+    let device = device_or_host(device)?;
     py.detach(|| PyPool::of_process(&device))
 }
 
@@ -482,20 +462,11 @@ pub(crate) fn performance_context(
     py: Python<'_>,
     pool: Option<&Bound<'_, PyAny>>,
 ) -> Result<PyScope, Failure> {
-    let pool = match pool {
-        Some(pool) => match pool.cast::<PyPool>() {
-            Ok(pool) => pool.get().pool()?,
-            Err(_) => {
-                let device = device_argument(pool)?;
-                py.detach(|| device.pool())?
-            }
-        },
-        None => {
-            let device = OpenDevice::named("host")?;
-            py.detach(|| device.pool())?
-        }
-    };
-    Ok(PyScope::new(pool))
+    if let Some(Ok(pool)) = pool.map(|pool| pool.cast::<PyPool>()) {
+        return pool.get().performance_context();
+    }
+    let device = device_or_host(pool)?;
+    Ok(PyScope::new(py.detach(|| device.pool())?))
 }
 
 /// Saves the events of a pool; returns how many.
@@ -518,9 +489,9 @@ fn save(
                  the last 100000"
             }
         };
-        return Err(Failure::Trace(said.to_owned()));
+        return Err(Failure::trace(said));
     }
-    let unwritten = |error| Failure::Trace(format!("{}: {error}", path.display()));
+    let unwritten = |error| Failure::trace(format!("{}: {error}", path.display()));
     write_path(&trace, path).map_err(unwritten)?;
     // Where it could not be written it goes on.
     if let Some(recorder) = recorder {

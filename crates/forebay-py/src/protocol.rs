@@ -144,12 +144,12 @@ fn export(object: &Bound<'_, PyAny>, flags: c_int) -> Result<RawView, Failure> {
     let pin = py.detach(|| pin_for_host(memory))?;
     let array = memory.array();
     if flags & WRITABLE != 0 && !array.writable() {
-        return Err(Failure::Export("the memory is read-only".to_owned()));
+        return Err(Failure::export("the memory is read-only"));
     }
     let dtype = array.dtype();
     let format = dtype.format.ok_or_else(|| {
         let name = dtype.name;
-        Failure::Export(format!(
+        Failure::export(format!(
             "the buffer protocol has no {name}; use DLPack, or view it as uint16 with .view()"
         ))
     })?;
@@ -158,7 +158,7 @@ fn export(object: &Bound<'_, PyAny>, flags: c_int) -> Result<RawView, Failure> {
     let shape: Vec<isize> = array.shape().iter().map(signed).collect();
     if flags & FORTRAN == FORTRAN && shape.iter().filter(|&&length| length > 1).count() > 1 {
         let said = "Fortran order was requested, but the memory is in C order";
-        return Err(Failure::Export(said.to_owned()));
+        return Err(Failure::export(said));
     }
     let strides = array.strides();
     let strides = strides.iter().map(|stride| signed(stride).saturating_mul(item_size)).collect();
@@ -200,7 +200,7 @@ fn pin_for_host(memory: &Memory) -> Result<Pin, Failure> {
     let pin = memory.pin()?;
     let allocation = pin.allocation();
     if allocation.space() == MemorySpace::Device {
-        return Err(Failure::Export(format!(
+        return Err(Failure::export(format!(
             "the host cannot reach memory of {}: copy it with copy_to() or to_bytes(), or hand it to a \
              library of that device by DLPack or __cuda_array_interface__",
             allocation.device().name()

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 use pyo3::{Borrowed, FromPyObject};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, shown};
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
 
     fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         let refused = || {
-            let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+            let given = shown(&given);
             Failure::invalid(format!(
                 "a size cannot be {given}: expected a whole number of bytes from 0 to 2**64 - 1, or a \
                  string such as \"512MiB\" or \"1.5GiB\""
@@ -49,11 +49,11 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
     }
 }
 
-/// An integer argument. One out of range is an `InvalidError`, where PyO3 would raise `OverflowError`; what is
+/// An unsigned integer argument. One out of range is an `InvalidError`, where PyO3 would raise `OverflowError`; what is
 /// no integer stays a `TypeError`.
 pub(crate) fn integer<'py, T>(given: &Bound<'py, PyAny>) -> PyResult<T>
 where
-    T: FromPyObjectOwned<'py> + Limits,
+    T: FromPyObjectOwned<'py>,
 {
     let py = given.py();
     given.extract::<T>().map_err(|error| {
@@ -61,8 +61,8 @@ where
         if !error.is_instance_of::<PyOverflowError>(py) {
             return error;
         }
-        let given = given.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
-        let most = T::MOST;
+        let given = shown(given);
+        let most = u64::MAX >> (u64::BITS as usize - 8 * size_of::<T>());
         Failure::invalid(format!("{given} is out of range: expected 0 to {most}")).into()
     })
 }
@@ -83,27 +83,9 @@ pub(crate) fn items<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyAny>) -
 /// An integer argument that may be `None`.
 pub(crate) fn optional_integer<'py, T>(given: &Bound<'py, PyAny>) -> PyResult<Option<T>>
 where
-    T: FromPyObjectOwned<'py> + Limits,
+    T: FromPyObjectOwned<'py>,
 {
     if given.is_none() { Ok(None) } else { integer(given).map(Some) }
-}
-
-/// An unsigned integer type.
-pub(crate) trait Limits {
-    /// The largest.
-    const MOST: u64;
-}
-
-impl Limits for u8 {
-    const MOST: u64 = 255;
-}
-
-impl Limits for u32 {
-    const MOST: u64 = u32::MAX as u64;
-}
-
-impl Limits for u64 {
-    const MOST: u64 = u64::MAX;
 }
 
 /// A time from a number of seconds.

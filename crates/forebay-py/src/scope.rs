@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use forebay::guard::TagScope;
-use forebay::statistics::Scope;
+use forebay::statistics::{Scope, ScopeFigures};
 use forebay::{Pool, Tag};
 use forebay_sync::fork::LeakOnFork;
 use forebay_sync::lock;
@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::failure::Failure;
+use crate::value::dict;
 
 /// A measurement of a pool, from ``__enter__`` to ``__exit__``.
 #[pyclass(name = "Scope", module = "forebay", frozen)]
@@ -28,8 +29,8 @@ enum Measurement {
     NotStarted,
     /// Running since that time.
     Running(Box<LeakOnFork<Scope>>, Instant),
-    /// Done, with its figures by name and its seconds.
-    Done(Vec<(&'static str, u64)>, f64),
+    /// Done, with its figures and its seconds.
+    Done(ScopeFigures, f64),
 }
 
 impl PyScope {
@@ -46,15 +47,19 @@ impl PyScope {
     fn figures<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         // Without the lock: making objects may run any Python code, this method included.
         let (figures, seconds) = match &*lock(&self.state) {
-            Measurement::Done(figures, seconds) => (figures.clone(), *seconds),
+            Measurement::Done(figures, seconds) => (*figures, *seconds),
             _ => return Ok(None),
         };
-        let dict = PyDict::new(py);
-        for (name, value) in figures {
-            dict.set_item(name, value)?;
-        }
-        dict.set_item("seconds", seconds)?;
-        Ok(Some(dict))
+        Ok(Some(dict!(py, {
+            "allocations": figures.allocations,
+            "frees": figures.frees,
+            "misses": figures.misses,
+            "waits": figures.waits,
+            "live_before_bytes": figures.live_before.get(),
+            "live_after_bytes": figures.live_after.get(),
+            "peak_bytes": figures.peak.get(),
+            "seconds": seconds,
+        })))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Result<Bound<'_, Self>, Failure> {
@@ -80,16 +85,7 @@ impl PyScope {
         let seconds = began.elapsed().as_secs_f64();
         let scope = scope.take()?;
         let figures = py.detach(|| scope.end());
-        let named = vec![
-            ("allocations", figures.allocations),
-            ("frees", figures.frees),
-            ("misses", figures.misses),
-            ("waits", figures.waits),
-            ("live_before_bytes", figures.live_before.get()),
-            ("live_after_bytes", figures.live_after.get()),
-            ("peak_bytes", figures.peak.get()),
-        ];
-        *lock(&self.state) = Measurement::Done(named, seconds);
+        *lock(&self.state) = Measurement::Done(figures, seconds);
         Ok(())
     }
 }

@@ -1,13 +1,14 @@
 //! Settings as Python passes them: keyword arguments, or one text in the form of `FOREBAY_CONF`.
 
 use forebay::Settings;
-use forebay::bindings::{SettingsChange, effective_settings};
-use forebay::config::{Key, Source};
+use forebay::bindings::{SettingsChange, effective_settings, entries_of};
+use forebay::config::Key;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
 use crate::failure::Failure;
 use crate::open_device::OpenDevice;
+use crate::value::dict;
 
 /// Keys with their values as text.
 pub(crate) type Entries = Vec<(String, String)>;
@@ -17,13 +18,7 @@ pub(crate) fn entries(
     text: Option<&str>,
     words: Option<&Bound<'_, PyDict>>,
 ) -> Result<Entries, Failure> {
-    let mut entries = Entries::new();
-    if let Some(text) = text {
-        let set = Settings::parse_conf(text)?;
-        let given = |source: &Source| matches!(source, Source::Text { .. });
-        let set = set.entries().filter(|entry| given(&entry.source));
-        entries.extend(set.map(|entry| (entry.key.name().to_owned(), entry.value)));
-    }
+    let mut entries = text.map_or_else(|| Ok(Entries::new()), entries_of)?;
     for (name, value) in words.into_iter().flatten() {
         entries.push((name.extract()?, text_of(&value)?));
     }
@@ -48,15 +43,6 @@ pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> Result<String, Failure> {
     Err(Failure::invalid(format!(
         "a setting cannot be {given}: expected a number, a string, True, False or None"
     )))
-}
-
-/// `below` with the entries laid over it.
-pub(crate) fn overlay(below: Settings, entries: &Entries) -> Result<Settings, Failure> {
-    let mut builder = below.into_builder();
-    for (name, value) in entries {
-        builder = builder.set(name, value)?;
-    }
-    Ok(builder.build()?)
 }
 
 /// Change the settings of the process's pools: ``configure(max_bytes="8GiB", upkeep=True)``, or one text as in
@@ -84,11 +70,12 @@ pub(crate) fn table<'py>(
 ) -> Result<Bound<'py, PyDict>, Failure> {
     let table = PyDict::new(py);
     for entry in settings.entries() {
-        let row = PyDict::new(py);
-        row.set_item("value", &entry.value)?;
-        row.set_item("source", entry.source.to_string())?;
-        row.set_item("changeable", entry.key.is_changeable())?;
-        row.set_item("help", Key::help(entry.key))?;
+        let row = dict!(py, {
+            "value": &entry.value,
+            "source": entry.source.to_string(),
+            "changeable": entry.key.is_changeable(),
+            "help": Key::help(entry.key),
+        });
         table.set_item(entry.key.name(), row)?;
     }
     Ok(table)

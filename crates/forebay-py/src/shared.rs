@@ -20,7 +20,7 @@ use crate::array_view::{ArrayView, shape_argument};
 use crate::dtype::Dtype;
 use crate::failure::Failure;
 use crate::ffi::HostBytes;
-use crate::gil::without_gil;
+use crate::gil::DropDetached;
 use crate::open_device::{OpenDevice, PyDevice};
 use crate::quantity::{integer, optional_integer, seconds};
 use crate::view::new_view;
@@ -37,16 +37,7 @@ const SLICE: Duration = Duration::from_millis(50);
 pub(crate) struct PySharedBuffer {
     device: Arc<OpenDevice>,
     array: ArrayView,
-    /// `None` once it is dropped.
-    buffer: Option<Arc<LeakOnFork<SharedBytes>>>,
-}
-
-impl Drop for PySharedBuffer {
-    fn drop(&mut self) {
-        // Unmapping waits for the device.
-        let buffer = self.buffer.take();
-        without_gil(|| drop(buffer));
-    }
+    buffer: DropDetached<Arc<LeakOnFork<SharedBytes>>>,
 }
 
 impl PySharedBuffer {
@@ -95,16 +86,12 @@ impl PySharedBuffer {
     }
 
     fn new(device: &Arc<OpenDevice>, buffer: SharedBytes, array: ArrayView) -> Self {
-        let buffer = Some(Arc::new(LeakOnFork::new(buffer)));
+        let buffer = DropDetached::new(Arc::new(LeakOnFork::new(buffer)));
         Self { device: Arc::clone(device), array, buffer }
     }
 
-    fn kept(&self) -> Result<&Arc<LeakOnFork<SharedBytes>>, Failure> {
-        self.buffer.as_ref().ok_or_else(|| Failure::closed("the buffer was closed"))
-    }
-
     fn shared(&self) -> Result<&SharedBytes, Failure> {
-        Ok(self.kept()?.get()?)
+        Ok(self.buffer.get()?)
     }
 }
 
@@ -165,7 +152,7 @@ impl PySharedBuffer {
     ) -> Result<Bound<'py, PyBytes>, Failure> {
         let size = size.unwrap_or(self.nbytes().saturating_sub(offset));
         self.array.span(offset, size)?;
-        let length = usize::try_from(size).map_err(|error| Failure::invalid(error.to_string()))?;
+        let length = usize::try_from(size)?;
         let bytes = PyBytes::new_with(py, length, |bytes| {
             py.detach(|| Ok::<_, Failure>(self.shared()?.read(offset, bytes)?))?;
             Ok(())
@@ -216,12 +203,12 @@ impl PySharedBuffer {
         let numpy = py.import("numpy")?;
         if !self.device.is_host() || !self.shared()?.is_host() {
             let name = self.device.name();
-            return Err(Failure::Export(format!(
+            return Err(Failure::export(format!(
                 "the host cannot reach shared memory of {name}; use read() and write()"
             )));
         }
         let range = (self.shared()?.address(), self.shared()?.size(), MemorySpace::Host);
-        let allocation = Allocation::foreign(&self.device, range, Arc::clone(self.kept()?));
+        let allocation = Allocation::foreign(&self.device, range, Arc::clone(&self.buffer));
         let view = new_view(py, allocation.pin()?, self.array.clone())?;
         Ok(numpy.call_method1("asarray", (view,))?)
     }
@@ -253,7 +240,7 @@ impl PySharedLock {
             if let (Some(Duration::ZERO), Some(timeout)) = (left, self.timeout) {
                 let (name, waited) = (shared.name()?, timeout.as_secs_f64());
                 let said = format!("another holds the lock of {name:?} after {waited} s");
-                return Err(Failure::Busy(said));
+                return Err(Failure::busy(said));
             }
             py.check_signals()?;
         }

@@ -1,15 +1,15 @@
 //! Streams: created here, or adopted from another library.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use forebay::Priority;
+use forebay::bindings::Counted;
 use forebay::hal::Progress;
-use forebay_sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::failure::Failure;
-use crate::gil::without_gil;
+use crate::gil::DropDetached;
 use crate::open_device::{OpenDevice, PyDevice, StreamRef};
 
 /// The stream an argument names: `None`, a `Stream`, a number, or an object of another library.
@@ -73,18 +73,17 @@ pub(crate) fn priority_argument(name: &str) -> Result<Priority, Failure> {
 /// manager it waits for its work at the end.
 #[pyclass(name = "Stream", module = "forebay", frozen)]
 pub(crate) struct PyStream {
-    /// `None` once it was closed.
-    stream_ref: Mutex<Option<Arc<StreamRef>>>,
+    /// The last reference tells pools of the stream's end, which may wait for their locks.
+    stream_ref: DropDetached<Counted<Arc<StreamRef>>>,
 }
 
 impl PyStream {
     pub(crate) fn new(stream_ref: Arc<StreamRef>) -> Self {
-        Self { stream_ref: Mutex::new(Some(stream_ref)) }
+        Self { stream_ref: DropDetached::new(Counted::new("stream", stream_ref)) }
     }
 
     pub(crate) fn stream_ref(&self) -> Result<Arc<StreamRef>, Failure> {
-        let stream_ref = lock(&self.stream_ref).clone();
-        stream_ref.ok_or_else(|| Failure::closed("the stream was closed"))
+        self.stream_ref.with(|stream_ref| Ok(Arc::clone(stream_ref)))
     }
 
     /// The stream, where it was neither closed nor forgotten.
@@ -92,17 +91,6 @@ impl PyStream {
         let stream_ref = self.stream_ref()?;
         stream_ref.check()?;
         Ok(stream_ref)
-    }
-}
-
-impl Drop for PyStream {
-    fn drop(&mut self) {
-        let stream_ref = self.stream_ref.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // The last reference tells pools of the stream's end, which may wait for their locks.
-        if let Some(stream_ref) = stream_ref.filter(|stream_ref| Arc::strong_count(stream_ref) == 1)
-        {
-            without_gil(|| drop(stream_ref));
-        }
     }
 }
 
@@ -123,7 +111,7 @@ impl PyStream {
     /// Whether close() was called.
     #[getter]
     fn closed(&self) -> bool {
-        lock(&self.stream_ref).is_none()
+        self.stream_ref.is_closed()
     }
 
     /// The version of the protocol and the handle, for other libraries.
@@ -154,8 +142,7 @@ impl PyStream {
 
     /// Close the stream. It is destroyed with the last buffer in its order.
     fn close(&self, py: Python<'_>) {
-        let stream_ref = lock(&self.stream_ref).take();
-        py.detach(|| drop(stream_ref));
+        py.detach(|| drop(self.stream_ref.close()));
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -71,7 +71,7 @@ pub(crate) fn replay<'py>(
         if name.is_hardware() {
             check_drivers()?;
         }
-        let unread = |error| Failure::Trace(format!("{}: {error}", trace.display()));
+        let unread = |error| Failure::trace(format!("{}: {error}", trace.display()));
         let trace = read_path(&trace, &ReadOptions::default()).map_err(unread)?;
         let mut rows = Vec::new();
         for policy in policies {
@@ -142,14 +142,14 @@ pub(crate) fn report_page(
             None => read_recorded_path(&path, &ReadOptions::default()),
         };
         let recorded =
-            recorded.map_err(|error| Failure::Trace(format!("{}: {error}", path.display())))?;
+            recorded.map_err(|error| Failure::trace(format!("{}: {error}", path.display())))?;
         let (page, name) = match &recorded {
             Recorded::Run(trace) => {
                 (page_of(trace, &settings, capacity, !quick, budget), trace.name())
             }
             Recorded::Moment(snapshot) => (page_of_moment(snapshot), snapshot.name.as_str()),
         };
-        Ok((page.map_err(Failure::Trace)?, default_path(name)))
+        Ok((page.map_err(Failure::trace)?, default_path(name)))
     })
 }
 
@@ -197,10 +197,10 @@ fn replay_policy(
 ) -> Result<Vec<Row>, Failure> {
     // Verification needs memory behind the addresses.
     let device =
-        open_device(setup.device, setup.capacity, setup.verify).map_err(Failure::Unsupported)?;
+        open_device(setup.device, setup.capacity, setup.verify).map_err(Failure::unsupported)?;
     let mut verifier = match setup.verify {
         true => {
-            Some(Verifier::new(device.clone()).map_err(|error| Failure::Trace(error.to_string()))?)
+            Some(Verifier::new(device.clone()).map_err(|error| Failure::trace(error.to_string()))?)
         }
         false => None,
     };
@@ -213,7 +213,7 @@ fn replay_policy(
     let options =
         ReplayOptions::new().passes(setup.passes).budget(budget).verify(verifier.as_mut());
     let reports =
-        play(trace, &mut *player, options).map_err(|error| Failure::Trace(error.to_string()))?;
+        play(trace, &mut *player, options).map_err(|error| Failure::trace(error.to_string()))?;
     let row = |report| Row::new(trace.name(), setup.device, (policy, settings), report);
     Ok(reports.iter().map(row).collect())
 }

@@ -67,10 +67,6 @@ impl HostPointer {
     pub(crate) fn at(start: *mut u8) -> Self {
         Self { address: Address::new(start.addr() as u64) }
     }
-
-    fn pointer(self) -> *mut u8 {
-        pointer(self.address)
-    }
 }
 
 /// An address of this process as a pointer.
@@ -81,50 +77,50 @@ pub(crate) fn pointer(address: Address) -> *mut u8 {
     core::ptr::with_exposed_provenance_mut(address.get() as usize)
 }
 
-/// Copies host memory into a range, and waits.
-///
-/// # Safety
-///
-/// * As many bytes as the range has can be read at `from`, and nobody writes them meanwhile.
-pub(crate) unsafe fn copy_from_host(
-    range: MemoryRange<'_>,
-    from: HostPointer,
-    stream_ref: &StreamRef,
-) -> Result<(), Failure> {
-    if range.size == 0 {
-        return Ok(());
-    }
-    if range.is_host_copy(from, stream_ref)? {
-        // SAFETY: the caller promises that `from` can be read; the range lies within memory that the host can
-        // reach and that the caller has pinned. The two may overlap.
-        unsafe { core::ptr::copy(from.pointer(), pointer(range.address()?), length(range.size)?) };
-        return Ok(());
-    }
-    let copy = Copy::linear(range.copy_end()?, Place::Host(from.address), Bytes::new(range.size))?;
-    // SAFETY: both ends stay valid until the copy is done, which `enqueue` waits for, and do not overlap.
-    unsafe { enqueue(range.pin, &copy, stream_ref) }
+/// Which way a copy goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the host to the device.
+    Up,
+    /// From the device to the host.
+    Down,
 }
 
-/// Copies a range to host memory, and waits.
+impl Direction {
+    /// The ends of a copy: where to, and where from.
+    pub(crate) fn ends<T>(self, far: T, near: T) -> (T, T) {
+        match self {
+            Self::Up => (far, near),
+            Self::Down => (near, far),
+        }
+    }
+}
+
+/// Copies between a range and host memory, and waits.
 ///
 /// # Safety
 ///
-/// * As many bytes as the range has can be written at `to`, and nobody else uses them meanwhile.
-pub(crate) unsafe fn copy_to_host(
+/// * At `host` are as many bytes as the range has. Upwards nobody writes them meanwhile; downwards they can be written, and
+///   nobody else uses them.
+pub(crate) unsafe fn copy_host(
+    direction: Direction,
     range: MemoryRange<'_>,
-    to: HostPointer,
+    host: HostPointer,
     stream_ref: &StreamRef,
 ) -> Result<(), Failure> {
     if range.size == 0 {
         return Ok(());
     }
-    if range.is_host_copy(to, stream_ref)? {
-        // SAFETY: as in `copy_from_host`, in the other direction.
-        unsafe { core::ptr::copy(pointer(range.address()?), to.pointer(), length(range.size)?) };
+    if range.is_host_copy(host, stream_ref)? {
+        let (to, from) = direction.ends(pointer(range.address()?), pointer(host.address));
+        // SAFETY: the caller promises its side; the range lies within memory that the host can reach and that the caller
+        // has pinned. The two may overlap.
+        unsafe { core::ptr::copy(from, to, usize::try_from(range.size)?) };
         return Ok(());
     }
-    let copy = Copy::linear(Place::Host(to.address), range.copy_end()?, Bytes::new(range.size))?;
-    // SAFETY: as in `copy_from_host`.
+    let (to, from) = direction.ends(range.copy_end()?, Place::Host(host.address));
+    let copy = Copy::linear(to, from, Bytes::new(range.size))?;
+    // SAFETY: both ends stay valid until the copy is done, which `enqueue` waits for, and do not overlap.
     unsafe { enqueue(range.pin, &copy, stream_ref) }
 }
 
@@ -164,10 +160,12 @@ pub(crate) fn copy_across(
     // with any copy in Python. For both.
     unsafe {
         if from.is_host_memory() {
-            return copy_from_host(to, HostPointer { address: from.address()? }, to_stream);
+            let host = HostPointer { address: from.address()? };
+            return copy_host(Direction::Up, to, host, to_stream);
         }
         if to.is_host_memory() {
-            return copy_to_host(from, HostPointer { address: to.address()? }, from_stream);
+            let host = HostPointer { address: to.address()? };
+            return copy_host(Direction::Down, from, host, from_stream);
         }
     }
     let [here, there] = [from, to].map(|range| range.pin.allocation().device().transfers());
@@ -226,7 +224,7 @@ pub(crate) fn fill(
     let allocation = range.pin.allocation();
     if range.is_host_memory() {
         // SAFETY: the range lies within host memory that the caller has pinned.
-        unsafe { pointer(range.address()?).write_bytes(value, length(range.size)?) };
+        unsafe { pointer(range.address()?).write_bytes(value, usize::try_from(range.size)?) };
         return Ok(());
     }
     let fill = Fill::linear(range.address()?, Bytes::new(range.size), Pattern::U8(value))?;
@@ -235,8 +233,4 @@ pub(crate) fn fill(
     // the recorded use, the next owner of the memory.
     unsafe { allocation.device().opened()?.fill(&fill, stream_ref.handle()) }?;
     if wait { stream_ref.synchronize() } else { allocation.record_use(stream_ref) }
-}
-
-fn length(size: u64) -> Result<usize, Failure> {
-    usize::try_from(size).map_err(|error| Failure::invalid(error.to_string()))
 }

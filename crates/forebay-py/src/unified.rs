@@ -6,11 +6,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use forebay::bindings::{CountedBuffer, CountedError, CountedFigures, View, host_vec};
+use forebay::bindings::{CountedBuffer, View, host_vec};
 use forebay::buffer::{Access, BufferFigures, Replica};
 use forebay::hal::Call;
 use forebay::{Bytes, StreamHandle};
-use forebay_sync::fork::LeakOnFork;
 use forebay_sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
@@ -20,35 +19,24 @@ use crate::array_view::{ArrayView, shape_argument};
 use crate::dlpack::{self, ExportRequest};
 use crate::failure::Failure;
 use crate::ffi::HostBytes;
-use crate::gil::without_gil;
+use crate::gil::DropDetached;
 use crate::open_device::{OpenDevice, PyDevice, StreamRef};
 use crate::quantity::integer;
 use crate::stack;
 use crate::stream::stream_argument;
+use crate::value::dict;
 use crate::view::new_view;
-
-impl From<CountedError> for Failure {
-    fn from(error: CountedError) -> Self {
-        match error {
-            CountedError::Library(error) => error.into(),
-            CountedError::InUse(words) => Self::InUse(words),
-            other => Self::closed(other.to_string()),
-        }
-    }
-}
 
 /// A view of a replica, which ends when this is dropped.
 struct ReplicaView {
-    buffer: Arc<LeakOnFork<CountedBuffer>>,
+    buffer: Arc<CountedBuffer>,
     number: u64,
 }
 
 impl Drop for ReplicaView {
     fn drop(&mut self) {
-        if let Ok(buffer) = self.buffer.get() {
-            // It is there: it was entered when this was made.
-            let _ = buffer.end_view(self.number);
-        }
+        // It is there, but in a forked child: it was entered when this was made.
+        let _ = self.buffer.end_view(self.number);
     }
 }
 
@@ -66,39 +54,21 @@ pub(crate) struct PyUnifiedBuffer {
     array: Mutex<ArrayView>,
     /// Whether it is a slice of another.
     is_slice: bool,
-    /// `None` once it is dropped.
-    buffer: Option<Arc<LeakOnFork<CountedBuffer>>>,
-}
-
-impl Drop for PyUnifiedBuffer {
-    fn drop(&mut self) {
-        // Dropping the memory may wait for a pool's lock, whose owner may wait for the GIL.
-        let buffer = self.buffer.take();
-        without_gil(|| drop(buffer));
-    }
+    buffer: DropDetached<Arc<CountedBuffer>>,
 }
 
 impl PyUnifiedBuffer {
     pub(crate) fn new(device: Arc<OpenDevice>, array: ArrayView, buffer: CountedBuffer) -> Self {
-        let (array, buffer) = (Mutex::new(array), Some(Arc::new(LeakOnFork::new(buffer))));
-        Self { device, array, is_slice: false, buffer }
+        let buffer = DropDetached::new(Arc::new(buffer));
+        Self { device, array: Mutex::new(array), is_slice: false, buffer }
     }
 
     fn array(&self) -> ArrayView {
         lock(&self.array).clone()
     }
 
-    fn shared(&self) -> Result<&Arc<LeakOnFork<CountedBuffer>>, Failure> {
-        self.buffer.as_ref().ok_or_else(|| Failure::closed("the buffer was closed"))
-    }
-
-    /// The buffer, for a call with the GIL released.
-    fn counted(&self) -> Result<&CountedBuffer, Failure> {
-        Ok(self.shared()?.get()?)
-    }
-
-    fn replica_view(&self, view: View) -> Result<ReplicaView, Failure> {
-        Ok(ReplicaView { buffer: Arc::clone(self.shared()?), number: view.number })
+    fn replica_view(&self, view: View) -> ReplicaView {
+        ReplicaView { buffer: Arc::clone(&self.buffer), number: view.number }
     }
 
     /// The buffer, for what is done to all of it.
@@ -107,13 +77,13 @@ impl PyUnifiedBuffer {
             let said = "this is a slice; call it on the buffer, as it concerns all elements";
             return Err(Failure::invalid(said));
         }
-        self.counted()
+        Ok(&self.buffer)
     }
 
     fn host_view(&self, array: &ArrayView, write: bool) -> Result<Arc<Allocation>, Failure> {
         let access = if write { Access::Update } else { Access::Read };
-        let view = self.counted()?.map(array.offset(), array.bytes(), access)?;
-        let kept = self.replica_view(view)?;
+        let view = self.buffer.map(array.offset(), array.bytes(), access)?;
+        let kept = self.replica_view(view);
         // As for tensors of other libraries in host memory.
         let range = (view.address, Bytes::new(array.bytes()), MemorySpace::Host);
         let host = OpenDevice::named("host")?;
@@ -127,8 +97,8 @@ impl PyUnifiedBuffer {
         stream: &Arc<StreamRef>,
     ) -> Result<Arc<Allocation>, Failure> {
         let (offset, bytes) = (array.offset(), array.bytes());
-        let view = self.counted()?.export(offset, bytes, access, stream.handle())?;
-        let kept = self.replica_view(view)?;
+        let view = self.buffer.export(offset, bytes, access, stream.handle())?;
+        let kept = self.replica_view(view);
         let host = self.device.is_host();
         let space = if host { MemorySpace::HostDevice } else { MemorySpace::Device };
         let range = (view.address, Bytes::new(bytes), space);
@@ -146,12 +116,12 @@ impl PyUnifiedBuffer {
         let (array, source) = (self.array(), from.array());
         let to = array.span(offset, source.bytes())?;
         if !self.is_slice && !from.is_slice && source.bytes() == array.bytes() {
-            return Ok(self.counted()?.copy_from(from.counted()?, stream)?);
+            return Ok(self.buffer.copy_from(&from.buffer, stream)?);
         }
         let mut bytes = Ok(Vec::new());
         let take = |from: &[u8]| bytes = host_vec::copied(from, Call::Copy);
-        from.counted()?.read(source.offset(), source.bytes(), take)?;
-        Ok(self.counted()?.write(to, &bytes?)?)
+        from.buffer.read(source.offset(), source.bytes(), take)?;
+        Ok(self.buffer.write(to, &bytes?)?)
     }
 }
 
@@ -184,13 +154,13 @@ impl PyUnifiedBuffer {
     /// Which replicas are there, and which is newer: "HostDirty", "Synchronized" and so on.
     #[getter]
     fn state(&self, py: Python<'_>) -> Result<String, Failure> {
-        let found = py.detach(|| Ok::<CountedFigures, Failure>(self.counted()?.figures()?))?;
+        let found = py.detach(|| self.buffer.figures())?;
         Ok(format!("{:?}", found.state))
     }
 
     /// Its memory and copies so far.
     fn figures<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
-        let found = py.detach(|| Ok::<CountedFigures, Failure>(self.counted()?.figures()?))?;
+        let found = py.detach(|| self.buffer.figures())?;
         let dict = figures(py, &found.figures)?;
         dict.set_item("number", found.id)?;
         dict.set_item("views", found.views)?;
@@ -278,18 +248,17 @@ impl PyUnifiedBuffer {
         let bytes = HostBytes::of(source, false)?;
         let to = self.array().span(offset, bytes.length())?;
         let from = bytes.copied()?;
-        py.detach(|| Ok(self.counted()?.write(to, &from)?))
+        py.detach(|| Ok(self.buffer.write(to, &from)?))
     }
 
     /// Its contents as bytes.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
         let array = self.array();
-        let length = usize::try_from(array.bytes());
-        let length = length.map_err(|error| Failure::invalid(error.to_string()))?;
+        let length = usize::try_from(array.bytes())?;
         let bytes = PyBytes::new_with(py, length, |bytes| {
             let take = |from: &[u8]| bytes.copy_from_slice(from);
-            let read = || Ok(self.counted()?.read(array.offset(), array.bytes(), take)?);
-            Ok(py.detach::<Result<(), Failure>, _>(read)?)
+            let read = || self.buffer.read(array.offset(), array.bytes(), take);
+            Ok(py.detach(read).map_err(Failure::from)?)
         });
         Ok(bytes?)
     }
@@ -299,7 +268,7 @@ impl PyUnifiedBuffer {
         let array = self.array();
         let (pattern, width) = array.dtype().pattern(value)?;
         let (offset, bytes) = (array.offset(), array.bytes());
-        value.py().detach(|| Ok(self.counted()?.fill(offset, bytes, pattern, width)?))
+        value.py().detach(|| Ok(self.buffer.fill(offset, bytes, pattern, width)?))
     }
 
     /// Change its shape and size. The first bytes stay, new ones are zero. The contents move to new host memory, so it
@@ -345,14 +314,14 @@ impl PyUnifiedBuffer {
         }
         let (first, count) = (indices.start.unsigned_abs() as u64, indices.slicelength as u64);
         let array = Mutex::new(array.part(first, count)?);
-        let (device, buffer) = (Arc::clone(&self.device), Some(Arc::clone(self.shared()?)));
+        let (device, buffer) =
+            (Arc::clone(&self.device), DropDetached::new(Arc::clone(&self.buffer)));
         Ok(Self { device, array, is_slice: true, buffer })
     }
 
     /// How many rows its first dimension has.
     fn __len__(&self) -> Result<usize, Failure> {
-        let rows = self.array().rows()?;
-        usize::try_from(rows).map_err(|error| Failure::invalid(error.to_string()))
+        Ok(usize::try_from(self.array().rows()?)?)
     }
 
     /// A buffer is true, however small it is.
@@ -383,7 +352,7 @@ impl PyHostAccess {
         // Locked last: making the view releases the GIL, and no thread may wait for the lock with it.
         let mut entered = lock(&self.view);
         if entered.is_some() {
-            return Err(Failure::InUse("this with is entered already".to_owned()));
+            return Err(Failure::in_use("this with is entered already"));
         }
         *entered = Some(memory.clone_ref(py));
         Ok(memory)
@@ -405,14 +374,14 @@ pub(crate) fn figures<'py>(
     py: Python<'py>,
     figures: &BufferFigures,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("host_bytes", figures.host_bytes)?;
-    dict.set_item("device_bytes", figures.device_bytes)?;
-    dict.set_item("copies_to_host", figures.to_host.copies)?;
-    dict.set_item("bytes_to_host", figures.to_host.bytes)?;
-    dict.set_item("copies_to_device", figures.to_device.copies)?;
-    dict.set_item("bytes_to_device", figures.to_device.bytes)?;
-    Ok(dict)
+    Ok(dict!(py, {
+        "host_bytes": figures.host_bytes,
+        "device_bytes": figures.device_bytes,
+        "copies_to_host": figures.to_host.copies,
+        "bytes_to_host": figures.to_host.bytes,
+        "copies_to_device": figures.to_device.copies,
+        "bytes_to_device": figures.to_device.bytes,
+    }))
 }
 
 fn replica_of(name: &str) -> Result<Replica, Failure> {

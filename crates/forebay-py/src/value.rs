@@ -8,6 +8,17 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
+/// A dictionary with these entries.
+macro_rules! dict {
+    ($py:expr, { $($name:literal: $value:expr,)* }) => {{
+        let dict = pyo3::types::PyDict::new($py);
+        $(dict.set_item($name, $value)?;)*
+        dict
+    }};
+}
+
+pub(crate) use dict;
+
 /// The objects that Python's `json.loads` would make of the data's JSON.
 pub(crate) fn to_python<'py>(
     py: Python<'py>,

@@ -49,7 +49,7 @@ pub(crate) fn export<'py>(
     if request.copy == Some(true) || request.device.is_some_and(|wanted| wanted != device) {
         let said = "a buffer is exported without a copy: pass copy=False or None and its own device, or \
                     copy it with to_bytes() or copy_to()";
-        return Err(Failure::Export(said.to_owned()));
+        return Err(Failure::export(said));
     }
     order_streams(py, pin.allocation(), device, request.stream)?;
     if request.max_version.is_some_and(|(major, _)| major >= VERSION.0) {
@@ -71,7 +71,7 @@ pub(crate) fn export<'py>(
     }
     if !array.writable() {
         let said = "the memory is read-only, which only DLPack 1 and later can express";
-        return Err(Failure::Export(said.to_owned()));
+        return Err(Failure::export(said));
     }
     let exported = make_tensor(pin, array, device, |tensor| Managed {
         tensor,
@@ -158,7 +158,7 @@ fn place_of(pin: &Pin, array: &ArrayView, device_type: i32) -> Result<(*mut c_vo
         device_type::METAL => {
             let device = forebay::metal::MetalDevice::shared(ordinal).map_err(hal::Error::from)?;
             let (buffer, offset) = device.buffer_at(address).ok_or_else(|| {
-                Failure::Export(format!("metal:{ordinal} has no buffer at {address}"))
+                Failure::export(format!("metal:{ordinal} has no buffer at {address}"))
             })?;
             // The allocation keeps it.
             Ok((core::ptr::from_ref(&*buffer).cast_mut().cast(), offset))

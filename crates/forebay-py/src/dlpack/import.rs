@@ -136,7 +136,7 @@ fn take(capsule: &Bound<'_, PyCapsule>) -> Result<ImportedTensor, Failure> {
             let major = (*managed.cast::<ManagedVersioned>()).major;
             if major != VERSION.0 {
                 let said = format!("DLPack version {major} is not supported; version 1 is");
-                return Err(Failure::Unsupported(said));
+                return Err(Failure::unsupported(said));
             }
             return Ok(imported);
         }
@@ -152,7 +152,7 @@ fn describe(
     let dtype = Dtype::of_dlpack(tensor.code, tensor.bits).filter(|_| tensor.lanes == 1);
     let dtype = dtype.ok_or_else(|| {
         let Tensor { code, bits, lanes, .. } = *tensor;
-        Failure::Unsupported(format!("elements of kind {code} with {bits} bits, {lanes} at a time"))
+        Failure::unsupported(format!("elements of kind {code} with {bits} bits, {lanes} at a time"))
     })?;
     let dimensions = usize::try_from(tensor.dimensions).map_err(|_| {
         Failure::invalid(format!("the tensor has {} dimensions", tensor.dimensions))
@@ -205,12 +205,12 @@ fn describe(
         device_type::OPENCL | device_type::METAL => {
             let said = "a tensor of OpenCL or Metal is a buffer object of another library, and has no address here; copy \
                         it through the host";
-            return Err(Failure::Unsupported(said.to_owned()));
+            return Err(Failure::unsupported(said));
         }
         other => {
             let said =
                 format!("DLPack device type {other} is not supported; host, CUDA and ROCm are");
-            return Err(Failure::Unsupported(said));
+            return Err(Failure::unsupported(said));
         }
     };
     Ok((array, address, device, space))

@@ -94,7 +94,7 @@ fn numbers_of(space: MemorySpace, device: &OpenDevice) -> Result<(i32, i32), Fai
         (MemorySpace::Device, DeviceKind::OpenCl) => Ok((device_type::OPENCL, ordinal)),
         (MemorySpace::Device, DeviceKind::Metal) => Ok((device_type::METAL, ordinal)),
         (MemorySpace::Device, kind) => {
-            Err(Failure::Export(format!("DLPack has no device type for memory of a {kind} device")))
+            Err(Failure::export(format!("DLPack has no device type for memory of a {kind} device")))
         }
     }
 }
