@@ -195,7 +195,12 @@ fn a_pinned_value_is_not_closed() {
     assert!(value.pin(|_| Err::<(), _>(CountedError::NoView)).is_err());
     let refused = value.close().unwrap_err().to_string();
     assert_eq!(refused, "1 view of the number still lives: release it first");
-    value.with(|number| Ok::<_, CountedError>(*number += 1)).unwrap();
+    value
+        .with(|number| {
+            *number += 1;
+            Ok::<_, CountedError>(())
+        })
+        .unwrap();
     value.unpin();
     assert!(!value.is_closed());
     assert_eq!(value.close().unwrap(), 6);

@@ -8,7 +8,7 @@ use forebay_core::Bytes;
 use forebay_hal::{Priority, Stream, StreamHandle};
 
 use super::{Allocation, DeviceArray, OwnedBlock, Pod, allocate_async};
-use crate::{Allocate, Block, Pool, Request, Result, host_vec};
+use crate::{Block, Pool, Request, Result, host_vec};
 
 /// A pool bound to a stream: what it allocates is used, and freed, in the order of that stream. Made by [`Pool::on`]
 /// and [`Pool::default_stream`].
