@@ -19,7 +19,7 @@ with forebay.tag("cache"):
     cache.append(pool.allocate("40MiB"))
 with forebay.tag("weights"), forebay.performance_context(pool) as scope:
     weights = pool.allocate("40MiB")
-print("in that stretch:", scope.figures["allocations"], "allocation")
+print("in that stretch:", scope.statistics["allocations"], "allocation")
 
 try:
     pool.allocate("1GiB")

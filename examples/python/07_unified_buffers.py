@@ -2,7 +2,7 @@
 
 import forebay
 
-memory = forebay.Memory("sim")  # "cuda:0" for the first GPU
+memory = forebay.BufferManager("sim")  # "cuda:0" for the first GPU
 x = memory.buffer(1_000_000, "float32")  # no memory yet; all zero
 
 with x.host(write=True) as view:  # a memoryview; x.numpy(write=True) is a numpy array

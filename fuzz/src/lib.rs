@@ -27,7 +27,7 @@ use forebay_trace::{Event, ReadOptions, Trace, WorkBudget};
 use self::trial::{Program, Setting, try_on_sim};
 
 /// The most operations of one input: beyond it a fuzzer would make programs longer, not better.
-const MOST_OPERATIONS: usize = 400;
+const MAX_OPERATIONS: usize = 400;
 
 /// What each kind of file begins with, so that every reader gets to see every input.
 const BEGINNINGS: [&[u8]; 7] = [
@@ -53,7 +53,7 @@ pub fn operations(input: &[u8]) {
         2 => Setting::mixed(seed).limited_to(forebay_core::Bytes::mib(5)),
         _ => Setting::large(seed).limited_to(forebay_core::Bytes::mib(1500)),
     };
-    let records = &records[..records.len().min(MOST_OPERATIONS * 8)];
+    let records = &records[..records.len().min(MAX_OPERATIONS * 8)];
     let program = Program::of_bytes(records, setting.most);
     if let Err(failure) = try_on_sim(setting, &program) {
         panic!("{failure}\n{setting:?}\n{:#?}", program.operations);
@@ -97,7 +97,7 @@ pub fn trace_files(input: &[u8]) -> usize {
 }
 
 /// The most events and bytes of a run that a report is made of: it is replayed a dozen times.
-const MOST_REPORTED: (usize, Bytes) = (64, Bytes::mib(256));
+const MAX_REPORTED: (usize, Bytes) = (64, Bytes::mib(256));
 
 /// Any bytes as the input of a report and of Perfetto's file: a page in which nothing of the input is read as HTML. Gives
 /// how many readers took it.
@@ -105,7 +105,7 @@ pub fn reports(input: &[u8]) -> usize {
     let files = BEGINNINGS.iter().map(|beginning| [beginning, input].concat());
     let mut made = 0;
     for trace in files.filter_map(|file| read_limited(&file)) {
-        if trace.len() > MOST_REPORTED.0 || trace.statistics().peak_requested > MOST_REPORTED.1 {
+        if trace.len() > MAX_REPORTED.0 || trace.statistics().peak_requested > MAX_REPORTED.1 {
             continue;
         }
         let page = page_of(&trace, &Settings::default(), None, false, &WorkBudget::unlimited())

@@ -14,7 +14,7 @@ __all__ = [
     "Buffer",
     "Checkpoint",
     "Device",
-    "Memory",
+    "BufferManager",
     "Pool",
     "Scope",
     "Stream",
@@ -82,7 +82,7 @@ class _ArenaFigures(TypedDict):
     high_water: int
     chunks: int
 
-class _ScopeFigures(TypedDict):
+class _ScopeStatistics(TypedDict):
     allocations: int
     frees: int
     misses: int
@@ -392,10 +392,10 @@ class Checkpoint:
     """A place in an arena to come back to."""
 
 @final
-class Memory:
+class BufferManager:
     """Makes buffers on one device, which are on the host and on the device."""
 
-    def __new__(cls, of: _AnyDevice | Pool) -> Memory: ...
+    def __new__(cls, of: _AnyDevice | Pool) -> BufferManager: ...
     @property
     def device(self) -> Device: ...
     def buffer(self, shape: int | Sequence[int], dtype: _AnyType | None = None) -> UnifiedBuffer: ...
@@ -425,7 +425,7 @@ class UnifiedBuffer:
     def device(self) -> Device: ...
     @property
     def state(self) -> str: ...
-    def figures(self) -> dict[str, int]: ...
+    def statistics(self) -> dict[str, int]: ...
     def view(self, write: bool = False) -> View: ...
     def numpy(self, write: bool = False) -> Any: ...
     def host(self, write: bool = False) -> AbstractContextManager[memoryview]: ...
@@ -497,7 +497,7 @@ class Scope:
     """A stretch of a program that is measured."""
 
     @property
-    def figures(self) -> _ScopeFigures | None: ...
+    def statistics(self) -> _ScopeStatistics | None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None, /

@@ -15,7 +15,7 @@ from typing import Any
 
 from .errors import Error, InstallError, InvalidError, OutOfMemoryError, ProcessError
 
-__all__ = ["attribution", "configure", "empty_cache", "figures", "library", "library_path", "memory_info"]
+__all__ = ["attribution", "configure", "empty_cache", "statistics", "library", "library_path", "memory_info"]
 
 _lock = threading.Lock()
 #: Held while settings change, and until it is known whether they stay.
@@ -25,7 +25,7 @@ _path: str | None = None
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "forebay_last_error": (ctypes.c_char_p, []),
-    "forebay_torch_figures": (ctypes.c_void_p, [ctypes.c_int]),
+    "forebay_torch_statistics": (ctypes.c_void_p, [ctypes.c_int]),
     "forebay_string_free": (None, [ctypes.c_void_p]),
     "forebay_face_alloc": (ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p]),
     "forebay_face_free": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]),
@@ -108,9 +108,9 @@ def _text(pointer: int | None) -> Any:
         library().forebay_string_free(pointer)
 
 
-def figures(device: int = 0) -> dict[str, Any]:
+def statistics(device: int = 0) -> dict[str, Any]:
     """All figures of the pool of a GPU, and of the private pools of CUDA graphs there."""
-    return _text(library().forebay_torch_figures(device))
+    return _text(library().forebay_torch_statistics(device))
 
 
 def has_pool(device: int) -> bool:
@@ -163,7 +163,7 @@ def attribution(device: int = 0) -> dict[str, int]:
     What PyTorch allocated is under ``torch``, CuPy's under ``cupy``, Numba's under ``numba``, RMM's under ``rmm``, and
     what a program tagged itself under that; the rest is ``untagged``. Together it is all that is live.
     """
-    told = figures(device)
+    told = statistics(device)
     held: dict[str, int] = {}
     for pool in [told, *told["graphs"]]:
         for tag in pool["statistics"]["tags"]:

@@ -80,7 +80,7 @@ def _allocate(size: int, device: int) -> int:
 
 
 def _out_of_memory(cupy: Any, size: int, device: int, said: str) -> Exception:
-    told = _process.figures(device) if _process.has_pool(device) else None
+    told = _process.statistics(device) if _process.has_pool(device) else None
     live = told["statistics"]["live_bytes"] if told else 0
     limit = told["limit_bytes"] if told else 0
     error = cupy.cuda.memory.OutOfMemoryError(size, live, limit)

@@ -81,7 +81,7 @@ def _install(device: int | None, pinned: bool, untested: bool, settings: dict[st
     # From here on something changes: the settings are taken back where a later step fails. PyTorch's allocator comes last.
     with _process.configured({**translated, **settings}):
         if device is not None:
-            _process.figures(device)
+            _process.statistics(device)
         _torch_adapter.install(adapter, _process.library_path(), pinned)
     torch.UntypedStorage._share_cuda_ = share
     _installed = True

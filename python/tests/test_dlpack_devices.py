@@ -102,7 +102,7 @@ def test_an_opencl_tensor_is_a_buffer_object_and_an_offset(opencl):
 
 
 def test_a_part_of_an_opencl_buffer_begins_at_its_offset(opencl):
-    memory = forebay.Memory(opencl)
+    memory = forebay.BufferManager(opencl)
     buffer = memory.buffer(1000, "int32")
     with buffer.host(write=True) as view:
         memoryview(view).cast("B").cast("i")[:] = memoryview(b"".join(n.to_bytes(4, "little") for n in range(1000))).cast("i")

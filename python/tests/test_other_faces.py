@@ -175,7 +175,7 @@ def test_an_install_that_fails_changes_no_settings(fakes, tmp_path, module, brea
             assert "on purpose" in str(error)
         else:
             raise AssertionError
-        settings = _process.figures(0)["settings"]
+        settings = _process.statistics(0)["settings"]
         assert (settings["max_bytes"], settings["history"]) == ("none", "3"), settings
         assert "{module}" != "cupy" or not forebay.cupy.is_installed()
         """,
@@ -189,14 +189,14 @@ def test_settings_change_all_together_or_not_at_all(fakes, tmp_path):
         """
         import forebay.errors
         from forebay import _process
-        before = _process.figures(0)["settings"]
+        before = _process.statistics(0)["settings"]
         try:
             _process.configure(history=9, max_bytes="64MiB", poison=True)
         except forebay.errors.InvalidError as error:
             assert "poison" in str(error)
         else:
             raise AssertionError
-        assert _process.figures(0)["settings"] == before
+        assert _process.statistics(0)["settings"] == before
         _process.configure(history=9)
         _process.configure(history=9, max_bytes="64MiB")
         """,
@@ -241,7 +241,7 @@ def test_every_refusal_is_forebays_own(fakes, tmp_path):
         for wanted, use in [
             (InvalidError, lambda: _process.configure(no_such=1)),
             (InvalidError, lambda: _process.configure(max_bytes="1,2")),
-            (ProcessError, lambda: _process.figures(77)),
+            (ProcessError, lambda: _process.statistics(77)),
             (ProcessError, lambda: _process.memory_info(77)),
             (ProcessError, lambda: _process.empty_cache(77)),
             (ProcessError, lambda: _process.free(12345, 0, 0)),

@@ -126,16 +126,16 @@ def test_the_processs_leaks_are_those_of_its_pools(device):
 
 def test_scopes_measure_a_stretch(pool):
     with forebay.performance_context(pool) as outer:
-        assert outer.figures is None
+        assert outer.statistics is None
         buffer = pool.allocate("1MiB")
         with pool.performance_context() as inner:
             pool.allocate("2MiB").free()
         with pytest.raises(forebay.InvalidError, match="already running"):
             outer.__enter__()
-    assert inner.figures["allocations"] == inner.figures["frees"] == 1
-    assert outer.figures["allocations"] == 2 and outer.figures["peak_bytes"] >= 3 << 20
-    assert outer.figures["live_after_bytes"] - outer.figures["live_before_bytes"] == 1 << 20
-    assert outer.figures["seconds"] >= inner.figures["seconds"] >= 0
+    assert inner.statistics["allocations"] == inner.statistics["frees"] == 1
+    assert outer.statistics["allocations"] == 2 and outer.statistics["peak_bytes"] >= 3 << 20
+    assert outer.statistics["live_after_bytes"] - outer.statistics["live_before_bytes"] == 1 << 20
+    assert outer.statistics["seconds"] >= inner.statistics["seconds"] >= 0
     buffer.free()
     with pytest.raises(forebay.InvalidError, match="was not started"):
         forebay.performance_context("host").__exit__(None, None, None)

@@ -21,7 +21,7 @@ def memory_of(device):
     """A manager of a device that can share its memory."""
     if device.kind == "opencl":
         pytest.skip("OpenCL memory cannot be shared with other processes")
-    return forebay.Memory(device)
+    return forebay.BufferManager(device)
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def name(request):
 
 def other_process(code: str, *arguments: str) -> subprocess.Popen:
     """Another process, with a manager of the host."""
-    code = "import sys, time, forebay\nmemory = forebay.Memory('host')\n" + code
+    code = "import sys, time, forebay\nmemory = forebay.BufferManager('host')\n" + code
     return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
 
 
 def test_memory_that_cannot_be_shared_is_refused(opencl, name):
     with pytest.raises(forebay.UnsupportedError, match="cannot share memory with other processes"):
-        forebay.Memory(opencl).shared(name, 10)
+        forebay.BufferManager(opencl).shared(name, 10)
 
 
 def test_who_opens_a_buffer_has_its_elements(memory, name):
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_refused(memory, name):
 
 
 def test_another_process_reads_and_writes(name):
-    memory = forebay.Memory("host")
+    memory = forebay.BufferManager("host")
     here = memory.shared(name, 4, "int64")
     here.write(struct.pack("q", 42))
     code = """
@@ -101,7 +101,7 @@ there.write((7).to_bytes(8, "little"), offset=24)
 
 
 def test_processes_count_under_the_lock(name):
-    memory = forebay.Memory("host")
+    memory = forebay.BufferManager("host")
     counter = memory.shared(name, 1, "uint64")
     code = """
 counter = memory.open_shared(sys.argv[1])
@@ -117,7 +117,7 @@ for _ in range(200):
 
 
 def test_a_lock_times_out_and_ends_with_its_holder(name):
-    memory = forebay.Memory("host")
+    memory = forebay.BufferManager("host")
     buffer = memory.shared(name, 1)
     code = """
 buffer = memory.open_shared(sys.argv[1])
@@ -154,7 +154,7 @@ def enter(buffer):
 
 def test_numpy_shares_the_memory_only_when_asked(name):
     numpy = pytest.importorskip("numpy")
-    memory = forebay.Memory("host")
+    memory = forebay.BufferManager("host")
     buffer = memory.shared(name, (2, 3), numpy.float64)
     with pytest.raises(TypeError):
         memoryview(buffer)

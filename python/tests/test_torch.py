@@ -43,7 +43,7 @@ except forebay.errors.InstallError as error:
 else:
     raise AssertionError
 assert not forebay.torch.is_installed()
-assert forebay.torch._process.figures(0)["settings"]["max_bytes"] == "none"
+assert forebay.torch._process.statistics(0)["settings"]["max_bytes"] == "none"
 """,
         tmp_path,
     )
@@ -102,7 +102,7 @@ def test_it_is_refused_once_pytorch_has_used_the_gpu(torch):
         except forebay.errors.InstallError as error:
             print(error)
         assert not forebay.torch.is_installed()
-        assert forebay.torch._process.figures(0)["settings"]["max_bytes"] == "none"
+        assert forebay.torch._process.statistics(0)["settings"]["max_bytes"] == "none"
         torch.empty(100 << 20, device="cuda")
         """,
         prelude=BARE,
@@ -146,7 +146,7 @@ def test_settings_are_given_changed_and_refused(torch):
                 raise AssertionError
             assert not forebay.torch.is_installed()
         forebay.torch.install(0, max_bytes="64MiB", history=9)
-        assert _process.figures(0)["settings"]["history"] == "9"
+        assert _process.statistics(0)["settings"]["history"] == "9"
         kept = torch.empty(32 * MIB, dtype=torch.uint8, device="cuda")
         try:
             torch.empty(48 * MIB, dtype=torch.uint8, device="cuda")
@@ -163,7 +163,7 @@ def test_settings_are_given_changed_and_refused(torch):
                 pass
             else:
                 raise AssertionError(bad)
-        assert _process.figures(0)["limit_bytes"] == 128 * MIB
+        assert _process.statistics(0)["limit_bytes"] == 128 * MIB
         try:
             forebay.torch.mem_pool()
         except forebay.errors.InstallError as error:
@@ -186,7 +186,7 @@ def test_pytorchs_settings_are_kept_where_they_mean_something(torch):
         told = [str(one.message) for one in told if "forebay" in str(one.message)]
         (one,) = told
         print(one)
-        settings = forebay._process.figures(0)["settings"]
+        settings = forebay._process.statistics(0)["settings"]
         assert settings["max_fraction"] == "0.5" and settings["pressure_moderate"] == "0.7", settings
         """,
         prelude=BARE,
@@ -211,7 +211,7 @@ def test_an_install_that_fails_late_changes_nothing(torch):
         else:
             raise AssertionError
         assert not forebay.torch.is_installed()
-        settings = forebay.torch._process.figures(0)["settings"]
+        settings = forebay.torch._process.statistics(0)["settings"]
         assert (settings["max_bytes"], settings["history"]) == ("none", "3"), settings
         warnings.simplefilter("ignore")
         torch.empty(1, device="cuda")

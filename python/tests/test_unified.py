@@ -16,7 +16,7 @@ import forebay
 
 @pytest.fixture
 def memory(device):
-    memory = forebay.Memory(device)
+    memory = forebay.BufferManager(device)
     yield memory
     gc.collect()
     assert memory.live_buffers() == []
@@ -35,7 +35,7 @@ def test_what_the_host_writes_reaches_the_device_and_back(memory):
     del place
     with buffer.host() as view:
         assert (view.readonly, view[7], view[8], view[9]) == (True, 2.5, 3.5, 0)
-    figures = buffer.figures()
+    figures = buffer.statistics()
     assert figures["views"] == 0
     if figures["copies_to_device"]:
         assert (figures["bytes_to_device"], figures["bytes_to_host"]) == (4000, 4000)
@@ -143,10 +143,10 @@ def test_fill_compact_and_figures(memory, device):
     assert totals["buffers"] == 1 and totals["created"] == 1
     row = memory.live_buffers()[0]
     assert row["bytes"] == 4096 and row["age_s"] >= 0
-    assert row["number"] == buffer.figures()["number"]
+    assert row["number"] == buffer.statistics()["number"]
     assert any(other["bytes"] == 4096 for other in forebay.live_buffers())
     with forebay.Pool(device) as pool:
-        over = forebay.Memory(pool).buffer(100)
+        over = forebay.BufferManager(pool).buffer(100)
         place = over.on_device()
         assert pool.statistics()["live_bytes"] > 0
         del place, over
@@ -163,10 +163,10 @@ def test_a_slice_shares_the_memory_and_moves_its_own_bytes_alone(memory):
         view[0, 1], view[9, 3] = 7, 8
     with buffer.host() as view:
         assert (view[10, 1], view[19, 3], view[20, 0]) == (7, 8, 0)
-    before = buffer.figures()["bytes_to_device"]
+    before = buffer.statistics()["bytes_to_device"]
     place = part[5:].on_device()
     assert struct.unpack_from("i", place.to_bytes(), 76) == (8,)
-    moved = buffer.figures()["bytes_to_device"] - before
+    moved = buffer.statistics()["bytes_to_device"] - before
     assert moved == (0 if memory.device.kind in ("host", "sim") else 80), "on the host and on sim there is one replica"
     # Rows that the device has do not keep the host from others.
     assert buffer[:15].to_bytes()[164:168] == struct.pack("i", 7)
@@ -232,7 +232,7 @@ def test_buffers_are_copied_from_each_other(memory):
     assert target.to_bytes() == b"0018945679"
     target.copy_from(source[:3], offset=7)
     assert target.to_bytes() == b"0018945012"
-    other = forebay.Memory("host").buffer(10)
+    other = forebay.BufferManager("host").buffer(10)
     other.copy_from(source)
     assert other.to_bytes() == b"0123456789"
     stream = memory.device.stream()
@@ -298,7 +298,7 @@ def test_numpy_shares_the_host_side(memory):
 
 def test_dlpack_is_the_device_side():
     np = pytest.importorskip("numpy")
-    buffer = forebay.Memory("host").buffer(10, "int32")
+    buffer = forebay.BufferManager("host").buffer(10, "int32")
     assert buffer.__dlpack_device__() == (1, 0)
     array = np.from_dlpack(buffer)
     array[3] = 4
@@ -309,7 +309,7 @@ def test_dlpack_is_the_device_side():
 
 
 def test_cuda_arrays_are_the_device_side(cuda):
-    buffer = forebay.Memory(cuda).buffer((2, 3), "float32")
+    buffer = forebay.BufferManager(cuda).buffer((2, 3), "float32")
     assert buffer.__dlpack_device__() == (2, 0)
     view = buffer.on_device()
     interface = view.__cuda_array_interface__
@@ -343,7 +343,7 @@ def test_threads_never_write_at_once(memory):
     for thread in threads:
         thread.join()
     assert written and not wrong
-    assert buffer.figures()["views"] == 0
+    assert buffer.statistics()["views"] == 0
 
 
 def test_a_sequence_that_says_it_is_endless_is_refused(memory):
@@ -360,7 +360,7 @@ def test_a_sequence_that_says_it_is_endless_is_refused(memory):
 SHORT_OF_MEMORY = """
 import forebay, resource, sys
 size = 256 << 20
-memory = forebay.Memory("host")
+memory = forebay.BufferManager("host")
 one, two, other = memory.buffer(size, "uint8"), memory.buffer(size, "uint8"), bytearray(size)
 one.fill(1)
 shared = memory.shared(f"short-{sys.argv[1]}", size, "uint8")

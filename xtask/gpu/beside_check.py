@@ -18,7 +18,7 @@ GIB = 1 << 30
 # What the driver itself takes for its tables.
 SPARE = 64 << 20
 # A pool at a new peak may hold up to eight pages of 32 MiB beyond its need, and pages are whole.
-MOST_MORE = 9 * (32 << 20)
+MAX_MORE = 9 * (32 << 20)
 
 
 class Gpu:
@@ -69,7 +69,7 @@ def main():
     library.forebay_torch_alloc.restype = ctypes.c_void_p
     library.forebay_torch_alloc.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
     library.forebay_torch_free.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
-    draw, live, figures = random.Random(options.seed + 1), [], {"served": 0, "refused": 0, "wrongly_refused": 0, "took_too_much": 0, "most_more_mib": 0}
+    draw, live, figures = random.Random(options.seed + 1), [], {"served": 0, "refused": 0, "wrongly_refused": 0, "took_too_much": 0, "max_more_mib": 0}
     for _ in range(options.rounds):
         pipe.send(True)
         pipe.recv()
@@ -84,8 +84,8 @@ def main():
             if block:
                 live.append((block, size))
                 figures["served"] += 1
-                figures["most_more_mib"] = max(figures["most_more_mib"], more >> 20)
-                figures["took_too_much"] += more > MOST_MORE
+                figures["max_more_mib"] = max(figures["max_more_mib"], more >> 20)
+                figures["took_too_much"] += more > MAX_MORE
             else:
                 figures["refused"] += 1
                 figures["wrongly_refused"] += before >= size + SPARE

@@ -202,10 +202,10 @@ mod tests {
     fn constants_lists_and_host_vec_are_left_alone() {
         for code in [
             "let bytes = vec![0; 16];",
-            "let bytes = vec![[0; 4]; 2 * MOST as usize];",
+            "let bytes = vec![[0; 4]; 2 * MAX as usize];",
             "let bytes = vec![one, two];",
             "let bytes = vec![one];",
-            "let bytes = Vec::with_capacity(1 + MOST_FRAMES);",
+            "let bytes = Vec::with_capacity(1 + MAX_FRAMES);",
             "let bytes = host_vec::with_capacity(count, call)?;",
             "memory.reserve(size, alignment)?;",
             "buffer.resize(size)?;",

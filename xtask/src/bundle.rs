@@ -24,12 +24,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::Value;
 
-use crate::desk::Desk;
+use crate::dashboard::Dashboard;
 use crate::files::{self, copy, write};
 use crate::screen::{QUIET, styled};
 
 /// The most a bundle may take: what can be sent to a machine without ado.
-const MOST: u64 = 60 << 20;
+const MAX: u64 = 60 << 20;
 
 /// The file that says what a bundle was built from, and that a folder is a bundle.
 const COMMIT: &str = "COMMIT";
@@ -90,7 +90,7 @@ pub(crate) struct Bundle {
 
 impl Bundle {
     /// Builds it.
-    pub(crate) fn make(&self, desk: &mut Desk<'_>) -> Result<String, String> {
+    pub(crate) fn make(&self, desk: &mut Dashboard<'_>) -> Result<String, String> {
         let place = desk.place;
         let folder = place.root().join(&self.to);
         let mut built = BTreeMap::new();
@@ -158,7 +158,7 @@ fn artifacts(output: &str) -> BTreeMap<String, PathBuf> {
 }
 
 /// The commit, and whether anything was changed since.
-fn commit(desk: &mut Desk<'_>) -> Result<String, String> {
+fn commit(desk: &mut Dashboard<'_>) -> Result<String, String> {
     let mut ask = |words| {
         let ran = desk.run_aside(&desk.place.program("git", words));
         let said = ran.output.trim().to_owned();
@@ -218,13 +218,13 @@ fn sizes(folder: &Path) -> Result<Vec<(PathBuf, u64)>, String> {
 /// The sum, refused beyond what a bundle may take.
 fn fits(files: &[(PathBuf, u64)]) -> Result<u64, String> {
     let sum = files.iter().map(|(_, size)| size).sum();
-    if sum <= MOST {
+    if sum <= MAX {
         return Ok(sum);
     }
     let largest = files.first().map(|(path, size)| {
         format!("; the largest is {} with {:.1} MiB", path.display(), mib(*size))
     });
-    let (sum, most) = (mib(sum), mib(MOST));
+    let (sum, most) = (mib(sum), mib(MAX));
     Err(format!("{sum:.1} MiB, and {most:.0} MiB may be{}", largest.unwrap_or_default()))
 }
 

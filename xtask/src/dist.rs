@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::desk::Desk;
+use crate::dashboard::Dashboard;
 use crate::files::{self, copy, write};
 use crate::run::Task;
 use crate::screen::{QUIET, styled};
@@ -57,7 +57,7 @@ pub(crate) struct Dist {
 
 impl Dist {
     /// Builds and lays it out.
-    pub(crate) fn make(&self, desk: &mut Desk<'_>) -> Result<String, String> {
+    pub(crate) fn make(&self, desk: &mut Dashboard<'_>) -> Result<String, String> {
         let place = desk.place;
         let prefix = place.root().join(&self.prefix);
         let prefix = std::path::absolute(&prefix).map_err(files::told(&prefix))?;

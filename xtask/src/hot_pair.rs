@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::desk::{Desk, broken};
+use crate::dashboard::{Dashboard, broken};
 use crate::dist;
 use crate::setup::ensure_valgrind;
 use crate::step::Outcome;
 
 /// The most instructions that a pair may take, the loop around it left out.
-const MOST: u64 = 150;
+const MAX: u64 = 150;
 
 /// The largest part of a pair that its statistics may take, in hundredths.
-const MOST_COUNTING: u64 = 10;
+const MAX_COUNTING: u64 = 10;
 
 /// How many hundredths of a pair's instructions it may take with events recorded. In time that is less than twice.
-const MOST_RECORDING: u64 = 250;
+const MAX_RECORDING: u64 = 250;
 
 /// The ways to free.
 const WAYS: [&str; 3] = ["address", "sized", "block"];
@@ -42,7 +42,7 @@ const FEW: u64 = 1000;
 const MORE: u64 = 200_000;
 
 /// The most times as long as Rust's that a pair through C may take, in hundredths.
-const MOST_TIME: u64 = 150;
+const MAX_TIME: u64 = 150;
 
 /// How many pairs are timed at once: half a second or so. Where the system puts stack and libraries differs from run to
 /// run and changes the time of the pair by half, so many short runs say more than few long ones.
@@ -51,7 +51,7 @@ const TIMED: u64 = 20_000_000;
 /// How often each probe is timed. On a machine with others on it the quickest of few may still be one
 /// that was disturbed: then it is timed more often before it is said to be slow.
 const ROUNDS: u32 = 5;
-const MOST_ROUNDS: u32 = 80;
+const MAX_ROUNDS: u32 = 80;
 
 /// What was counted.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,10 +69,10 @@ struct Counted {
 impl Counted {
     /// Whether all are within bounds.
     fn holds(&self) -> bool {
-        let short = !self.ways.is_empty() && self.ways.iter().all(|&(_, count)| count <= MOST);
+        let short = !self.ways.is_empty() && self.ways.iter().all(|&(_, count)| count <= MAX);
         let edge = self.edge.iter().flatten().all(|&(_, count, most)| count <= most);
-        let recording = self.recorded * 100 <= self.whole() * MOST_RECORDING;
-        short && edge && recording && self.counting() * 100 <= self.whole() * MOST_COUNTING
+        let recording = self.recorded * 100 <= self.whole() * MAX_RECORDING;
+        short && edge && recording && self.counting() * 100 <= self.whole() * MAX_COUNTING
     }
 
     fn whole(&self) -> u64 {
@@ -93,8 +93,8 @@ impl fmt::Display for Counted {
         let share = 100.0 * counting as f64 / whole.max(1) as f64;
         write!(
             f,
-            "instructions a hot pair, at most {MOST}: {}; statistics {counting} of {whole}, {share:.1} %, at most \
-             {MOST_COUNTING} %; with events recorded {}, at most {MOST_RECORDING} %; through C: ",
+            "instructions a hot pair, at most {MAX}: {}; statistics {counting} of {whole}, {share:.1} %, at most \
+             {MAX_COUNTING} %; with events recorded {}, at most {MAX_RECORDING} %; through C: ",
             ways.join(", "),
             self.recorded
         )?;
@@ -109,7 +109,7 @@ impl fmt::Display for Counted {
 }
 
 /// Builds the probes, as what is installed is built, and counts. One check: none of the ways passes its bound.
-pub(crate) fn instructions(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(crate) fn instructions(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     ensure_valgrind(desk).map_err(Outcome::LeftOut)?;
     let probe = rust_probe(desk)?;
     let around = per_pair(desk, &probe, "none")?;
@@ -133,29 +133,29 @@ pub(crate) fn instructions(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
 }
 
 /// The time of a pair through C over that of Rust's, and whether that is within bounds. Nothing else may run meanwhile.
-pub(crate) fn edge_time(desk: &mut Desk<'_>) -> Result<(String, bool), Outcome> {
+pub(crate) fn edge_time(desk: &mut Dashboard<'_>) -> Result<(String, bool), Outcome> {
     let (rust, c) = (rust_probe(desk)?, c_probe(desk)?);
     let (mut ours, mut theirs, mut ratio) = (Duration::MAX, Duration::MAX, u64::MAX);
-    for round in 0..MOST_ROUNDS {
+    for round in 0..MAX_ROUNDS {
         theirs = theirs.min(time_of(desk, &rust, "address")?);
         ours = ours.min(time_of(desk, &c, "default")?);
         let hundredths = ours.as_micros() * 100 / theirs.as_micros().max(1);
         ratio = u64::try_from(hundredths).unwrap_or(u64::MAX);
-        if round + 1 >= ROUNDS && ratio <= MOST_TIME {
+        if round + 1 >= ROUNDS && ratio <= MAX_TIME {
             break;
         }
     }
-    Ok((time_text(ratio), ratio <= MOST_TIME))
+    Ok((time_text(ratio), ratio <= MAX_TIME))
 }
 
 fn time_text(ratio: u64) -> String {
     let hundredths = |number: u64| format!("{}.{:02}", number / 100, number % 100);
-    let (time, most) = (hundredths(ratio), hundredths(MOST_TIME));
+    let (time, most) = (hundredths(ratio), hundredths(MAX_TIME));
     format!("a hot pair through C takes {time} times as long as Rust's, at most {most}")
 }
 
 /// Builds the probe, and says where it is. Where it is built already this takes no time.
-fn rust_probe(desk: &mut Desk<'_>) -> Result<String, Outcome> {
+fn rust_probe(desk: &mut Dashboard<'_>) -> Result<String, Outcome> {
     // Of the profile that the library for C is built by, with which it shares what it depends on.
     let words = "build -p forebay-bench --bin hot_pair --profile dist --message-format json";
     let built = desk.succeed(&desk.place.cargo(words))?;
@@ -164,7 +164,7 @@ fn rust_probe(desk: &mut Desk<'_>) -> Result<String, Outcome> {
 }
 
 /// Builds the library and the C probe, and says where that is.
-fn c_probe(desk: &mut Desk<'_>) -> Result<String, Outcome> {
+fn c_probe(desk: &mut Dashboard<'_>) -> Result<String, Outcome> {
     let place = desk.place;
     if !desk.works(&place.program("gcc", "--version")) {
         return Err(Outcome::LeftOut("there is no gcc".to_owned()));
@@ -181,7 +181,7 @@ fn c_probe(desk: &mut Desk<'_>) -> Result<String, Outcome> {
 }
 
 /// The instructions of one pair of a probe.
-fn per_pair(desk: &mut Desk<'_>, probe: &str, way: &str) -> Result<u64, Outcome> {
+fn per_pair(desk: &mut Dashboard<'_>, probe: &str, way: &str) -> Result<u64, Outcome> {
     let mut total = |pairs: u64| {
         let words = "--tool=callgrind --callgrind-out-file=/dev/null";
         let task = desk.place.program("valgrind", words).with([probe, &pairs.to_string(), way]);
@@ -193,7 +193,7 @@ fn per_pair(desk: &mut Desk<'_>, probe: &str, way: &str) -> Result<u64, Outcome>
 }
 
 /// How long a probe takes for its pairs.
-fn time_of(desk: &mut Desk<'_>, probe: &str, way: &str) -> Result<Duration, Outcome> {
+fn time_of(desk: &mut Dashboard<'_>, probe: &str, way: &str) -> Result<Duration, Outcome> {
     let task = desk.place.program(probe, "").with([&TIMED.to_string(), way]);
     let started = Instant::now();
     let ran = desk.run(&task);
@@ -236,14 +236,14 @@ mod tests {
             recorded: 250,
             edge: Err("there is no gcc".to_owned()),
         };
-        assert!(with(MOST, 90).holds());
-        assert!(!with(MOST + 1, 90).holds());
-        assert!(!with(MOST, 89).holds(), "statistics take more than a tenth");
-        assert!(!Counted { recorded: 251, ..with(MOST, 90) }.holds(), "recording takes too much");
+        assert!(with(MAX, 90).holds());
+        assert!(!with(MAX + 1, 90).holds());
+        assert!(!with(MAX, 89).holds(), "statistics take more than a tenth");
+        assert!(!Counted { recorded: 251, ..with(MAX, 90) }.holds(), "recording takes too much");
         assert!(!Counted { ways: Vec::new(), recorded: 0, ..with(1, 0) }.holds());
         let edge = |count| Ok(vec![("stream", 1, 2), ("default", count, 290)]);
-        assert!(Counted { edge: edge(290), ..with(MOST, 90) }.holds());
-        assert!(!Counted { edge: edge(291), ..with(MOST, 90) }.holds());
+        assert!(Counted { edge: edge(290), ..with(MAX, 90) }.holds());
+        assert!(!Counted { edge: edge(291), ..with(MAX, 90) }.holds());
         let text = with(7, 95).to_string();
         assert!(text.contains("freed by address 100, freed by sized 7; "), "{text}");
         assert!(text.contains("statistics 5 of 100, 5.0 %, at most 10 %; "), "{text}");

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::count::ignored_line;
-use crate::desk::Desk;
+use crate::dashboard::Dashboard;
 use crate::run::Task;
 use crate::step::Skip;
 
@@ -18,7 +18,7 @@ const UNKNOWN: &str = "left out by the profile of .config/nextest.toml";
 /// The tests in `titles` (nextest's "binary name") with the reason of each.
 ///
 /// `crates` are cargo's words for those that the tests are of.
-pub(crate) fn reasons(titles: &[&str], crates: &str, desk: &mut Desk<'_>) -> Vec<Skip> {
+pub(crate) fn reasons(titles: &[&str], crates: &str, desk: &mut Dashboard<'_>) -> Vec<Skip> {
     if titles.is_empty() {
         return Vec::new();
     }
@@ -48,7 +48,7 @@ pub(crate) fn reasons(titles: &[&str], crates: &str, desk: &mut Desk<'_>) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desk::asked;
+    use crate::dashboard::asked;
     use crate::run::Ran;
     use crate::workplace::Workplace;
 

@@ -32,7 +32,7 @@
 mod allocations;
 mod bundle;
 mod count;
-mod desk;
+mod dashboard;
 mod dist;
 mod files;
 mod header;
@@ -59,7 +59,7 @@ use std::process::{Command, ExitCode};
 use clap::{Parser, Subcommand};
 
 use crate::bundle::Bundle;
-use crate::desk::Desk;
+use crate::dashboard::Dashboard;
 use crate::dist::Dist;
 use crate::header::Header;
 use crate::record::Record;
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let screen = Screen::stdout();
     let place = Workplace::here();
-    let desk = |name| Desk::new(name, &place, &screen);
+    let desk = |name| Dashboard::new(name, &place, &screen);
     let done = match arguments.chore {
         Chore::Test { quick, install } => {
             let plan = if quick { Plan::quick() } else { Plan::whole() };

@@ -11,7 +11,7 @@ use cargo_metadata::{DependencyKind, Package};
 const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
 
 /// The most keywords that the registry takes, and the longest.
-const MOST_KEYWORDS: usize = 5;
+const MAX_KEYWORDS: usize = 5;
 const LONGEST_KEYWORD: usize = 20;
 
 /// No list of registries is any registry; an empty one is none.
@@ -43,8 +43,8 @@ pub(crate) fn faults(all: &[&Package]) -> Vec<String> {
         if one.categories.is_empty() {
             say("no categories; add one that crates.io knows".to_owned());
         }
-        if one.keywords.is_empty() || one.keywords.len() > MOST_KEYWORDS {
-            say(format!("{} keywords; 1 to {MOST_KEYWORDS} are allowed", one.keywords.len()));
+        if one.keywords.is_empty() || one.keywords.len() > MAX_KEYWORDS {
+            say(format!("{} keywords; 1 to {MAX_KEYWORDS} are allowed", one.keywords.len()));
         }
         for keyword in one.keywords.iter().filter(|word| word.len() > LONGEST_KEYWORD) {
             say(format!("the keyword {keyword} is longer than {LONGEST_KEYWORD} letters"));

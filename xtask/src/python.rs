@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::desk::Desk;
+use crate::dashboard::Dashboard;
 use crate::files;
 use crate::run::Task;
 use crate::setup::install_package;
@@ -22,7 +22,7 @@ const INTERPRETERS: [&str; 6] =
     ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10"];
 
 /// The interpreter the environments are made with; else why there is none.
-pub(crate) fn interpreter(desk: &mut Desk<'_>) -> Result<&'static str, String> {
+pub(crate) fn interpreter(desk: &mut Dashboard<'_>) -> Result<&'static str, String> {
     let mut found = "there is none".to_owned();
     for name in INTERPRETERS {
         let ask = ["-c", "import sys; print(*sys.version_info[:2])"];
@@ -48,7 +48,7 @@ pub(crate) struct Environment {
 
 impl Environment {
     /// The one in that folder under `target/python`, made where it is not there; else why it cannot be.
-    pub(crate) fn ensure(name: &str, desk: &mut Desk<'_>) -> Result<Self, String> {
+    pub(crate) fn ensure(name: &str, desk: &mut Dashboard<'_>) -> Result<Self, String> {
         let place = desk.place;
         let interpreter = interpreter(desk)?;
         let environment = Self { folder: folder(place).join(name) };
@@ -71,14 +71,14 @@ impl Environment {
     }
 
     /// The one that builds wheels.
-    pub(crate) fn build(desk: &mut Desk<'_>) -> Result<Self, String> {
+    pub(crate) fn build(desk: &mut Dashboard<'_>) -> Result<Self, String> {
         let build = Self::ensure("build", desk)?;
         build.fetch("python/requirements-build.txt", desk)?;
         Ok(build)
     }
 
     /// An empty one: nothing of an earlier run is in it.
-    pub(crate) fn fresh(name: &str, desk: &mut Desk<'_>) -> Result<Self, String> {
+    pub(crate) fn fresh(name: &str, desk: &mut Dashboard<'_>) -> Result<Self, String> {
         let folder = folder(desk.place).join(name);
         match std::fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -94,7 +94,7 @@ impl Environment {
     }
 
     /// Fetches the packages of a file of requirements, of which those that are there are left; else why not.
-    pub(crate) fn fetch(&self, requirements: &str, desk: &mut Desk<'_>) -> Result<(), String> {
+    pub(crate) fn fetch(&self, requirements: &str, desk: &mut Dashboard<'_>) -> Result<(), String> {
         let words = "-m pip install --quiet --disable-pip-version-check --requirement";
         let ran = desk.run_aside(&self.python(words, desk.place).with([requirements]));
         if ran.succeeded() {
@@ -122,7 +122,7 @@ pub(crate) fn wheel_in(folder: &Path) -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desk::asked;
+    use crate::dashboard::asked;
     use crate::run::Ran;
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_missing_module_is_installed_and_a_missing_network_told() {
         let place = Workplace::here().installing(true);
-        let ensure = |desk: &mut Desk<'_>| Environment::ensure("none", desk).map(drop);
+        let ensure = |desk: &mut Dashboard<'_>| Environment::ensure("none", desk).map(drop);
         let later = |_: &str, number| Ran::made_up(number == 1 || number > 3, "3 12\n");
         let (made, commands) = asked(&place, later, ensure);
         assert_eq!(made, Ok(()));

@@ -21,7 +21,7 @@ const SCHEMA: &str = "forebay.record.v1";
 const RECORDS: &str = "benches/records";
 
 /// Of what a part said, so much is kept; more is a log, not a record.
-const MOST_TEXT: u64 = 256 << 10;
+const MAX_TEXT: u64 = 256 << 10;
 
 /// What is to be filed.
 #[derive(Clone, Debug, Args)]
@@ -73,7 +73,7 @@ fn file(from: &Path, records: &Path) -> Result<(PathBuf, Label, Vec<String>), St
         else {
             continue;
         };
-        if size > MOST_TEXT {
+        if size > MAX_TEXT {
             left_out.push(format!("{stem}.txt"));
         } else {
             files::copy(&path, &folder.join(format!("{stem}{mark}.txt")))?;

@@ -3,11 +3,11 @@
 //! Each tool is looked for; where it is missing and can be had in bounded time, it is fetched;
 //! where it cannot, the reason comes back in words, and the step is left out with it.
 
-use crate::desk::Desk;
+use crate::dashboard::Dashboard;
 use crate::run::Task;
 
 /// Sees that `look` succeeds, running `get` if need be; else why `what` cannot be had.
-fn ensure(what: &str, look: &Task, get: &Task, desk: &mut Desk<'_>) -> Result<(), String> {
+fn ensure(what: &str, look: &Task, get: &Task, desk: &mut Dashboard<'_>) -> Result<(), String> {
     if desk.works(look) {
         return Ok(());
     }
@@ -19,21 +19,21 @@ fn ensure(what: &str, look: &Task, get: &Task, desk: &mut Desk<'_>) -> Result<()
 }
 
 /// Sees that `cargo fmt` is there.
-pub(crate) fn ensure_rustfmt(desk: &mut Desk<'_>) -> Result<(), String> {
+pub(crate) fn ensure_rustfmt(desk: &mut Dashboard<'_>) -> Result<(), String> {
     let place = desk.place;
     let get = place.program("rustup", "component add rustfmt");
     ensure("rustfmt", &place.cargo("fmt --version"), &get, desk)
 }
 
 /// Sees that `cargo clippy` is there.
-pub(crate) fn ensure_clippy(desk: &mut Desk<'_>) -> Result<(), String> {
+pub(crate) fn ensure_clippy(desk: &mut Dashboard<'_>) -> Result<(), String> {
     let place = desk.place;
     let get = place.program("rustup", "component add clippy");
     ensure("clippy", &place.cargo("clippy --version"), &get, desk)
 }
 
 /// Sees that the standard library is there for a target.
-pub(crate) fn ensure_target(target: &str, desk: &mut Desk<'_>) -> Result<(), String> {
+pub(crate) fn ensure_target(target: &str, desk: &mut Dashboard<'_>) -> Result<(), String> {
     let place = desk.place;
     let script = format!("rustup target list --installed | grep -qx {target}");
     let get = place.program("rustup", &format!("target add {target}"));
@@ -41,7 +41,7 @@ pub(crate) fn ensure_target(target: &str, desk: &mut Desk<'_>) -> Result<(), Str
 }
 
 /// Sees that Miri is there for the nightly toolchain.
-pub(crate) fn ensure_miri(desk: &mut Desk<'_>) -> Result<(), String> {
+pub(crate) fn ensure_miri(desk: &mut Dashboard<'_>) -> Result<(), String> {
     let place = desk.place;
     let look = place.program("rustup", "run nightly cargo miri --version");
     // An existing nightly is left at its date: adding to it does not move it.
@@ -55,23 +55,23 @@ pub(crate) fn ensure_miri(desk: &mut Desk<'_>) -> Result<(), String> {
 }
 
 /// Sees that valgrind is there, installing it where that is allowed.
-pub(crate) fn ensure_valgrind(desk: &mut Desk<'_>) -> Result<(), String> {
+pub(crate) fn ensure_valgrind(desk: &mut Dashboard<'_>) -> Result<(), String> {
     ensure_package("valgrind", "valgrind --version", &["valgrind"], desk)
 }
 
 /// Sees that tmux is there for the test of the monitor's live view, which says itself that it was left out without it.
-pub(crate) fn ensure_tmux(desk: &mut Desk<'_>) -> Result<(), String> {
+pub(crate) fn ensure_tmux(desk: &mut Dashboard<'_>) -> Result<(), String> {
     ensure_package("tmux", "tmux -V", &["tmux"], desk)
 }
 
 /// Sees that AMD's HIP runtime is there for the test that loads it, which says itself that it was left out without it.
-pub(crate) fn ensure_hip(desk: &mut Desk<'_>) -> Result<(), String> {
+pub(crate) fn ensure_hip(desk: &mut Dashboard<'_>) -> Result<(), String> {
     let look = "ldconfig --print-cache | grep -q libamdhip64.so";
     ensure_package("AMD's HIP runtime", look, &["libamdhip64-5"], desk)
 }
 
 /// Sees that OpenCL has a platform, by installing PoCL, which runs on the processor.
-pub(crate) fn ensure_opencl(desk: &mut Desk<'_>) -> Result<(), String> {
+pub(crate) fn ensure_opencl(desk: &mut Dashboard<'_>) -> Result<(), String> {
     let packages = ["ocl-icd-libopencl1", "pocl-opencl-icd"];
     ensure_package("a platform of OpenCL", "ls /etc/OpenCL/vendors/*.icd", &packages, desk)
 }
@@ -81,7 +81,7 @@ fn ensure_package(
     what: &str,
     look: &str,
     packages: &[&str],
-    desk: &mut Desk<'_>,
+    desk: &mut Dashboard<'_>,
 ) -> Result<(), String> {
     let look = desk.place.program("sh", "-c").with([look]);
     if desk.works(&look) {
@@ -97,7 +97,7 @@ fn ensure_package(
 
 /// Installs a package of the system with apt-get, where that is allowed; else the reason, which names the
 /// package and what would install it.
-pub(crate) fn install_package(package: &str, desk: &mut Desk<'_>) -> Result<(), String> {
+pub(crate) fn install_package(package: &str, desk: &mut Dashboard<'_>) -> Result<(), String> {
     let place = desk.place;
     if !place.may_install() {
         return Err(format!(
@@ -118,7 +118,7 @@ pub(crate) fn install_package(package: &str, desk: &mut Desk<'_>) -> Result<(), 
 
 /// Whether a subcommand of cargo that is not part of the toolchain is there. Such a tool is not
 /// fetched: building one takes longer than everything it would check.
-pub(crate) fn has_subcommand(name: &str, desk: &mut Desk<'_>) -> bool {
+pub(crate) fn has_subcommand(name: &str, desk: &mut Dashboard<'_>) -> bool {
     let look = desk.place.cargo(&format!("{name} --version"));
     desk.works(&look)
 }
@@ -126,7 +126,7 @@ pub(crate) fn has_subcommand(name: &str, desk: &mut Desk<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desk::asked;
+    use crate::dashboard::asked;
     use crate::run::Ran;
     use crate::workplace::Workplace;
 

@@ -6,7 +6,7 @@ use crate::allocations;
 use crate::files;
 
 /// The longest a source file may be. A subject that needs more is two subjects.
-const MOST_LINES: usize = 600;
+const MAX_LINES: usize = 600;
 
 /// How a manifest takes the workspace's lints.
 const LINTS: &str = "[lints]\nworkspace = true\n";
@@ -59,9 +59,9 @@ pub(crate) fn faults<'a>(
                 )
             }));
             let lines = text.lines().count();
-            if lines > MOST_LINES {
+            if lines > MAX_LINES {
                 found.push(format!(
-                    "{name}: {lines} lines; allowed: {MOST_LINES}. Split it by subject, or move its tests \
+                    "{name}: {lines} lines; allowed: {MAX_LINES}. Split it by subject, or move its tests \
                      to a tests.rs beside it"
                 ));
             }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_sound_workspace_has_no_fault() {
         let root = workspace();
-        write(&root, "crates/forebay-core/src/long.rs", &"\n".repeat(MOST_LINES));
+        write(&root, "crates/forebay-core/src/long.rs", &"\n".repeat(MAX_LINES));
         assert_eq!(faults_of(&root), [""; 0]);
     }
 
@@ -118,7 +118,7 @@ mod tests {
         let root = workspace();
         write(&root, "crates/forebay-core/Cargo.toml", "[package]\n[lints]\n# workspace = true\n");
         write(&root, "crates/forebay-core/src/lib.rs", "// #![forbid(unsafe_code)] is gone\n");
-        write(&root, "crates/forebay-core/src/long.rs", &"\n".repeat(MOST_LINES + 1));
+        write(&root, "crates/forebay-core/src/long.rs", &"\n".repeat(MAX_LINES + 1));
         write(
             &root,
             "crates/forebay-core/src/zeros.rs",

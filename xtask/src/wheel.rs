@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::desk::Desk;
+use crate::dashboard::Dashboard;
 use crate::python::{Environment, folder, wheel_in};
 use crate::run::{Task, last_line};
 
@@ -30,7 +30,7 @@ pub(crate) struct Wheel {
 
 impl Wheel {
     /// Builds it. What the last step says of the wheel.
-    pub(crate) fn make(&self, desk: &mut Desk<'_>) -> Result<String, String> {
+    pub(crate) fn make(&self, desk: &mut Dashboard<'_>) -> Result<String, String> {
         let place = desk.place;
         let python = Environment::build(desk)?;
         let (cache, plain) = (folder(place).join("adapters"), folder(place).join("plain"));
@@ -52,7 +52,7 @@ impl Wheel {
 }
 
 /// What a command says; where it fails, its words or the line that names the error.
-fn succeed(task: &Task, desk: &mut Desk<'_>) -> Result<String, String> {
+fn succeed(task: &Task, desk: &mut Dashboard<'_>) -> Result<String, String> {
     let said = desk.succeed(task).map_err(String::from);
     said.map_err(|said| match said.lines().find_map(|line| line.strip_prefix("error: ")) {
         Some(reason) if said.lines().count() < 40 => reason.to_owned(),
@@ -63,7 +63,7 @@ fn succeed(task: &Task, desk: &mut Desk<'_>) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desk::asked;
+    use crate::dashboard::asked;
     use crate::run::Ran;
     use crate::workplace::Workplace;
 

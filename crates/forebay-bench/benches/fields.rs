@@ -7,7 +7,7 @@
 use core::hint::black_box;
 use std::time::Instant;
 
-use forebay::buffer::{Field, Memory};
+use forebay::buffer::{BufferManager, Field};
 use forebay::{Error, StreamHandle};
 
 const ROUNDS: usize = 9;
@@ -24,7 +24,7 @@ fn sum_field(field: &[f32]) -> f32 {
 }
 
 fn main() -> Result<(), Error> {
-    let memory = Memory::host()?;
+    let memory = BufferManager::host()?;
     let stream = StreamHandle::DEFAULT;
     let second = Field::<Structure, f32>::at(4)?;
     println!(

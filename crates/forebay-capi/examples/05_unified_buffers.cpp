@@ -8,7 +8,7 @@
 
 int main() try {
     const forebay::device device = forebay::device::best();
-    const forebay::memory memory{device};
+    const forebay::buffer_manager memory{device};
     const forebay::stream stream{device};
 
     const forebay::unified_buffer<float> x{memory, 1 << 20}; // no memory yet; all zero

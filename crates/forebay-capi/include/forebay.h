@@ -309,11 +309,11 @@ typedef struct {
 typedef struct {
     /// Not to be looked at.
     uint64_t id;
-} forebay_memory;
+} forebay_buffer_manager;
 
 /// What the buffers of a manager add up to.
 typedef struct {
-    /// `sizeof(forebay_memory_totals)`, set before the call; after it, how many bytes were filled.
+    /// `sizeof(forebay_buffer_totals)`, set before the call; after it, how many bytes were filled.
     uint32_t struct_size;
     /// Zero.
     uint32_t reserved;
@@ -335,7 +335,7 @@ typedef struct {
     uint64_t copies_to_device;
     /// Their bytes.
     uint64_t bytes_to_device;
-} forebay_memory_totals;
+} forebay_buffer_totals;
 
 /// The figures of a request that is about to be refused.
 typedef struct {
@@ -539,7 +539,7 @@ typedef struct {
 
 /// The result of a warm-up.
 typedef struct {
-    /// `sizeof(forebay_warm_up_figures)`, set before the call; after it, how many bytes were filled.
+    /// `sizeof(forebay_warm_up_result)`, set before the call; after it, how many bytes were filled.
     uint32_t struct_size;
     /// 1 where all blocks could be allocated, else 0.
     uint32_t complete;
@@ -551,7 +551,7 @@ typedef struct {
     uint64_t had_blocks;
     /// Their bytes.
     uint64_t had_bytes;
-} forebay_warm_up_figures;
+} forebay_warm_up_result;
 
 #ifdef __cplusplus
 extern "C" {
@@ -585,7 +585,7 @@ forebay_status forebay_arena_rewind(forebay_arena arena, forebay_checkpoint chec
 forebay_status forebay_arena_reset(forebay_arena arena);
 
 /// The usage of an arena.
-forebay_status forebay_arena_figures(forebay_arena arena, forebay_arena_usage *usage);
+forebay_status forebay_arena_statistics(forebay_arena arena, forebay_arena_usage *usage);
 
 /// Closes an arena and frees its memory to its pool, in the order of its stream.
 forebay_status forebay_arena_close(forebay_arena arena);
@@ -598,7 +598,7 @@ forebay_status forebay_alloc(forebay_pool pool,
                              forebay_stream stream,
                              void **block);
 
-/// As `forebay_alloc`, at a multiple of `alignment`, a power of two.
+/// As `forebay_alloc`, but the address is a multiple of `alignment`, which must be a power of two.
 FOREBAY_MUST_USE
 forebay_status forebay_alloc_aligned(forebay_pool pool,
                                      uint64_t size,
@@ -742,27 +742,31 @@ forebay_status forebay_buffer_invalidate(forebay_buffer buffer,
                                          uint32_t side);
 
 /// Creates a manager of buffers on a device, with a pool of its own.
-FOREBAY_MUST_USE forebay_status forebay_memory_create(forebay_device device, forebay_memory *memory);
+FOREBAY_MUST_USE
+forebay_status forebay_buffer_manager_create(forebay_device device,
+                                             forebay_buffer_manager *memory);
 
 /// Creates a manager of buffers whose device memory is from `pool`, which its buffers keep open.
-FOREBAY_MUST_USE forebay_status forebay_memory_over(forebay_pool pool, forebay_memory *memory);
+FOREBAY_MUST_USE
+forebay_status forebay_buffer_manager_over(forebay_pool pool,
+                                           forebay_buffer_manager *memory);
 
 /// Closes a manager. Its buffers stay.
-forebay_status forebay_memory_close(forebay_memory memory);
+forebay_status forebay_buffer_manager_close(forebay_buffer_manager memory);
 
 /// Creates a buffer of `size` bytes, all zero. It has no memory until it is used, on either side.
 FOREBAY_MUST_USE
-forebay_status forebay_buffer_create(forebay_memory memory,
+forebay_status forebay_buffer_create(forebay_buffer_manager memory,
                                      uint64_t size,
                                      forebay_buffer *buffer);
 
 /// What the buffers of a manager add up to.
-forebay_status forebay_memory_figures(forebay_memory memory, forebay_memory_totals *totals);
+forebay_status forebay_buffer_manager_totals(forebay_buffer_manager memory, forebay_buffer_totals *totals);
 
 /// The live buffers of a manager, the oldest first; for a manager that is all zeros, those of the whole process: at
 /// the end of a program, its leaks. `text` gets a JSON array of objects with `number`, `bytes`, `age_ms`, `host_bytes`
 /// and `device_bytes`, to be freed by `forebay_string_free`.
-forebay_status forebay_live_buffers(forebay_memory memory,
+forebay_status forebay_live_buffers(forebay_buffer_manager memory,
                                     char **text);
 
 /// As `forebay_pool_create`, with functions that the pool calls: `on_shortage` before it refuses a request,
@@ -1028,7 +1032,7 @@ forebay_status forebay_pool_pressure(forebay_pool pool, forebay_pressure *level)
 /// is a multiple and which Rust and Python know as their own types, or any other name for the bytes of the program's own
 /// structures. Put a version in it. Null is `u8`.
 FOREBAY_MUST_USE
-forebay_status forebay_shared_create(forebay_memory memory,
+forebay_status forebay_shared_create(forebay_buffer_manager memory,
                                      const char *name,
                                      const char *type_name,
                                      uint64_t size,
@@ -1039,7 +1043,7 @@ forebay_status forebay_shared_create(forebay_memory memory,
 /// another kind of device, `_DENIED` where another user has it, and `_TIMED_OUT` where nobody answers, for instance because
 /// all processes that have it are stopped.
 FOREBAY_MUST_USE
-forebay_status forebay_shared_open(forebay_memory memory,
+forebay_status forebay_shared_open(forebay_buffer_manager memory,
                                    const char *name,
                                    const char *type_name,
                                    forebay_shared *shared);
@@ -1047,7 +1051,7 @@ forebay_status forebay_shared_open(forebay_memory memory,
 /// Opens a shared buffer of exactly `size` bytes, or creates it where no process has the name. Refused with
 /// `FOREBAY_STATUS_WRONG_SIZE` where it has another size, and as `forebay_shared_open` is.
 FOREBAY_MUST_USE
-forebay_status forebay_shared_create_or_open(forebay_memory memory,
+forebay_status forebay_shared_create_or_open(forebay_buffer_manager memory,
                                              const char *name,
                                              const char *type_name,
                                              uint64_t size,
@@ -1274,7 +1278,7 @@ forebay_status forebay_pool_warm_up(forebay_pool pool,
                                     const uint64_t *counts,
                                     size_t count,
                                     forebay_stream stream,
-                                    forebay_warm_up_figures *figures);
+                                    forebay_warm_up_result *figures);
 
 /// The version of the interface of the library that is loaded.
 uint32_t forebay_abi_version(void);

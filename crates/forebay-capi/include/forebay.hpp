@@ -443,7 +443,7 @@ public:
     void process_deferred() const { check(forebay_pool_process_deferred(get())); }
 
     /* Takes blocks of these sizes, so many of each, at once, and gives them back. */
-    forebay_warm_up_figures warm_up(const std::vector<std::pair<std::uint64_t, std::uint64_t>> &shapes,
+    forebay_warm_up_result warm_up(const std::vector<std::pair<std::uint64_t, std::uint64_t>> &shapes,
                                     const stream &on = stream()) const {
         std::vector<std::uint64_t> sizes;
         std::vector<std::uint64_t> counts;
@@ -451,7 +451,7 @@ public:
             sizes.push_back(shape.first);
             counts.push_back(shape.second);
         }
-        forebay_warm_up_figures figures{};
+        forebay_warm_up_result figures{};
         figures.struct_size = sizeof figures;
         check(forebay_pool_warm_up(get(), sizes.data(), counts.data(), sizes.size(), on.get(), &figures));
         return figures;
@@ -770,35 +770,35 @@ template <typename T>
 class unified_buffer;
 
 /* Makes buffers that are on the host and on a device. They outlive it. */
-class memory {
+class buffer_manager {
 public:
     /* None. */
-    memory() noexcept = default;
+    buffer_manager() noexcept = default;
 
     /* With a pool of its own. */
-    explicit memory(const device &of) {
-        owner_ = owner(detail::result_of<forebay_memory>(forebay_memory_create, of.get()));
+    explicit buffer_manager(const device &of) {
+        owner_ = owner(detail::result_of<forebay_buffer_manager>(forebay_buffer_manager_create, of.get()));
     }
 
     /* With device memory from a pool, which the buffers keep open. */
-    explicit memory(const pool &of) {
-        owner_ = owner(detail::result_of<forebay_memory>(forebay_memory_over, of.get()));
+    explicit buffer_manager(const pool &of) {
+        owner_ = owner(detail::result_of<forebay_buffer_manager>(forebay_buffer_manager_over, of.get()));
     }
 
-    forebay_memory_totals totals() const {
-        return detail::described<forebay_memory_totals>(forebay_memory_figures, get());
+    forebay_buffer_totals totals() const {
+        return detail::described<forebay_buffer_totals>(forebay_buffer_manager_totals, get());
     }
 
-    /* Its live buffers, as JSON. Those of the whole process: forebay_live_buffers(forebay_memory{0}, ...). */
+    /* Its live buffers, as JSON. Those of the whole process: forebay_live_buffers(forebay_buffer_manager{0}, ...). */
     std::string live_buffers() const {
         return detail::taken(detail::result_of<char *>(forebay_live_buffers, get()));
     }
 
-    void close() { check(forebay_memory_close(owner_.release())); }
-    forebay_memory get() const noexcept { return owner_.get(); }
+    void close() { check(forebay_buffer_manager_close(owner_.release())); }
+    forebay_buffer_manager get() const noexcept { return owner_.get(); }
 
 private:
-    using owner = detail::owner<forebay_memory, forebay_memory_close, detail::no_handle>;
+    using owner = detail::owner<forebay_buffer_manager, forebay_buffer_manager_close, detail::no_handle>;
     owner owner_;
 };
 
@@ -1079,7 +1079,7 @@ public:
     void rewind(forebay_checkpoint to) const { check(forebay_arena_rewind(get(), to)); }
     void reset() const { check(forebay_arena_reset(get())); }
 
-    forebay_arena_usage usage() const { return detail::described<forebay_arena_usage>(forebay_arena_figures, get()); }
+    forebay_arena_usage usage() const { return detail::described<forebay_arena_usage>(forebay_arena_statistics, get()); }
 
     void close() { check(forebay_arena_close(owner_.release())); }
     forebay_arena get() const noexcept { return owner_.get(); }

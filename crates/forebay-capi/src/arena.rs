@@ -209,22 +209,22 @@ pub extern "C" fn forebay_arena_reset(arena: forebay_arena) -> forebay_status {
 
 /// The usage of an arena.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_arena_figures(
+pub unsafe extern "C" fn forebay_arena_statistics(
     arena: forebay_arena,
     usage: *mut forebay_arena_usage,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
     let to = unsafe { SizedOut::new(usage, "usage") };
     to.result(|| {
-        let figures = with_arena(arena, |state| Ok(state.arena.usage()))?;
+        let statistics = with_arena(arena, |state| Ok(state.arena.usage()))?;
         Ok(forebay_arena_usage {
             struct_size: 0,
             reserved: 0,
-            used_bytes: figures.used.get(),
-            available_bytes: figures.available.get(),
-            capacity_bytes: figures.capacity.get(),
-            high_water_bytes: figures.high_water.get(),
-            chunks: figures.chunks as u64,
+            used_bytes: statistics.used.get(),
+            available_bytes: statistics.available.get(),
+            capacity_bytes: statistics.capacity.get(),
+            high_water_bytes: statistics.high_water.get(),
+            chunks: statistics.chunks as u64,
         })
     })
 }

@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use std::sync::Arc;
 
 use forebay::bindings::{host_vec, transfer_engine};
-use forebay::hal::{Call, Copy, Place};
+use forebay::hal::{Call, Copy, Location};
 use forebay::transfer::TransferEngine;
 use forebay::transfer::raw::RawTicket;
 use forebay::{Address, Bytes, Priority};
@@ -87,8 +87,10 @@ fn copy_of(direction: Direction, item: forebay_transfer_item) -> Result<Copy, Fa
     }
     // The threads of the engine follow the address of the host's side.
     let (to, from) = match direction {
-        Direction::Up => (Place::Device(address(to)), Place::Host(Address::of_pointer(from))),
-        Direction::Down => (Place::Host(Address::of_pointer(to)), Place::Device(address(from))),
+        Direction::Up => (Location::Device(address(to)), Location::Host(Address::of_pointer(from))),
+        Direction::Down => {
+            (Location::Host(Address::of_pointer(to)), Location::Device(address(from)))
+        }
     };
     Ok(Copy::linear(to, from, Bytes::new(size))?)
 }

@@ -5,10 +5,10 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use forebay::bindings::SharedBytes;
-use forebay::buffer::Memory;
+use forebay::buffer::BufferManager;
 use forebay::named::SharedOptions;
 
-use crate::buffer::forebay_memory;
+use crate::buffer::forebay_buffer_manager;
 use crate::error::status_of;
 use crate::sized::{SizedOut, versioned_struct};
 use crate::status::{Failure, forebay_status};
@@ -61,10 +61,10 @@ const BYTES: &str = "u8";
 ///
 /// * As for [`forebay_shared_create`].
 unsafe fn enter(
-    memory: forebay_memory,
+    memory: forebay_buffer_manager,
     (name, type_name): (*const c_char, *const c_char),
     shared: *mut forebay_shared,
-    make: impl FnOnce(&Memory, &str, &str) -> forebay::Result<SharedBytes>,
+    make: impl FnOnce(&BufferManager, &str, &str) -> forebay::Result<SharedBytes>,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
     let to = unsafe { Out::new(shared, "shared") };
@@ -94,13 +94,13 @@ unsafe fn enter(
 #[must_use = "there is no buffer where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_create(
-    memory: forebay_memory,
+    memory: forebay_buffer_manager,
     name: *const c_char,
     type_name: *const c_char,
     size: u64,
     shared: *mut forebay_shared,
 ) -> forebay_status {
-    let make = |memory: &Memory, name: &str, type_name: &str| {
+    let make = |memory: &BufferManager, name: &str, type_name: &str| {
         SharedBytes::create(memory, &SharedOptions::new(), name, type_name, size)
     };
     // SAFETY: as the caller promises.
@@ -114,12 +114,12 @@ pub unsafe extern "C" fn forebay_shared_create(
 #[must_use = "there is no buffer where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_open(
-    memory: forebay_memory,
+    memory: forebay_buffer_manager,
     name: *const c_char,
     type_name: *const c_char,
     shared: *mut forebay_shared,
 ) -> forebay_status {
-    let make = |memory: &Memory, name: &str, type_name: &str| {
+    let make = |memory: &BufferManager, name: &str, type_name: &str| {
         SharedBytes::open(memory, &SharedOptions::new(), name, Some(type_name))
     };
     // SAFETY: as the caller promises.
@@ -131,13 +131,13 @@ pub unsafe extern "C" fn forebay_shared_open(
 #[must_use = "there is no buffer where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_create_or_open(
-    memory: forebay_memory,
+    memory: forebay_buffer_manager,
     name: *const c_char,
     type_name: *const c_char,
     size: u64,
     shared: *mut forebay_shared,
 ) -> forebay_status {
-    let make = |memory: &Memory, name: &str, type_name: &str| {
+    let make = |memory: &BufferManager, name: &str, type_name: &str| {
         SharedBytes::create_or_open(memory, &SharedOptions::new(), name, type_name, size)
     };
     // SAFETY: as the caller promises.

@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use forebay::hal::{Copy, Extent, Fill, Pattern, Pitch, Place};
+use forebay::hal::{Copy, Extent, Fill, Location, Pattern, Pitch};
 use forebay::{Address, Bytes};
 
 use crate::device::forebay_device;
@@ -66,7 +66,7 @@ versioned_struct!(forebay_copy_shape: 88);
 ///   done.
 unsafe fn copy_linear(
     device: forebay_device,
-    ends: (Place, Place),
+    ends: (Location, Location),
     size: u64,
     stream: forebay_stream,
 ) -> forebay_status {
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn forebay_copy_to_device(
     size: u64,
     stream: forebay_stream,
 ) -> forebay_status {
-    let ends = (Place::Device(address(to)), Place::Host(address(from)));
+    let ends = (Location::Device(address(to)), Location::Host(address(from)));
     // SAFETY: as the caller promises.
     unsafe { copy_linear(device, ends, size, stream) }
 }
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn forebay_copy_to_host(
     size: u64,
     stream: forebay_stream,
 ) -> forebay_status {
-    let ends = (Place::Host(address(to)), Place::Device(address(from)));
+    let ends = (Location::Host(address(to)), Location::Device(address(from)));
     // SAFETY: as the caller promises.
     unsafe { copy_linear(device, ends, size, stream) }
 }
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn forebay_copy_on_device(
     size: u64,
     stream: forebay_stream,
 ) -> forebay_status {
-    let ends = (Place::Device(address(to)), Place::Device(address(from)));
+    let ends = (Location::Device(address(to)), Location::Device(address(from)));
     // SAFETY: as the caller promises.
     unsafe { copy_linear(device, ends, size, stream) }
 }
@@ -189,13 +189,13 @@ impl forebay_side {
 }
 
 /// An end of a copy.
-fn end(name: &str, side: u32, at: u64, extent: Extent) -> Result<Place, Failure> {
+fn end(name: &str, side: u32, at: u64, extent: Extent) -> Result<Location, Failure> {
     if at == 0 && !extent.is_empty() {
         return Err(Failure::argument(name, "null", "memory of so many bytes"));
     }
     let at = Address::new(at);
     let is_device = forebay_side::is_device(&format!("{name}_side"), side)?;
-    Ok(if is_device { Place::Device(at) } else { Place::Host(at) })
+    Ok(if is_device { Location::Device(at) } else { Location::Host(at) })
 }
 
 /// Enqueues a fill of `size` bytes with the low `width` bytes of `pattern`, again and again. `width` is

@@ -16,8 +16,8 @@ use crate::text::{Out, array};
 /// The result of a warm-up.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct forebay_warm_up_figures {
-    /// `sizeof(forebay_warm_up_figures)`, set before the call; after it, how many bytes were filled.
+pub struct forebay_warm_up_result {
+    /// `sizeof(forebay_warm_up_result)`, set before the call; after it, how many bytes were filled.
     pub struct_size: u32,
     /// 1 where all blocks could be allocated, else 0.
     pub complete: u32,
@@ -31,7 +31,7 @@ pub struct forebay_warm_up_figures {
     pub had_bytes: u64,
 }
 
-versioned_struct!(forebay_warm_up_figures: 40);
+versioned_struct!(forebay_warm_up_result: 40);
 
 /// Releases free memory to the device, down to `keep` bytes held. Waits for work that may still use it.
 /// `released`, where it is not null, gets how many bytes were released.
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn forebay_pool_warm_up(
     counts: *const u64,
     count: usize,
     stream: forebay_stream,
-    figures: *mut forebay_warm_up_figures,
+    figures: *mut forebay_warm_up_result,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
     let (to, sizes, counts) = unsafe {
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn forebay_pool_warm_up(
         let (entry, stream) = pool::with_stream(pool, stream)?;
         let shapes = sizes?.iter().zip(counts?).map(|(&size, &count)| (Bytes::new(size), count));
         let warm = warm_up(entry.pool(), &shapes.collect::<Vec<_>>(), stream)?;
-        Ok(forebay_warm_up_figures {
+        Ok(forebay_warm_up_result {
             struct_size: 0,
             complete: u32::from(warm.is_complete()),
             asked_blocks: warm.asked_blocks,

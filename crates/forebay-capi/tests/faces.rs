@@ -55,7 +55,7 @@ fn told(give: extern "C" fn(c_int) -> *mut c_char, device: c_int) -> Option<Valu
 }
 
 fn figures() -> Value {
-    told(forebay_torch_figures, 0).unwrap()
+    told(forebay_torch_statistics, 0).unwrap()
 }
 
 fn held_by(tag: &str) -> u64 {
@@ -148,8 +148,8 @@ fn the_process_has_one_pool_and_says_all_of_it() {
     }
 
     // What is no GPU, and what is no block.
-    assert!(told(forebay_torch_figures, 63).is_none());
-    assert!(told(forebay_torch_figures, -1).is_none());
+    assert!(told(forebay_torch_statistics, 63).is_none());
+    assert!(told(forebay_torch_statistics, -1).is_none());
     assert_eq!((forebay_torch_reset_peaks(64), forebay_face_trim(64)), (0, -1));
     // SAFETY: the default stream is there; what is no block is looked up and not followed.
     unsafe {

@@ -56,8 +56,8 @@ fn free(memory: *mut c_void) -> c_int {
     unsafe { forebay_torch_pinned_free(memory) }
 }
 
-fn figures() -> DeviceFigures {
-    let mut told = DeviceFigures::default();
+fn figures() -> DeviceStatistics {
+    let mut told = DeviceStatistics::default();
     // SAFETY: it can be written to.
     ok(unsafe { forebay_torch_stats(PINNED, &raw mut told) });
     told

@@ -25,7 +25,7 @@ impl Width {
     /// Below this the columns of a report leave no room for words.
     const LEAST: usize = 60;
     /// Beyond this the next line of a text is hard to find.
-    const MOST: usize = 100;
+    const MAX: usize = 100;
     /// What files, pipes and mails are read at.
     const USUAL: usize = 80;
 
@@ -46,7 +46,7 @@ impl Width {
 
     /// How many columns a line of words may take: at most 100.
     pub const fn columns(self) -> usize {
-        if self.words > Self::MOST { Self::MOST } else { self.words }
+        if self.words > Self::MAX { Self::MAX } else { self.words }
     }
 
     /// How many columns a table may take: all of them.

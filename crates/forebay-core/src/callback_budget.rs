@@ -18,7 +18,7 @@ use crate::Bytes;
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallbackBudget {
-    most_room: Option<Bytes>,
+    max_room: Option<Bytes>,
     idle: u32,
 }
 
@@ -28,8 +28,8 @@ impl CallbackBudget {
 
     /// Whether the callbacks may be called, now that the pool could serve `room` bytes if they were in one piece.
     pub fn may_call(&mut self, room: Bytes) -> bool {
-        if self.most_room.is_none_or(|most| room > most) {
-            self.most_room = Some(room);
+        if self.max_room.is_none_or(|most| room > most) {
+            self.max_room = Some(room);
             return true;
         }
         self.idle += 1;

@@ -70,7 +70,7 @@ unsafe fn decode(parameters: *mut *mut c_void, warps: u64, on: CUstream) -> Answ
 /// A piece that the kernel copies.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Piece {
+struct KernelPart {
     to: u64,
     from: u64,
     bytes: u64,
@@ -81,7 +81,7 @@ fn pointer<T>(address: u64) -> *mut T {
 }
 
 /// Copies a piece, both of whose ends must be memory of the machine's.
-fn copy_piece(machine: &Machine, piece: Piece) -> Option<()> {
+fn copy_piece(machine: &Machine, piece: KernelPart) -> Option<()> {
     let last = piece.bytes.checked_sub(1)?;
     for start in [piece.to, piece.from] {
         machine.find(start)?;
@@ -107,9 +107,9 @@ unsafe fn copy(parameters: *mut *mut c_void, on: CUstream) -> Answer {
     let task = Box::new(move || {
         let Ok(machine) = machine() else { return };
         for index in 0..u64::from(count) {
-            let place = table + index * size_of::<Piece>() as u64;
+            let place = table + index * size_of::<KernelPart>() as u64;
             // SAFETY: pinned memory, which the caller of the driver's function keeps until the work is done.
-            let piece = machine.find(place).map(|_| unsafe { pointer::<Piece>(place).read() });
+            let piece = machine.find(place).map(|_| unsafe { pointer::<KernelPart>(place).read() });
             if piece.and_then(|piece| copy_piece(machine, piece)).is_none() {
                 // As a kernel does that writes where it must not.
                 machine.sim.lose(entry.device);

@@ -8,8 +8,8 @@ use cudarc::driver::sys::{
 };
 use forebay_core::{Address, Bytes, DeviceOrdinal};
 use forebay_hal::{
-    Copy, Extent, Fill, Pattern, PeerCopy, PeerPlace, Peers, Pitch, Place, PointerKind, Streams,
-    Transfers,
+    Copy, Extent, Fill, Location, Pattern, PeerCopy, PeerLocation, Peers, Pitch, PointerKind,
+    Streams, Transfers,
 };
 
 use crate::answer::{Answer, exports, said};
@@ -19,13 +19,13 @@ use crate::machine::machine;
 use crate::streams::ordered;
 
 /// One end of a copy, as its address tells, and whose memory it is if a device's.
-fn place(address: u64) -> Answer<(Place, Option<u32>)> {
+fn place(address: u64) -> Answer<(Location, Option<u32>)> {
     let at = Address::new(address);
     Ok(match machine()?.find(address) {
         Some((owner, class)) if class.kind != PointerKind::Pinned => {
-            (Place::Device(at), Some(owner))
+            (Location::Device(at), Some(owner))
         }
-        _ => (Place::Host(at), None),
+        _ => (Location::Host(at), None),
     })
 }
 
@@ -172,9 +172,9 @@ exports! {
             return Ok(());
         }
         let entry = ordered(on)?;
-        let place = |context, address| -> Answer<PeerPlace> {
+        let place = |context, address| -> Answer<PeerLocation> {
             let device = DeviceOrdinal(device_of(number(context))?);
-            Ok(PeerPlace { device, address: Address::new(address) })
+            Ok(PeerLocation { device, address: Address::new(address) })
         };
         let size = Bytes::new(size as u64);
         let copy = said(PeerCopy::new(place(to_context, to)?, place(from_context, from)?, size))?;

@@ -18,7 +18,7 @@
 use core::ffi::c_void;
 
 use forebay_core::Bytes;
-use forebay_hal::{self as hal, Access, Asked, Call, Place, Result};
+use forebay_hal::{self as hal, Access, Asked, Call, Location, Result};
 
 use crate::context::{RelaxedCapture, host_pointer};
 use crate::device::CudaDevice;
@@ -47,12 +47,12 @@ const PIECE: u64 = 8 << 10;
 
 /// The most thread blocks of the kernel. A thousand warps, with up to 2 KiB under way each, are more than what fills the
 /// wire, and an eighth of a large device: the rest is left to other kernels.
-const MOST_BLOCKS: u32 = 256;
+const MAX_BLOCKS: u32 = 256;
 
 /// A piece of a copy, as the kernel takes it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct BatchPart {
     to: u64,
     from: u64,
     bytes: u64,
@@ -81,8 +81,12 @@ impl Batch {
     ) -> Option<()> {
         let (written, read) = (copy.written(), copy.read());
         let (device, need, host, host_need) = match (copy.to(), copy.from()) {
-            (Place::Device(_), Place::Host(_)) => (written, Access::ReadWrite, read, Access::Read),
-            (Place::Host(_), Place::Device(_)) => (read, Access::Read, written, Access::ReadWrite),
+            (Location::Device(_), Location::Host(_)) => {
+                (written, Access::ReadWrite, read, Access::Read)
+            }
+            (Location::Host(_), Location::Device(_)) => {
+                (read, Access::Read, written, Access::ReadWrite)
+            }
             _ => return None,
         };
         let [there, here] = near;
@@ -108,13 +112,13 @@ impl Batch {
     }
 
     /// The copies, cut into pieces.
-    fn pieces(&self) -> impl Iterator<Item = Piece> {
+    fn pieces(&self) -> impl Iterator<Item = BatchPart> {
         let copies = self.to.iter().zip(&self.from).zip(&self.sizes);
         copies.flat_map(|((&to, &from), &size)| {
             (0..size.div_ceil(PIECE)).map(move |index| {
                 let offset = index * PIECE;
                 let bytes = PIECE.min(size - offset);
-                Piece { to: to + offset, from: from + offset, bytes }
+                BatchPart { to: to + offset, from: from + offset, bytes }
             })
         })
     }
@@ -202,12 +206,12 @@ impl CudaDevice {
         let _relaxed = RelaxedCapture::begin(context)?;
         let function = pools.copy.get_if_taken()?;
         let mut count = u32::try_from(batch.pieces().count()).ok()?;
-        let size = Bytes::new(u64::from(count) * size_of::<Piece>() as u64);
+        let size = Bytes::new(u64::from(count) * size_of::<BatchPart>() as u64);
         let table = pools.stages.take_if_few(size)?;
         let mut address = table.address;
         let mut launched = None;
         if table.size >= size {
-            let mut place = host_pointer(address).cast::<Piece>();
+            let mut place = host_pointer(address).cast::<BatchPart>();
             for piece in batch.pieces() {
                 // SAFETY: the staging buffer has room for all of them, and nobody else has it. It begins at a multiple of 8,
                 // as whatever the driver allocates.
@@ -216,7 +220,7 @@ impl CudaDevice {
                     place = place.add(1);
                 }
             }
-            let blocks = count.div_ceil(WARPS).min(MOST_BLOCKS);
+            let blocks = count.div_ceil(WARPS).min(MAX_BLOCKS);
             let mut parameters: [*mut c_void; 2] =
                 [(&raw mut address).cast(), (&raw mut count).cast()];
             // SAFETY: a kernel of this context with two arguments of these widths, a live stream, a table that is not used

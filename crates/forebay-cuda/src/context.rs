@@ -14,7 +14,7 @@ use forebay_sync::lock;
 
 use crate::space::Space;
 use crate::sys::values::{capture_mode, memory_type, pointer};
-use crate::sys::{RawContext, Refusal, Table};
+use crate::sys::{DriverError, RawContext, Symbols};
 use crate::vendor::Vendor;
 
 /// Attempts to restore the caller's context. We cannot report a failure here, so retry transient ones. Only a driver
@@ -25,7 +25,7 @@ const POPS: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) vendor: &'static Vendor,
-    pub(crate) table: &'static Table,
+    pub(crate) table: &'static Symbols,
     pub(crate) created: &'static Created,
     pub(crate) raw: RawContext,
     pub(crate) ordinal: DeviceOrdinal,
@@ -99,12 +99,12 @@ impl Context {
     }
 
     /// The driver's functions, which work on whatever context is current.
-    pub(crate) const fn table(&self) -> &'static Table {
+    pub(crate) const fn table(&self) -> &'static Symbols {
         self.table
     }
 
     /// Makes this the calling thread's context while the value lives.
-    pub(crate) fn enter(&self) -> Result<Current, Refusal> {
+    pub(crate) fn enter(&self) -> Result<Current, DriverError> {
         let table = self.table;
         let mut before = RawContext::NULL;
         // SAFETY: the context is written to a place of our own.
@@ -122,14 +122,14 @@ impl Context {
     /// Makes a call in this context, and leaves the caller's as it was.
     pub(crate) fn call<T>(
         &self,
-        function: impl FnOnce(&Table) -> Result<T, Refusal>,
-    ) -> Result<T, Refusal> {
+        function: impl FnOnce(&Symbols) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
         let current = self.enter()?;
         function(current.table)
     }
 
     /// Waits for all work in this context, including other libraries'.
-    pub(crate) fn synchronize(&self) -> Result<(), Refusal> {
+    pub(crate) fn synchronize(&self) -> Result<(), DriverError> {
         // SAFETY: it has no arguments, and this context is current.
         self.call(|table| unsafe { table.context_synchronize() })
     }
@@ -194,7 +194,7 @@ impl Context {
 /// nothing to do with it are made in this mode, which permits them.
 #[derive(Debug)]
 pub(crate) struct RelaxedCapture {
-    table: &'static Table,
+    table: &'static Symbols,
     /// The mode before.
     mode: c_int,
     _of_this_thread: PhantomData<*const ()>,
@@ -220,7 +220,7 @@ impl Drop for RelaxedCapture {
 /// A context that is current for as long as this value lives; then the caller's is again.
 #[derive(Debug)]
 pub(crate) struct Current {
-    table: &'static Table,
+    table: &'static Symbols,
     pushed: bool,
     /// Each thread has its own current context, so the value stays where it was made.
     _of_this_thread: PhantomData<*const ()>,

@@ -8,11 +8,11 @@ use forebay_hal::{Access, Asked, Call, Decompression, Error, Lz4Blocks, Result, 
 use crate::device::CudaDevice;
 use crate::kernel::WARPS;
 use crate::refusal::words;
-use crate::sys::{Code, Refusal};
+use crate::sys::{Code, DriverError};
 
 impl CudaDevice {
     /// The error of a driver that does not load the kernel.
-    fn not_loaded(&self, refusal: Refusal) -> Error {
+    fn not_loaded(&self, refusal: DriverError) -> Error {
         let call = Call::Decompress;
         match refusal.code {
             // Its compiler is missing or too old for the text.

@@ -16,7 +16,7 @@ use crate::device::CudaDevice;
 use crate::event::EventCore;
 use crate::space::{Entry, Space};
 use crate::stream::StreamTable;
-use crate::sys::{Outcome, Table};
+use crate::sys::{Outcome, Symbols};
 
 /// Everything a device had allocated, and the events after which nothing uses it.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl DeferredCleanup {
 }
 
 /// Frees one entry.
-fn give_back(table: &Table, entry: &Entry) -> Outcome {
+fn give_back(table: &Symbols, entry: &Entry) -> Outcome {
     // SAFETY: all of it is the driver's, was not given back, and nothing uses it: its owner is gone
     // and the work is done. For every call in this block.
     unsafe {
@@ -124,7 +124,7 @@ impl CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        if self.descriptor.is_inherited() {
+        if self.descriptor.is_from_parent() {
             self.leak();
             return;
         }

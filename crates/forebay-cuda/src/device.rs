@@ -21,7 +21,7 @@ use crate::refusal::{self};
 use crate::space::{PageOrigin, Space};
 use crate::stream::StreamTable;
 use crate::sys::values::{allocation, attribute, granularity, handle_type, location};
-use crate::sys::{AllocationProperties, Location, Outcome, Refusal};
+use crate::sys::{AllocationProperties, DriverError, MemoryLocation, Outcome};
 
 /// The alignment of every address of `cuMemAlloc`, by CUDA's documentation.
 pub(crate) const ALIGNMENT: Alignment = match Alignment::of_log2(8) {
@@ -157,7 +157,7 @@ impl CudaDevice {
     }
 
     /// The error of a call the driver refused.
-    pub(crate) fn refused(&self, call: Call, refusal: Refusal, asked: &Asked) -> Error {
+    pub(crate) fn refused(&self, call: Call, refusal: DriverError, asked: &Asked) -> Error {
         let figures = || self.figures().unwrap_or_default();
         refusal::error(call, refusal, asked, figures, Some(self.context.table()))
     }
@@ -167,7 +167,7 @@ impl CudaDevice {
         &self,
         call: Call,
         asked: impl FnOnce() -> Asked,
-    ) -> impl FnOnce(Refusal) -> Error {
+    ) -> impl FnOnce(DriverError) -> Error {
         move |refusal| self.refused(call, refusal, &asked())
     }
 
@@ -217,16 +217,16 @@ pub(crate) fn properties(context: &Context, origin: PageOrigin) -> AllocationPro
         },
         location: match origin {
             PageOrigin::Pinned => host_location(context),
-            _ => Location { kind: location::DEVICE, id: context.device },
+            _ => MemoryLocation { kind: location::DEVICE, id: context.device },
         },
         ..AllocationProperties::default()
     }
 }
 
 /// The host memory nearest to the device.
-pub(crate) fn host_location(context: &Context) -> Location {
+pub(crate) fn host_location(context: &Context) -> MemoryLocation {
     let node = context.attribute(attribute::HOST_NUMA_NODE);
-    Location { kind: location::HOST_NUMA, id: node.max(0) }
+    MemoryLocation { kind: location::HOST_NUMA, id: node.max(0) }
 }
 
 /// The page sizes of the context's device; `None` if the driver does not say.
@@ -336,7 +336,7 @@ unsafe impl Device for CudaDevice {
         // What other libraries have pinned the driver knows.
         let known = || self.context.pointer(span.start()).filter(|known| known.on_host);
         !span.size().is_zero()
-            && !self.descriptor().is_inherited()
+            && !self.descriptor().is_from_parent()
             && (self.space().is_pinned(span)
                 || known().is_some_and(|known| !known.managed && known.span.contains_span(span)))
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use forebay_core::DeviceOrdinal;
 use forebay_hal::{Call, Error, Result, invalid};
-use forebay_sync::fork::{Birth, PerProcess};
+use forebay_sync::fork::{ForkGeneration, PerProcess};
 use forebay_sync::lock;
 use libloading::Library;
 
@@ -18,7 +18,7 @@ use crate::context::{Context, Created};
 use crate::context_pools::ContextPools;
 use crate::event::EventCore;
 use crate::refusal::plain_error;
-use crate::sys::{Outcome, RawContext, Table};
+use crate::sys::{Outcome, RawContext, Symbols};
 use crate::vendor::{DriverMissing, NVIDIA, Vendor};
 
 /// The drivers of the process by the name of their library. Nothing leaves it: no driver can be
@@ -32,9 +32,9 @@ pub struct CudaDriver {
     pub(crate) vendor: &'static Vendor,
     library: String,
     version: c_int,
-    table: Table,
+    table: Symbols,
     /// The process that loaded it.
-    birth: Birth,
+    fork_generation: ForkGeneration,
     contexts: Mutex<Vec<&'static ContextPools>>,
     /// Events of all devices: they order work of several, so each must know the others'.
     pub(crate) events: RwLock<HashMap<u64, Arc<EventCore>>>,
@@ -119,13 +119,13 @@ impl CudaDriver {
         Err(DriverMissing::Library { vendor, tried })
     }
 
-    fn new(vendor: &'static Vendor, name: &str, table: Table, version: c_int) -> Self {
+    fn new(vendor: &'static Vendor, name: &str, table: Symbols, version: c_int) -> Self {
         Self {
             vendor,
             library: name.to_owned(),
             version,
             table,
-            birth: Birth::here(),
+            fork_generation: ForkGeneration::here(),
             contexts: Mutex::default(),
             events: RwLock::default(),
             created: Created::default(),
@@ -148,7 +148,7 @@ impl CudaDriver {
     }
 
     /// Its functions, for kernels and tests.
-    pub const fn table(&self) -> &Table {
+    pub const fn table(&self) -> &Symbols {
         &self.table
     }
 
@@ -199,7 +199,7 @@ impl CudaDriver {
     }
 
     fn contexts(&self, call: Call) -> Result<MutexGuard<'_, Vec<&'static ContextPools>>> {
-        self.birth.check().map_err(|_| Error::Forked { call })?;
+        self.fork_generation.check().map_err(|_| Error::Forked { call })?;
         Ok(lock(&self.contexts))
     }
 

@@ -9,11 +9,11 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
-use forebay_hal::RefusalKind;
+use forebay_hal::DriverErrorKind;
 
 use crate::context::Context;
 use crate::refusal::meaning;
-use crate::sys::{Outcome, RawFunction, RawModule, RawStream, Table};
+use crate::sys::{Outcome, RawFunction, RawModule, RawStream, Symbols};
 
 /// Threads of a thread block: four warps, each of which works on its own.
 const THREADS: u32 = 128;
@@ -35,7 +35,7 @@ pub(crate) struct Kernel {
 
 /// Whether the driver has what launches take. It may still refuse the text, as it does for devices before compute
 /// capability 7.0.
-pub(crate) fn can_launch(table: &Table) -> bool {
+pub(crate) fn can_launch(table: &Symbols) -> bool {
     table.module_load.is_some()
         && table.module_get_function.is_some()
         && table.launch_kernel.is_some()
@@ -79,8 +79,10 @@ impl Kernel {
             return None;
         }
         let got = self.get().inspect_err(|refusal| {
-            let is_for_good =
-                matches!(meaning(*refusal), RefusalKind::Invalid | RefusalKind::Unsupported);
+            let is_for_good = matches!(
+                meaning(*refusal),
+                DriverErrorKind::Invalid | DriverErrorKind::Unsupported
+            );
             self.is_refused.store(is_for_good, Ordering::Relaxed);
         });
         got.ok()

@@ -8,14 +8,14 @@ use forebay_hal::{Advice, Asked, Call, ManagedMemory, PinnedFlags, Result, Strea
 
 use crate::device::CudaDevice;
 use crate::space::Taken;
-use crate::sys::Location;
+use crate::sys::MemoryLocation;
 use crate::sys::values::{DEVICE_CPU, advice as advices, attach, location};
 
 /// Where managed memory goes, in the terms of both generations of the driver's calls.
 #[derive(Clone, Copy, Debug)]
 struct Destination {
     device: c_int,
-    location: Location,
+    location: MemoryLocation,
 }
 
 impl CudaDevice {
@@ -27,11 +27,11 @@ impl CudaDevice {
         to: Option<DeviceOrdinal>,
     ) -> Result<Destination> {
         let Some(ordinal) = to else {
-            let location = Location { kind: location::HOST, id: 0 };
+            let location = MemoryLocation { kind: location::HOST, id: 0 };
             return Ok(Destination { device: DEVICE_CPU, location });
         };
         let device = self.driver.checked_ordinal(call, argument, ordinal)?;
-        Ok(Destination { device, location: Location { kind: location::DEVICE, id: device } })
+        Ok(Destination { device, location: MemoryLocation { kind: location::DEVICE, id: device } })
     }
 }
 

@@ -2,12 +2,12 @@
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::address_book::{MemoryEntry, MemoryKind};
-use forebay_hal::{Asked, Call, Memory, PinnedFlags, RefusalKind, Result, valid_span};
+use forebay_hal::{Asked, Call, DriverErrorKind, Memory, PinnedFlags, Result, valid_span};
 
 use crate::device::{ALIGNMENT, CudaDevice};
 use crate::refusal::meaning;
 use crate::space::{Entry, Taken};
-use crate::sys::{Outcome, Refusal, Table};
+use crate::sys::{DriverError, Outcome, Symbols};
 
 /// The alignment that `cuMemAlloc` keeps on every driver seen.
 const USUAL: Alignment = Alignment::BLOCK;
@@ -23,7 +23,7 @@ impl CudaDevice {
         call: Call,
         size: Bytes,
         alignment: Alignment,
-        allocate: impl Fn(&Table, *mut u64, u64) -> Outcome,
+        allocate: impl Fn(&Symbols, *mut u64, u64) -> Outcome,
     ) -> Result<(Span, Span)> {
         let usual = if size >= WHOLE_UNITS_FROM.bytes() { WHOLE_UNITS_FROM } else { USUAL };
         let most = alignment.bytes().saturating_sub(ALIGNMENT.bytes());
@@ -56,11 +56,11 @@ impl CudaDevice {
     pub(crate) fn no_memory(
         &self,
         call: Call,
-        refusal: Refusal,
+        refusal: DriverError,
         size: Bytes,
     ) -> forebay_hal::Error {
         match meaning(refusal) {
-            RefusalKind::Invalid => self.out_of_memory(call, size),
+            DriverErrorKind::Invalid => self.out_of_memory(call, size),
             _ => self.refused(call, refusal, &Asked::size(size)),
         }
     }
@@ -70,7 +70,7 @@ impl CudaDevice {
         &self,
         call: Call,
         memory: MemoryEntry<Taken>,
-        free: impl FnOnce(&Table, u64) -> Outcome,
+        free: impl FnOnce(&Symbols, u64) -> Outcome,
     ) -> Result<()> {
         let start = memory.owner.span.start().get();
         match self.context.call(|table| free(table, start)) {
@@ -80,7 +80,7 @@ impl CudaDevice {
             }
             Err(refusal) => {
                 let asked = Asked::of("address", memory.span.start(), "memory of this device");
-                if meaning(refusal) == RefusalKind::Lost {
+                if meaning(refusal) == DriverErrorKind::Lost {
                     // It went with the device.
                     memory.owner.leak_pages();
                     self.space().settle(&memory);

@@ -9,7 +9,7 @@ use crate::device::CudaDevice;
 use crate::refusal::words;
 use crate::stream::{StreamCore, TaskLane};
 use crate::sys::values::memory_type;
-use crate::sys::{Copy2d, Outcome, RawStream, Refusal, Table};
+use crate::sys::{Copy2d, DriverError, Outcome, RawStream, Symbols};
 use crate::vendor::RowsToHost;
 
 /// Host tasks up to this size run on the driver's own thread, because passing one to another thread takes longer.
@@ -47,7 +47,7 @@ impl CudaDevice {
     /// is lost.
     pub(crate) fn wait_for_parts(
         &self,
-        refusal: Refusal,
+        refusal: DriverError,
         enqueued: u64,
         core: &StreamCore,
     ) -> Result<()> {
@@ -66,7 +66,7 @@ impl CudaDevice {
         })
     }
 
-    pub(crate) fn copy_refused(&self, copy: &hal::Copy, refusal: Refusal) -> hal::Error {
+    pub(crate) fn copy_refused(&self, copy: &hal::Copy, refusal: DriverError) -> hal::Error {
         let given =
             format!("{} B from {} to {}", copy.extent().bytes().get(), copy.from(), copy.to());
         self.refused(Call::Copy, refusal, &Asked::of("copy", given, "allocated memory"))
@@ -74,7 +74,7 @@ impl CudaDevice {
 }
 
 /// Enqueues the rows of one slice.
-pub(crate) fn enqueue_plane(table: &Table, piece: &Piece, stream: RawStream) -> Outcome {
+pub(crate) fn enqueue_plane(table: &Symbols, piece: &Piece, stream: RawStream) -> Outcome {
     let Piece { to, from, width, rows } = *piece;
     if rows == 1 {
         // SAFETY: a live stream, and memory that was looked up or promised by the caller of `copy`.
@@ -97,7 +97,7 @@ pub(crate) fn enqueue_plane(table: &Table, piece: &Piece, stream: RawStream) -> 
 
 /// Enqueues the rows of one slice to packed memory of the host, by way of as much of the device's at `gathered`.
 pub(crate) fn enqueue_gathered(
-    table: &Table,
+    table: &Symbols,
     piece: &Piece,
     gathered: u64,
     stream: RawStream,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::address_book::MemoryKind;
 use forebay_hal::{
-    Asked, Call, Capabilities, Error, MemoryInfo, PinnedFlags, PinnedMemory, RefusalKind, Result,
-    nonzero, valid_span,
+    Asked, Call, Capabilities, DriverErrorKind, Error, MemoryInfo, PinnedFlags, PinnedMemory,
+    Result, nonzero, valid_span,
 };
 use forebay_host::PrefaultedPages;
 use forebay_host::system::System;
@@ -14,7 +14,7 @@ use forebay_host::system::System;
 use crate::device::CudaDevice;
 use crate::refusal::{self, meaning};
 use crate::space::Taken;
-use crate::sys::Refusal;
+use crate::sys::DriverError;
 use crate::sys::values::{attribute, host_alloc, host_register};
 
 /// Below this the driver cuts pinned memory from larger pieces, at multiples of less than a page.
@@ -50,9 +50,9 @@ impl CudaDevice {
     }
 
     /// The error of refused pinned memory, with the host's figures: that is whose memory it is.
-    pub(crate) fn no_host_memory(&self, call: Call, refusal: Refusal, size: Bytes) -> Error {
+    pub(crate) fn no_host_memory(&self, call: Call, refusal: DriverError, size: Bytes) -> Error {
         match meaning(refusal) {
-            RefusalKind::Invalid => host_shortage(call, size),
+            DriverErrorKind::Invalid => host_shortage(call, size),
             _ => {
                 let table = Some(self.context.table());
                 refusal::error(call, refusal, &Asked::size(size), host_figures, table)
@@ -198,7 +198,7 @@ unsafe impl PinnedMemory for CudaDevice {
             memory.iter().for_each(|memory| space.settle(memory));
             drop(space);
             match meaning(refusal) {
-                RefusalKind::OutOfMemory => self.no_host_memory(call, refusal, span.size()),
+                DriverErrorKind::OutOfMemory => self.no_host_memory(call, refusal, span.size()),
                 _ => {
                     let allowed = "mapped host memory that no library has registered";
                     self.refused(call, refusal, &Asked::of("span", span, allowed))

@@ -11,7 +11,7 @@ use forebay_hal::{Asked, Call, Error, Result};
 use crate::device::CudaDevice;
 use crate::refusal::words;
 use crate::sys::values::{attribute, memory_pool};
-use crate::sys::{RawMemoryPool, Refusal, Table};
+use crate::sys::{DriverError, RawMemoryPool, Symbols};
 
 /// Settings for the driver's default pool of a device. Unset ones stay unchanged.
 ///
@@ -159,7 +159,7 @@ impl<'a> Handle<'a> {
         let mut raw = RawMemoryPool::NULL;
         let number = device.context.device;
         // SAFETY: the pool is written to a place of our own.
-        let asked = |table: &Table| unsafe { table.mem_pool_default(&raw mut raw, number) };
+        let asked = |table: &Symbols| unsafe { table.mem_pool_default(&raw mut raw, number) };
         match device.context.call(asked) {
             Ok(()) => Ok(Self { device, raw }),
             Err(refusal) => Err(refused(device, refusal, "device")),
@@ -170,7 +170,7 @@ impl<'a> Handle<'a> {
         let mut value = Value::place(number);
         // SAFETY: a device's default pool lives as long as the driver; the place is our own, and as
         // wide as the attribute.
-        let asked = |table: &Table| unsafe {
+        let asked = |table: &Symbols| unsafe {
             table.mem_pool_get_attribute(self.raw, number, value.pointer())
         };
         let told = self.device.context.call(asked);
@@ -179,7 +179,7 @@ impl<'a> Handle<'a> {
 
     fn set(&self, number: u32, mut value: Value) -> Result<()> {
         // SAFETY: as above; the driver reads the value.
-        let asked = |table: &Table| unsafe {
+        let asked = |table: &Symbols| unsafe {
             table.mem_pool_set_attribute(self.raw, number, value.pointer())
         };
         let told = self.device.context.call(asked);
@@ -202,7 +202,7 @@ impl<'a> Handle<'a> {
     }
 }
 
-fn refused(device: &CudaDevice, refusal: Refusal, argument: &'static str) -> Error {
+fn refused(device: &CudaDevice, refusal: DriverError, argument: &'static str) -> Error {
     let given = words(refusal, Some(device.context.table()));
     let asked = Asked::of(argument, given, "what the driver's default pool takes");
     device.refused(Call::MemoryInfo, refusal, &asked)
@@ -248,6 +248,6 @@ pub fn reset_default_pool_peaks(device: &CudaDevice) -> Result<()> {
 pub fn trim_default_pool(device: &CudaDevice, keep: Bytes) -> Result<()> {
     let pool = Handle::of(device)?;
     // SAFETY: a device's default pool lives as long as the driver.
-    let asked = |table: &Table| unsafe { table.mem_pool_trim(pool.raw, keep.get()) };
+    let asked = |table: &Symbols| unsafe { table.mem_pool_trim(pool.raw, keep.get()) };
     device.context.call(asked).map_err(|refusal| refused(device, refusal, "keep"))
 }

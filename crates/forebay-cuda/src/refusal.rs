@@ -2,15 +2,15 @@
 
 use core::ffi::CStr;
 
-use forebay_hal::{Asked, Call, Error, MemoryInfo, RefusalKind};
+use forebay_hal::{Asked, Call, DriverErrorKind, Error, MemoryInfo};
 
-use crate::sys::{Code, Refusal, Table};
+use crate::sys::{Code, DriverError, Symbols};
 
 /// The class of a refusal. Codes not listed here are newer than this list. As nothing is known about them, the
 /// device counts as lost rather than as usable.
-pub(crate) fn meaning(refusal: Refusal) -> RefusalKind {
+pub(crate) fn meaning(refusal: DriverError) -> DriverErrorKind {
     match refusal.understood() {
-        Code::ERROR_OUT_OF_MEMORY | Code::HIP_RUNTIME_MEMORY => RefusalKind::OutOfMemory,
+        Code::ERROR_OUT_OF_MEMORY | Code::HIP_RUNTIME_MEMORY => DriverErrorKind::OutOfMemory,
         Code::ERROR_INVALID_VALUE
         | Code::ERROR_INVALID_DEVICE
         | Code::ERROR_INVALID_IMAGE
@@ -33,7 +33,7 @@ pub(crate) fn meaning(refusal: Refusal) -> RefusalKind {
         | Code::HIP_INVALID_CONFIGURATION
         | Code::HIP_INVALID_PITCH
         | Code::HIP_INVALID_DEVICE_POINTER
-        | Code::HIP_INVALID_COPY_DIRECTION => RefusalKind::Invalid,
+        | Code::HIP_INVALID_COPY_DIRECTION => DriverErrorKind::Invalid,
         Code::ERROR_NOT_READY
         | Code::ERROR_DEVICE_UNAVAILABLE
         | Code::ERROR_CONTEXT_ALREADY_IN_USE
@@ -45,7 +45,7 @@ pub(crate) fn meaning(refusal: Refusal) -> RefusalKind {
         | Code::ERROR_STREAM_CAPTURE_UNJOINED
         | Code::ERROR_STREAM_CAPTURE_ISOLATION
         | Code::ERROR_STREAM_CAPTURE_IMPLICIT
-        | Code::ERROR_STREAM_CAPTURE_WRONG_THREAD => RefusalKind::Busy,
+        | Code::ERROR_STREAM_CAPTURE_WRONG_THREAD => DriverErrorKind::Busy,
         Code::MISSING
         | Code::ERROR_STUB_LIBRARY
         | Code::ERROR_NO_DEVICE
@@ -59,7 +59,7 @@ pub(crate) fn meaning(refusal: Refusal) -> RefusalKind {
         | Code::ERROR_NOT_SUPPORTED
         | Code::ERROR_SYSTEM_DRIVER_MISMATCH
         | Code::ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
-        | Code::HIP_INSUFFICIENT_DRIVER => RefusalKind::Unsupported,
+        | Code::HIP_INSUFFICIENT_DRIVER => DriverErrorKind::Unsupported,
         Code::ERROR_OPERATING_SYSTEM
         | Code::ERROR_LAUNCH_OUT_OF_RESOURCES
         | Code::ERROR_SYSTEM_NOT_READY
@@ -67,16 +67,16 @@ pub(crate) fn meaning(refusal: Refusal) -> RefusalKind {
         | Code::ERROR_MPS_SERVER_NOT_READY
         | Code::ERROR_MPS_MAX_CLIENTS_REACHED
         | Code::ERROR_MPS_MAX_CONNECTIONS_REACHED
-        | Code::ERROR_TIMEOUT => RefusalKind::Transient,
+        | Code::ERROR_TIMEOUT => DriverErrorKind::Transient,
         // Among them the errors that stay: once a kernel has broken a context, every call in it
         // answers so for the rest of the process.
-        _ => RefusalKind::Lost,
+        _ => DriverErrorKind::Lost,
     }
 }
 
 /// The function and its error code, in words.
-pub(crate) fn words(refusal: Refusal, table: Option<&Table>) -> String {
-    let Refusal { symbol, code } = refusal;
+pub(crate) fn words(refusal: DriverError, table: Option<&Symbols>) -> String {
+    let DriverError { symbol, code } = refusal;
     if code == Code::MISSING {
         return format!("the driver has no {}, which {} introduced", symbol.name, symbol.since());
     }
@@ -89,7 +89,7 @@ pub(crate) fn words(refusal: Refusal, table: Option<&Table>) -> String {
 }
 
 /// The driver's own name for a code that is newer than this list.
-fn name_of(table: &Table, code: Code) -> Option<String> {
+fn name_of(table: &Symbols, code: Code) -> Option<String> {
     let mut name = core::ptr::null();
     // SAFETY: the name is written to a place of our own.
     unsafe { table.get_error_name(code, &raw mut name) }.ok()?;
@@ -103,10 +103,10 @@ fn name_of(table: &Table, code: Code) -> Option<String> {
 /// The error for a refused call, with `figures` in case memory ran out.
 pub(crate) fn error(
     call: Call,
-    refusal: Refusal,
+    refusal: DriverError,
     asked: &Asked,
     figures: impl FnOnce() -> MemoryInfo,
-    table: Option<&Table>,
+    table: Option<&Symbols>,
 ) -> Error {
     asked.refused(call, meaning(refusal), words(refusal, table), figures)
 }
@@ -114,7 +114,7 @@ pub(crate) fn error(
 /// The error for a refused call that allocates nothing.
 pub(crate) fn plain_error(
     call: Call,
-    refusal: Refusal,
+    refusal: DriverError,
     (argument, allowed): (&'static str, &'static str),
 ) -> Error {
     let asked = Asked::of(argument, "what was given", allowed);

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use forebay_core::{Bytes, Span};
 use forebay_hal::{
-    Asked, Call, Error, PageHandle, RefusalKind, Result, Sharing, invalid, multiple,
+    Asked, Call, DriverErrorKind, Error, PageHandle, Result, Sharing, invalid, multiple,
 };
 use rustix::io::FdFlags;
 
@@ -13,7 +13,7 @@ use crate::device::CudaDevice;
 use crate::refusal::meaning;
 use crate::space::PageOrigin;
 use crate::sys::values::handle_type;
-use crate::sys::{Outcome, RawPage, Refusal};
+use crate::sys::{DriverError, Outcome, RawPage};
 
 /// What a descriptor must be.
 const A_PAGE: &str = "a descriptor that export_page gave, with the size its page was created with";
@@ -81,13 +81,13 @@ unsafe impl Sharing for CudaDevice {
             // written to a place of our own.
             unsafe { table.mem_import(&raw mut raw, handle, handle_type::FILE_DESCRIPTOR) }
         });
-        let not_a_page = |refusal: Refusal| {
+        let not_a_page = |refusal: DriverError| {
             let said = crate::refusal::words(refusal, Some(self.context.table()));
             let given = format!("descriptor {raw_descriptor} as {} B; {said}", size.get());
             invalid(call, "descriptor", given, A_PAGE)
         };
         imported.map_err(|refusal| match meaning(refusal) {
-            RefusalKind::OutOfMemory | RefusalKind::Transient => {
+            DriverErrorKind::OutOfMemory | DriverErrorKind::Transient => {
                 self.refused(call, refusal, &Asked::size(size))
             }
             // A descriptor that is none is answered in several ways, as an unknown error among them.

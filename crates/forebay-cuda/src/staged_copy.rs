@@ -23,12 +23,12 @@ use crate::cancel::CancelToken;
 use crate::device::CudaDevice;
 use crate::event::EventCore;
 use crate::piece::{WAITS, copy_here, enqueue_gathered, enqueue_plane};
-use crate::staging::MOST;
+use crate::staging::MAX;
 use crate::stream::{StreamCore, TaskLane};
 use crate::sys::Outcome;
 
 /// From how many bytes on a copy is spread: two full staging buffers.
-const SPREAD: Bytes = Bytes::new(2 * MOST.get());
+const SPREAD: Bytes = Bytes::new(2 * MAX.get());
 
 /// A side stream of one copy, and the event by which the copy's stream will wait for it.
 struct SideStream {
@@ -75,7 +75,7 @@ impl CudaDevice {
             let end = pools.events.take(EventKind::Order, 0).ok()?;
             let core = pools.sides.take()?;
             // One without a staging buffer is no use: where little memory can be pinned, there are fewer.
-            let staged = self.stage(MOST, &core, &mut lock(&core.lane()));
+            let staged = self.stage(MAX, &core, &mut lock(&core.lane()));
             if staged.is_err() || begin.hold_back(core.raw).is_err() {
                 pools.sides.put_back([core]);
                 return None;
@@ -117,7 +117,7 @@ impl CudaDevice {
         let lanes: Vec<_> = cores.iter().map(|core| core.lane()).collect();
         // Held to the end: the calls of two copies must not mix, since they use the same stage.
         let mut lanes: Vec<_> = cores.iter().zip(lanes.iter().map(|lane| lock(lane))).collect();
-        let room = shape.bytes().min(MOST);
+        let room = shape.bytes().min(MAX);
         let mut outcome =
             lanes.iter_mut().try_for_each(|(core, lane)| self.stage(room, core, lane));
         for (turn, piece) in shape.pieces(room, self.max_pitch).enumerate() {

@@ -20,7 +20,7 @@ const LEAST: Bytes = Bytes::new(64 << 10);
 
 /// The largest: larger copies go in pieces. Filling two megabytes takes longer than all calls for a piece
 /// together, so more would only cost memory.
-pub(crate) const MOST: Bytes = Bytes::mib(2);
+pub(crate) const MAX: Bytes = Bytes::mib(2);
 
 /// Buffers that streams may be using, from which on [`StagingBuffers::take_if_few`] gives none.
 const FEW: usize = 64;
@@ -84,7 +84,7 @@ impl StagingBuffers {
     }
 
     fn take_collected(&self, size: Bytes) -> Outcome<StagingBuffer> {
-        let size = size.min(MOST);
+        let size = size.min(MAX);
         let mut spare = lock(&self.spare);
         let fits = spare.iter().enumerate().filter(|(_, stage)| stage.size >= size);
         if let Some(place) = fits.min_by_key(|(_, stage)| stage.size).map(|(place, _)| place) {

@@ -27,10 +27,10 @@ const LOOKS: usize = 16;
 pub(crate) const OURS: u64 = 1 << 63;
 
 /// The most side streams of one copy.
-const MOST_SIDES: usize = 8;
+const MAX_SIDES: usize = 8;
 
 /// The most side streams of a context. A program that enqueues copies without ever waiting gets no more.
-const MOST_OF_ALL: usize = 4 * MOST_SIDES;
+const MAX_OF_ALL: usize = 4 * MAX_SIDES;
 
 /// The id of the default stream.
 const DEFAULT_ID: StreamId = StreamId(OURS);
@@ -51,7 +51,7 @@ enum StreamOrigin {
     /// Created here; it returns to this list.
     Pool { pool: &'static StreamPool, priority: Priority, number: u64 },
     /// Created by another library.
-    Elsewhere,
+    Foreign,
 }
 
 /// A stream in use.
@@ -65,7 +65,7 @@ pub(crate) struct StreamCore {
 impl StreamCore {
     /// A stream that another library created.
     pub(crate) fn lent(raw: RawStream) -> Self {
-        Self { raw, home: StreamOrigin::Elsewhere, lane: Arc::default() }
+        Self { raw, home: StreamOrigin::Foreign, lane: Arc::default() }
     }
 
     /// Whether this stands for the default stream of whichever thread calls.
@@ -196,7 +196,7 @@ impl SideStreams {
         });
         let mut state = lock(&self.spare);
         state.streams.extend(busy.into_iter().chain(spare));
-        if idle.is_some() || state.made >= MOST_OF_ALL {
+        if idle.is_some() || state.made >= MAX_OF_ALL {
             return idle;
         }
         state.made += 1;
@@ -214,7 +214,7 @@ impl SideStreams {
 
     pub(crate) fn at_once(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-        *self.at_once.get_or_init(|| processors().min(MOST_SIDES))
+        *self.at_once.get_or_init(|| processors().min(MAX_SIDES))
     }
 }
 

@@ -4,7 +4,7 @@ use forebay_core::transfer::{CopyEnd, CopyShape};
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::address_book::Reason;
 use forebay_hal::{
-    self as hal, Access, Asked, Call, Pattern, Place, Result, StreamHandle, Transfers, invalid,
+    self as hal, Access, Asked, Call, Location, Pattern, Result, StreamHandle, Transfers, invalid,
 };
 use forebay_sync::lock;
 
@@ -15,7 +15,7 @@ use crate::piece::enqueue_plane;
 use crate::space::USABLE;
 use crate::stream::StreamCore;
 use crate::sys::values::memory_type;
-use crate::sys::{Copy3d, Outcome, RawStream, Table};
+use crate::sys::{Copy3d, Outcome, RawStream, Symbols};
 
 /// Rows up to this width go to pinned memory by way of a stage where they are gathered: the host copies so much in about
 /// the time of a driver's call. Wider ones are better left to the driver, one by one.
@@ -151,11 +151,11 @@ unsafe impl Transfers for CudaDevice {
         if copy.extent().is_empty() {
             return Ok(());
         }
-        if let Place::Device(_) = copy.to() {
+        if let Location::Device(_) = copy.to() {
             let rows = copy.rows().map(|(to, _)| to);
             self.check_rows((call, "to"), copy.written(), rows, Access::ReadWrite)?;
         }
-        if let Place::Device(_) = copy.from() {
+        if let Location::Device(_) = copy.from() {
             let rows = copy.rows().map(|(_, from)| from);
             self.check_rows((call, "from"), copy.read(), rows, Access::Read)?;
         }
@@ -163,15 +163,17 @@ unsafe impl Transfers for CudaDevice {
         let can_stage = self.context.table().launch_host_function.is_some()
             && self.context.table().mem_host_alloc.is_some();
         let outcome = match (copy.to(), copy.from()) {
-            (Place::Host(_), Place::Host(_)) if can_stage => {
+            (Location::Host(_), Location::Host(_)) if can_stage => {
                 // SAFETY: as the caller promised.
                 unsafe { self.copy_on_host(*copy, &core) }
             }
-            (Place::Device(_), Place::Host(_)) if can_stage && !self.is_reached(copy.read()) => {
+            (Location::Device(_), Location::Host(_))
+                if can_stage && !self.is_reached(copy.read()) =>
+            {
                 // SAFETY: as the caller promised.
                 return unsafe { self.copy_staged(copy, &shape, &core) };
             }
-            (Place::Host(_), Place::Device(_))
+            (Location::Host(_), Location::Device(_))
                 if can_stage && self.stages_to_host(copy, &shape, &core) =>
             {
                 // SAFETY: as the caller promised.
@@ -222,7 +224,7 @@ unsafe impl Transfers for CudaDevice {
 }
 
 /// Fills bytes in a row.
-fn fill_row(table: &Table, row: Span, pattern: Pattern, stream: RawStream) -> Outcome {
+fn fill_row(table: &Symbols, row: Span, pattern: Pattern, stream: RawStream) -> Outcome {
     let (start, size) = (row.start().get(), row.size().get());
     // SAFETY: memory that was looked up, whose size is a multiple of the pattern's, and a live
     // stream. For all three.
@@ -236,7 +238,7 @@ fn fill_row(table: &Table, row: Span, pattern: Pattern, stream: RawStream) -> Ou
 }
 
 /// Fills rows.
-fn fill_plane(table: &Table, fill: &hal::Fill, stream: RawStream) -> Outcome {
+fn fill_plane(table: &Symbols, fill: &hal::Fill, stream: RawStream) -> Outcome {
     let (start, pitch): (Address, u64) = (fill.to(), fill.pitch().row.get());
     let (start, width, rows) = (start.get(), fill.extent().width.get(), fill.extent().rows);
     let pattern = fill.pattern();

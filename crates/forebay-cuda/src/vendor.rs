@@ -1,7 +1,7 @@
 //! The differences between vendors whose drivers share one interface.
 //!
 //! HIP copies CUDA's interface almost function by function, so one implementation serves both: `forebay-hip` fills
-//! CUDA's [`Table`] with HIP's functions, and a [`Vendor`] says how to load them and what errors call things.
+//! CUDA's [`Symbols`] with HIP's functions, and a [`Vendor`] says how to load them and what errors call things.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt;
@@ -11,7 +11,7 @@ use std::ffi::CString;
 use forebay_hal::{Call, DeviceKind, Error};
 
 use crate::sys::values::proc_address;
-use crate::sys::{CUDA, Code, Interface, Refusal, Symbol, Table};
+use crate::sys::{CUDA, Code, DriverError, Interface, Symbol, Symbols};
 
 /// The environment variable that names a driver library to use instead of the system's.
 pub const DRIVER_VARIABLE: &str = "FOREBAY_CUDA_DRIVER";
@@ -27,7 +27,7 @@ type GetProcAddress =
 pub type Find<'a> = &'a dyn Fn(&str) -> Option<NonNull<c_void>>;
 
 /// The result of loading a library: the table, and the interface version as `cuDriverGetVersion` counts.
-pub type Loaded = Result<(Table, c_int), DriverMissing>;
+pub type Loaded = Result<(Symbols, c_int), DriverMissing>;
 
 /// A vendor's driver: how to find and load it, and the words for its errors.
 pub struct Vendor {
@@ -82,7 +82,7 @@ impl Vendor {
     pub(crate) fn start(
         &'static self,
         library: &str,
-        table: &Table,
+        table: &Symbols,
     ) -> Result<c_int, DriverMissing> {
         let stopped = |refusal| {
             let library = library.to_owned();
@@ -161,7 +161,7 @@ unsafe fn load_cuda(name: &str, find: Find<'_>) -> Loaded {
     let absent = |symbol| DriverMissing::Function { library: name.to_owned(), symbol };
     // SAFETY: the exported name of each symbol is that of the version declared, so the signatures
     // agree; the library is never unloaded.
-    let exported = unsafe { Table::load(by_name) }.map_err(absent)?;
+    let exported = unsafe { Symbols::load(by_name) }.map_err(absent)?;
     let version = NVIDIA.start(name, &exported)?;
     let asks = find("cuGetProcAddress_v2").filter(|_| version >= ASKS_FOR_FUNCTIONS_FROM).map(
         |function| {
@@ -181,7 +181,7 @@ unsafe fn load_cuda(name: &str, find: Find<'_>) -> Loaded {
     };
     // SAFETY: the driver gives for a name and a version the function with the signature it had in that
     // version, which is the one declared; and as above.
-    let table = unsafe { Table::load(known) }.map_err(absent)?;
+    let table = unsafe { Symbols::load(known) }.map_err(absent)?;
     Ok((table, version))
 }
 
@@ -227,7 +227,7 @@ pub enum DriverMissing {
         /// The library.
         library: String,
         /// The failed call and its error code.
-        refusal: Refusal,
+        refusal: DriverError,
     },
     /// The process has reached the limit of loaded libraries of this kind.
     TooMany {

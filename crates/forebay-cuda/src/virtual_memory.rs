@@ -6,8 +6,8 @@
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::address_book::{Mapping, MemoryKind, Region};
 use forebay_hal::{
-    Access, Asked, Call, Capabilities, Error, Granularity, PageHandle, PageOptions, RefusalKind,
-    Result, VirtualMemory, fresh_handle, invalid, multiple, valid_span,
+    Access, Asked, Call, Capabilities, DriverErrorKind, Error, Granularity, PageHandle,
+    PageOptions, Result, VirtualMemory, fresh_handle, invalid, multiple, valid_span,
 };
 use forebay_sync::lock;
 
@@ -15,7 +15,7 @@ use crate::device::{CudaDevice, host_location, properties};
 use crate::refusal::{meaning, words};
 use crate::space::{DriverPage, Entry, Page, PageOrigin};
 use crate::sys::values::{access, location};
-use crate::sys::{AccessDescription, Location, Outcome, RawPage, Refusal};
+use crate::sys::{AccessDescription, DriverError, MemoryLocation, Outcome, RawPage};
 use crate::vendor::Unmaps;
 
 /// How often unmapping is tried again where it failed after other mappings were unmapped.
@@ -70,7 +70,7 @@ impl CudaDevice {
         &self,
         span: Span,
         tiles: &[Mapping],
-    ) -> core::result::Result<(), (usize, Refusal)> {
+    ) -> core::result::Result<(), (usize, DriverError)> {
         let spans: Vec<Span> = match self.context.vendor.unmaps {
             Unmaps::All => vec![span],
             Unmaps::One => tiles.iter().map(|tile| tile.span).collect(),
@@ -111,9 +111,11 @@ unsafe impl VirtualMemory for CudaDevice {
         let call = Call::Reserve;
         multiple(call, "size", size, self.grain())?;
         let alignment = alignment.max(self.grain());
-        let refused = |refusal: Refusal| match meaning(refusal) {
+        let refused = |refusal: DriverError| match meaning(refusal) {
             // More addresses than there are, whichever way the driver puts it.
-            RefusalKind::Invalid | RefusalKind::OutOfMemory => self.out_of_memory(call, size),
+            DriverErrorKind::Invalid | DriverErrorKind::OutOfMemory => {
+                self.out_of_memory(call, size)
+            }
             _ => self.refused(call, refusal, &Asked::size(size)),
         };
         let of = |start, size| valid_span(call, "size", start, size);
@@ -144,7 +146,7 @@ unsafe impl VirtualMemory for CudaDevice {
         let _order = lock(&self.mapping);
         let region = self.space().book.remove_region(start)?;
         self.free_raw(region.owner).map_err(|refusal| {
-            if meaning(refusal) != RefusalKind::Lost {
+            if meaning(refusal) != DriverErrorKind::Lost {
                 self.space().book.insert(Entry::Region(region));
             }
             self.refused(call, refusal, &Asked::of("start", start, "the start of a region"))
@@ -188,7 +190,7 @@ unsafe impl VirtualMemory for CudaDevice {
         // SAFETY: a page that was created or imported and not released.
         let released = self.context.call(|table| unsafe { table.mem_release(found.owner.raw) });
         if let Err(refusal) = released
-            && meaning(refusal) != RefusalKind::Lost
+            && meaning(refusal) != DriverErrorKind::Lost
         {
             let asked = Asked::of("page", page, "a page of this device");
             return Err(self.refused(call, refusal, &asked));
@@ -232,7 +234,7 @@ unsafe impl VirtualMemory for CudaDevice {
             }
         };
         let ours = device == self.context.ordinal;
-        let location = Location { kind: location::DEVICE, id };
+        let location = MemoryLocation { kind: location::DEVICE, id };
         for run in tiles.chunk_by(|one, next| one.pinned == next.pinned) {
             let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
             let start = first.span.start();

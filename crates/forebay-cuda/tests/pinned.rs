@@ -12,7 +12,7 @@ use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::Code;
 use forebay_hal::{
-    Copy, Device, Error, Memory, PinnedFlags, PinnedMemory, Place, PointerKind, StreamHandle,
+    Copy, Device, Error, Location, Memory, PinnedFlags, PinnedMemory, PointerKind, StreamHandle,
     Streams, Transfers,
 };
 
@@ -90,7 +90,7 @@ fn large_memory_is_pinned_in_pages_of_the_process_and_goes_completely() {
         for (index, byte) in bytes(memory, size).iter_mut().enumerate() {
             *byte = u8::try_from(index % 251).unwrap();
         }
-        let (host, gpu) = (Place::Host(memory), Place::Device(there));
+        let (host, gpu) = (Location::Host(memory), Location::Device(there));
         // SAFETY: both sides outlive the copies, which are waited for.
         unsafe { device.copy(&Copy::linear(gpu, host, size).unwrap(), StreamHandle::DEFAULT) }
             .unwrap();

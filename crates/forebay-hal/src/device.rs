@@ -3,7 +3,7 @@
 use core::fmt;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
-use forebay_sync::fork::Birth;
+use forebay_sync::fork::ForkGeneration;
 
 #[cfg(unix)]
 use crate::Sharing;
@@ -51,7 +51,7 @@ pub struct Descriptor {
     /// Whether it computes on the host's own processor.
     pub is_processor: bool,
     /// The process that opened it.
-    birth: Birth,
+    fork_generation: ForkGeneration,
 }
 
 impl Descriptor {
@@ -65,7 +65,7 @@ impl Descriptor {
             capabilities: Capabilities::empty(),
             alignment: Alignment::BLOCK,
             is_processor: false,
-            birth: Birth::here(),
+            fork_generation: ForkGeneration::here(),
         }
     }
 
@@ -81,13 +81,13 @@ impl Descriptor {
     /// Whether the parent opened the device before this process was forked. In that case its threads and driver do not
     /// exist here, and its locks may stay locked forever: only [`Device::descriptor`] may be called, and dropping the
     /// device leaks it.
-    pub fn is_inherited(&self) -> bool {
-        self.birth.is_elsewhere()
+    pub fn is_from_parent(&self) -> bool {
+        self.fork_generation.is_stale()
     }
 
-    /// Returns [`Error::Forked`] if the device [is inherited](Self::is_inherited). Takes no lock.
+    /// Returns [`Error::Forked`] if the device [is inherited](Self::is_from_parent). Takes no lock.
     pub fn check_process(&self, call: Call) -> Result<()> {
-        if self.is_inherited() { Err(Error::Forked { call }) } else { Ok(()) }
+        if self.is_from_parent() { Err(Error::Forked { call }) } else { Ok(()) }
     }
 
     /// Sets the driver version.
@@ -200,7 +200,7 @@ impl<T: Streams + Transfers + Send + Sync + fmt::Debug + ?Sized> Queue for T {}
 /// * A group is always present or always absent, matching its bit in [`Descriptor::capabilities`].
 /// * [`MemoryInfo::free`] plus [`MemoryInfo::held`] is never above [`MemoryInfo::total`].
 /// * In a forked child, a device that was opened before the fork takes no lock when it is dropped: it leaks
-///   its resources. [`Descriptor::new`] records the process, and [`Descriptor::is_inherited`] compares it.
+///   its resources. [`Descriptor::new`] records the process, and [`Descriptor::is_from_parent`] compares it.
 /// * Dropping the device while it has live objects neither crashes nor blocks forever. Copies, fills and
 ///   kernels that were not waited for may or may not run: synchronise first if it matters, or if they use
 ///   host memory.

@@ -85,8 +85,8 @@ pub use decompression::{Decompression, Lz4Blocks, decode_lz4, decode_lz4_blocks}
 pub use device::{Descriptor, Device, DeviceKind, MemoryInfo, PointerClass, PointerKind, Queue};
 pub use error::{Error, Result};
 pub use memory::{Advice, ManagedMemory, Memory, PinnedFlags, PinnedMemory};
-pub use peer::{PeerCopy, PeerPlace, Peers};
-pub use refusal::{Asked, RefusalKind};
+pub use peer::{PeerCopy, PeerLocation, Peers};
+pub use refusal::{Asked, DriverErrorKind};
 #[cfg(unix)]
 pub use sharing::Sharing;
 pub use source::MemorySource;
@@ -97,6 +97,6 @@ pub use stream::{
 pub use stream_end::{NamedStream, StreamEnd, announce_stream_end, on_stream_end, stream_ends};
 pub use tables::{EventEntry, EventTable, StreamTable};
 pub use to_device::ToDevice;
-pub use transfer::{Copy, Extent, Fill, Pattern, Pitch, Place, Rows, Transfers};
+pub use transfer::{Copy, Extent, Fill, Location, Pattern, Pitch, Rows, Transfers};
 pub use virtual_memory::{Access, Granularity, PageHandle, PageOptions, VirtualMemory};
 pub use workers::Workers;

@@ -6,7 +6,7 @@ use crate::{Call, Result, StreamHandle, valid_span};
 
 /// An address on a device of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerPlace {
+pub struct PeerLocation {
     /// The device.
     pub device: DeviceOrdinal,
     /// The address there.
@@ -16,26 +16,26 @@ pub struct PeerPlace {
 /// A copy from one device to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCopy {
-    to: PeerPlace,
-    from: PeerPlace,
+    to: PeerLocation,
+    from: PeerLocation,
     size: Bytes,
 }
 
 impl PeerCopy {
     /// `size` bytes from `from` to `to`.
-    pub fn new(to: PeerPlace, from: PeerPlace, size: Bytes) -> Result<Self> {
+    pub fn new(to: PeerLocation, from: PeerLocation, size: Bytes) -> Result<Self> {
         valid_span(Call::CopyPeer, "to", to.address, size)?;
         valid_span(Call::CopyPeer, "from", from.address, size)?;
         Ok(Self { to, from, size })
     }
 
     /// The destination.
-    pub const fn to(&self) -> PeerPlace {
+    pub const fn to(&self) -> PeerLocation {
         self.to
     }
 
     /// The source.
-    pub const fn from(&self) -> PeerPlace {
+    pub const fn from(&self) -> PeerLocation {
         self.from
     }
 

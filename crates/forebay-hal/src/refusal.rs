@@ -8,7 +8,7 @@ use crate::{Call, Error, MemoryInfo, invalid};
 
 /// What a driver's error code means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusalKind {
+pub enum DriverErrorKind {
     /// Not enough memory is left.
     OutOfMemory,
     /// An argument is invalid.
@@ -53,19 +53,19 @@ impl Asked {
     pub fn refused(
         &self,
         call: Call,
-        kind: RefusalKind,
+        kind: DriverErrorKind,
         said: String,
         figures: impl FnOnce() -> MemoryInfo,
     ) -> Error {
         match kind {
-            RefusalKind::OutOfMemory => figures().out_of_memory(call, self.size),
-            RefusalKind::Invalid => {
+            DriverErrorKind::OutOfMemory => figures().out_of_memory(call, self.size),
+            DriverErrorKind::Invalid => {
                 invalid(call, self.argument, format!("{}; {said}", self.given), self.allowed)
             }
-            RefusalKind::Lost => Error::Lost { call, reason: said.into() },
-            RefusalKind::Busy => Error::Busy { call, what: said.into() },
-            RefusalKind::Unsupported => Error::Unsupported { call, missing: said.into() },
-            RefusalKind::Transient => Error::Transient { call, reason: said.into() },
+            DriverErrorKind::Lost => Error::Lost { call, reason: said.into() },
+            DriverErrorKind::Busy => Error::Busy { call, what: said.into() },
+            DriverErrorKind::Unsupported => Error::Unsupported { call, missing: said.into() },
+            DriverErrorKind::Transient => Error::Transient { call, reason: said.into() },
         }
     }
 }

@@ -396,7 +396,7 @@ impl Stream {
 /// Releases a resource in a drop, which cannot report an error. Retries once after an error that may pass, so that a
 /// single fault does not leak. In a forked child it leaks, because the parent owns it.
 fn destroy(device: &Arc<dyn Device>, end: impl Fn() -> Result<()>) {
-    if device.descriptor().is_inherited() {
+    if device.descriptor().is_from_parent() {
         return;
     }
     if end().is_err_and(|error| error.may_pass()) {

@@ -28,7 +28,7 @@ static STREAMS: ForkSafeMutex<Known> = ForkSafeMutex::new(Known::new());
 
 /// How many ended streams are remembered individually. Named before the ends that were forgotten, a stream without a
 /// [`Stream`](crate::Stream) counts as ended: that may cause an extra wait, never a missing one.
-const MOST_ENDED: usize = if cfg!(miri) { 64 } else { 4096 };
+const MAX_ENDED: usize = if cfg!(miri) { 64 } else { 4096 };
 
 /// The device object and the handle. A living [`Stream`](crate::Stream) keeps the device at its address.
 type Key = (usize, StreamHandle);
@@ -62,7 +62,7 @@ impl Known {
     /// Adds an end, and forgets the older half if there are too many.
     fn add_end(&mut self, key: Key) {
         let count = ENDS.fetch_add(1, Ordering::SeqCst) + 1;
-        if self.ended.len() >= MOST_ENDED {
+        if self.ended.len() >= MAX_ENDED {
             let mut counts: Vec<u64> = self.ended.values().copied().collect();
             let middle = counts.len() / 2;
             self.forgotten = *counts.select_nth_unstable(middle).1;
@@ -197,12 +197,12 @@ mod tests {
         let mut known = Known::new();
         let key = |handle| (1, StreamHandle(handle));
         let early = stream_ends();
-        for handle in 0..=MOST_ENDED as u64 {
+        for handle in 0..=MAX_ENDED as u64 {
             known.add_end(key(handle));
         }
-        assert!(known.ended.len() <= MOST_ENDED);
+        assert!(known.ended.len() <= MAX_ENDED);
         let late = stream_ends();
-        for handle in [1, MOST_ENDED as u64, 1 << 40] {
+        for handle in [1, MAX_ENDED as u64, 1 << 40] {
             assert!(known.has_ended(key(handle), early), "{handle}");
             assert!(!known.has_ended(key(handle), late), "{handle}");
         }

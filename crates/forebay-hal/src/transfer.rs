@@ -21,14 +21,14 @@ use crate::{Call, Error, Result, StreamHandle, invalid, valid_span};
 ///
 /// The side is explicit because some devices' addresses are not the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// Host memory, pinned or not.
     Host(Address),
     /// Memory of the device.
     Device(Address),
 }
 
-impl Place {
+impl Location {
     /// The address, on either side.
     pub const fn address(self) -> Address {
         match self {
@@ -42,7 +42,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(address) => write!(f, "host {address}"),
@@ -134,9 +134,9 @@ impl Extent {
 /// A copy of any shape, already checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copy {
-    to: Place,
+    to: Location,
     to_pitch: Pitch,
-    from: Place,
+    from: Location,
     from_pitch: Pitch,
     extent: Extent,
 }
@@ -145,7 +145,7 @@ impl Copy {
     /// `size` bytes in a row.
     ///
     /// Returns an error if source and destination overlap, which drivers leave undefined.
-    pub fn linear(to: Place, from: Place, size: Bytes) -> Result<Self> {
+    pub fn linear(to: Location, from: Location, size: Bytes) -> Result<Self> {
         let copy =
             Self::volumes(to, Pitch::default(), from, Pitch::default(), Extent::linear(size))?;
         if to.is_host() == from.is_host() && copy.written().overlaps(copy.read()) {
@@ -157,9 +157,9 @@ impl Copy {
 
     /// Copies `rows` rows of `width` bytes; each side has its own row pitch.
     pub fn planes(
-        to: Place,
+        to: Location,
         to_row: Bytes,
-        from: Place,
+        from: Location,
         from_row: Bytes,
         extent: (Bytes, u64),
     ) -> Result<Self> {
@@ -171,9 +171,9 @@ impl Copy {
     ///
     /// Rows of the two sides may interleave but must not overlap.
     pub fn volumes(
-        to: Place,
+        to: Location,
         to_pitch: Pitch,
-        from: Place,
+        from: Location,
         from_pitch: Pitch,
         extent: Extent,
     ) -> Result<Self> {
@@ -185,7 +185,7 @@ impl Copy {
     }
 
     /// The destination.
-    pub const fn to(&self) -> Place {
+    pub const fn to(&self) -> Location {
         self.to
     }
 
@@ -195,7 +195,7 @@ impl Copy {
     }
 
     /// The source.
-    pub const fn from(&self) -> Place {
+    pub const fn from(&self) -> Location {
         self.from
     }
 
@@ -221,7 +221,7 @@ impl Copy {
 
     /// The shape, with adjacent rows and slices merged.
     pub fn shape(&self) -> CopyShape {
-        let end = |place: Place, pitch: Pitch| CopyEnd {
+        let end = |place: Location, pitch: Pitch| CopyEnd {
             start: place.address().get(),
             row: pitch.row.get(),
             slice: pitch.slice.get(),

@@ -51,7 +51,7 @@ impl PageOptions {
     /// A page of pinned host memory, where the device has
     /// [`Capabilities::PINNED_PAGES`](crate::Capabilities::PINNED_PAGES). The host reads and writes it
     /// wherever it is mapped and the device has access, and copies name these addresses as
-    /// [`Place::Host`](crate::Place::Host).
+    /// [`Location::Host`](crate::Location::Host).
     pub const fn pinned() -> Self {
         Self { shareable: false, pinned: true }
     }

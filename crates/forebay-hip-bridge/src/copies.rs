@@ -14,7 +14,7 @@ const DEFAULT: u32 = 4;
 /// One side of `HIP_MEMCPY3D`, whose sizes are of this type.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Side<S> {
+struct CopyTerm<S> {
     x: S,
     y: S,
     z: S,
@@ -30,8 +30,8 @@ struct Side<S> {
 /// `HIP_MEMCPY3D` from 6.0 on.
 #[repr(C)]
 struct Wide {
-    src: Side<u64>,
-    dst: Side<u64>,
+    src: CopyTerm<u64>,
+    dst: CopyTerm<u64>,
     width: u64,
     height: u64,
     depth: u64,
@@ -40,8 +40,8 @@ struct Wide {
 /// `HIP_MEMCPY3D` before 6.0.
 #[repr(C)]
 struct Narrow {
-    src: Side<u32>,
-    dst: Side<u32>,
+    src: CopyTerm<u32>,
+    dst: CopyTerm<u32>,
     width: u32,
     height: u32,
     depth: u32,
@@ -53,9 +53,9 @@ fn kind(runtime: &Runtime, kind: u32) -> Result<u32, Code> {
     if kind == unified { Ok(memory_type::UNIFIED) } else { Err(Code::ERROR_INVALID_VALUE) }
 }
 
-fn widen(side: Side<u32>) -> Side<u64> {
-    let Side { x, y, z, lod, kind, host, device, array, pitch, height } = side;
-    Side {
+fn widen(side: CopyTerm<u32>) -> CopyTerm<u64> {
+    let CopyTerm { x, y, z, lod, kind, host, device, array, pitch, height } = side;
+    CopyTerm {
         x: x.into(),
         y: y.into(),
         z: z.into(),

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_cuda::sys::values::{DEVICE_CPU, location, memory_type, pointer};
 use forebay_cuda::sys::{
-    AccessDescription, AllocationProperties, Code, Location, RawPage, RawStream,
+    AccessDescription, AllocationProperties, Code, MemoryLocation, RawPage, RawStream,
 };
 
 use crate::runtime::{Runtime, exports, put, same};
@@ -69,10 +69,10 @@ fn known(runtime: &Runtime, address: u64) -> Result<Known, Code> {
 }
 
 /// A device by its number, or the host, as a location.
-const fn place(device: c_int) -> Location {
+const fn place(device: c_int) -> MemoryLocation {
     match device {
-        DEVICE_CPU => Location { kind: location::HOST, id: 0 },
-        _ => Location { kind: location::DEVICE, id: device },
+        DEVICE_CPU => MemoryLocation { kind: location::HOST, id: 0 },
+        _ => MemoryLocation { kind: location::DEVICE, id: device },
     }
 }
 
@@ -87,9 +87,9 @@ same! {
     hipHostGetDevicePointer = mem_host_device_pointer(device: *mut u64, host: u64, flags: u32);
     hipMallocManaged = mem_alloc_managed(address: *mut u64, size: u64, flags: u32);
     hipMemPrefetchAsync_v2 = mem_prefetch_v2(
-        address: u64, size: u64, location: Location, flags: u32, stream: RawStream,
+        address: u64, size: u64, location: MemoryLocation, flags: u32, stream: RawStream,
     );
-    hipMemAdvise_v2 = mem_advise_v2(address: u64, size: u64, advice: u32, location: Location);
+    hipMemAdvise_v2 = mem_advise_v2(address: u64, size: u64, advice: u32, location: MemoryLocation);
     hipMemAddressReserve = mem_address_reserve(
         address: *mut u64, size: u64, alignment: u64, hint: u64, flags: u64,
     );

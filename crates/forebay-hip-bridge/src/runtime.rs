@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_int};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use forebay_cuda::sys::{Code, Outcome, RawContext, Table};
+use forebay_cuda::sys::{Code, Outcome, RawContext, Symbols};
 use forebay_cuda::{CudaDriver, DriverMissing};
 
 /// What a function answers.
@@ -24,7 +24,7 @@ static SETTINGS: Mutex<Settings> = Mutex::new(Settings { version: None, library:
 
 /// What is there once HIP has begun.
 pub(crate) struct Runtime {
-    pub(crate) table: &'static Table,
+    pub(crate) table: &'static Symbols,
     /// As `hipDriverGetVersion` counts.
     pub(crate) version: c_int,
     /// The primary context of each device.
@@ -133,7 +133,7 @@ impl Runtime {
     }
 
     /// Calls the CUDA driver in the context of the thread's device, and leaves the thread's context as it was.
-    pub(crate) fn call(&self, call: impl FnOnce(&Table) -> Outcome) -> Answer {
+    pub(crate) fn call(&self, call: impl FnOnce(&Symbols) -> Outcome) -> Answer {
         let (table, wanted, mut before) =
             (self.table, self.context(self.device())?, RawContext::NULL);
         // SAFETY: a place of our own.

@@ -1,9 +1,9 @@
 //! Fills CUDA's table with HIP's functions: directly if the signatures match, otherwise through
 //! [translate](crate::translate).
 
-use forebay_cuda::sys::{Function, Need, Symbol, Table};
+use forebay_cuda::sys::{Function, Need, Symbol, Symbols};
 
-use crate::runtime::MOST_LIBRARIES;
+use crate::runtime::MAX_LIBRARIES;
 use crate::sys::{self, HIP};
 use crate::translate::{
     context_disable_peer, context_enable_peer, context_get_current, context_pop, context_push,
@@ -30,8 +30,8 @@ macro_rules! absent {
 }
 
 /// CUDA's table with the functions of library `N`.
-fn fill<const N: usize>(hip: &sys::Table) -> Table {
-    Table {
+fn fill<const N: usize>(hip: &sys::Symbols) -> Symbols {
+    Symbols {
         init: hip.init,
         driver_get_version: hip.driver_get_version.through(driver_get_version::<N>),
         get_error_name: hip.get_error_name,
@@ -112,7 +112,7 @@ fn fill<const N: usize>(hip: &sys::Table) -> Table {
 }
 
 /// The same for each number.
-pub(crate) const FILLS: [fn(&sys::Table) -> Table; MOST_LIBRARIES] = [
+pub(crate) const FILLS: [fn(&sys::Symbols) -> Symbols; MAX_LIBRARIES] = [
     fill::<0>, fill::<1>, fill::<2>, fill::<3>, fill::<4>, fill::<5>, fill::<6>, fill::<7>,
     fill::<8>, fill::<9>, fill::<10>, fill::<11>, fill::<12>, fill::<13>, fill::<14>, fill::<15>,
 ];

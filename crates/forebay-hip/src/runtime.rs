@@ -7,29 +7,29 @@ use core::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forebay_cuda::sys::{Code, Table};
+use forebay_cuda::sys::{Code, Symbols};
 
 use crate::fill::FILLS;
 use crate::sys;
 
 /// How many libraries a process can load. Programs load one, tests several.
-pub(crate) const MOST_LIBRARIES: usize = 16;
+pub(crate) const MAX_LIBRARIES: usize = 16;
 
 /// A loaded library.
 #[derive(Debug)]
 pub(crate) struct Runtime {
-    pub(crate) table: sys::Table,
+    pub(crate) table: sys::Symbols,
     /// The version, as `cuDriverGetVersion` counts.
     pub(crate) version: c_int,
 }
 
-static RUNTIMES: [OnceLock<Runtime>; MOST_LIBRARIES] = [const { OnceLock::new() }; MOST_LIBRARIES];
+static RUNTIMES: [OnceLock<Runtime>; MAX_LIBRARIES] = [const { OnceLock::new() }; MAX_LIBRARIES];
 
 /// How many of them are taken.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// CUDA's table with the functions of a library; `None` where the process has loaded as many as it can.
-pub(crate) fn table_of(runtime: Runtime) -> Option<Table> {
+pub(crate) fn table_of(runtime: Runtime) -> Option<Symbols> {
     let number = TAKEN.fetch_add(1, Ordering::Relaxed);
     let (place, fill) = (RUNTIMES.get(number)?, FILLS.get(number)?);
     Some(fill(&place.get_or_init(|| runtime).table))

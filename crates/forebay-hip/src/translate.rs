@@ -24,20 +24,20 @@ use crate::sys::values::{
 use crate::sys::{self, Copy3d, NarrowCopy3d, PointerAttributes};
 
 /// How many pushes may be open at once in a thread. forebay opens one for each driver that it is inside a call of.
-const MOST_PUSHES: usize = 16;
+const MAX_PUSHES: usize = 16;
 
 /// The devices that were a thread's before each push, and how many there are. Without a destructor, so that it is there
 /// while the thread ends.
 #[derive(Clone, Copy, Debug)]
 struct Before {
-    devices: [c_int; MOST_PUSHES],
+    devices: [c_int; MAX_PUSHES],
     count: usize,
 }
 
 impl Before {
     fn push(mut self, device: c_int) -> Self {
         // A pop that failed for good leaves its place taken: the oldest gives way.
-        if self.count == MOST_PUSHES {
+        if self.count == MAX_PUSHES {
             self.devices.rotate_left(1);
             self.count -= 1;
         }
@@ -55,7 +55,7 @@ impl Before {
 }
 
 thread_local! {
-    static BEFORE: Cell<Before> = const { Cell::new(Before { devices: [0; MOST_PUSHES], count: 0 }) };
+    static BEFORE: Cell<Before> = const { Cell::new(Before { devices: [0; MAX_PUSHES], count: 0 }) };
 }
 
 /// What a function of this file answers.
@@ -76,7 +76,7 @@ fn device_of(context: RawContext) -> c_int {
 /// # Safety
 ///
 /// * The table's functions are those of a library.
-unsafe fn current(table: &sys::Table) -> Result<c_int, Code> {
+unsafe fn current(table: &sys::Symbols) -> Result<c_int, Code> {
     let mut device = 0;
     // SAFETY: a place of our own.
     unsafe { table.get_device(&raw mut device) }?;
@@ -295,7 +295,7 @@ fn is_to_host(Runtime { table, version }: &Runtime, to: u64) -> bool {
 ///
 /// * The rows are memory until the copy is done, and the stream is live.
 unsafe fn copy_rows(
-    table: &sys::Table,
+    table: &sys::Symbols,
     rows: impl Iterator<Item = (u64, u64)>,
     width: u64,
     stream: RawStream,
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn what_was_current_comes_back_in_order_however_deep() {
-        let empty = Before { devices: [0; MOST_PUSHES], count: 0 };
+        let empty = Before { devices: [0; MAX_PUSHES], count: 0 };
         let mut stack = (0..20).fold(empty, Before::push);
         for device in (4..20).rev() {
             let (rest, popped) = stack.pop().unwrap();

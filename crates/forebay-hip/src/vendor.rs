@@ -5,7 +5,7 @@ use forebay_cuda::sys::{Code, Symbol};
 use forebay_cuda::vendor::{Find, Loaded, RowsToHost, Unmaps, Vendor};
 use forebay_hal::DeviceKind;
 
-use crate::runtime::{MOST_LIBRARIES, Runtime, table_of};
+use crate::runtime::{MAX_LIBRARIES, Runtime, table_of};
 use crate::sys::{self, HIP, values};
 
 /// The environment variable that names a HIP library to use instead of the system's.
@@ -52,7 +52,7 @@ unsafe fn load(name: &str, find: Find<'_>) -> Loaded {
     let by_name = |symbol: &'static Symbol| find(symbol.export);
     // SAFETY: a function's name is exported with the declared signature alone, or the translation takes the version into
     // account; the library is never unloaded.
-    let table = unsafe { sys::Table::load(by_name) }
+    let table = unsafe { sys::Symbols::load(by_name) }
         .map_err(|symbol| DriverMissing::Function { library: library(), symbol })?;
     let stopped = |refusal| DriverMissing::Start { vendor: &AMD, library: library(), refusal };
     let mut version = 0;
@@ -63,6 +63,6 @@ unsafe fn load(name: &str, find: Find<'_>) -> Loaded {
     }
     let version = values::version(version);
     let table = table_of(Runtime { table, version });
-    let table = table.ok_or(DriverMissing::TooMany { vendor: &AMD, limit: MOST_LIBRARIES })?;
+    let table = table.ok_or(DriverMissing::TooMany { vendor: &AMD, limit: MAX_LIBRARIES })?;
     Ok((table, version))
 }

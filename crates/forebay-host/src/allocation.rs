@@ -16,7 +16,7 @@ use forebay_core::{Alignment, Bytes, Span};
 use forebay_hal::{Call, MemoryInfo, Result, invalid};
 use forebay_sync::fork::ForkSafeMutex;
 
-use crate::backing::{Backing, Refusal};
+use crate::backing::{Backing, MapError};
 use crate::mapping::pointer;
 use crate::prefault::prefault;
 use crate::settings::Settings;
@@ -112,8 +112,8 @@ impl HostAllocation {
         let backing =
             Backing::create_apart(whole, alignment, &settings).map_err(
                 |refusal| match refusal {
-                    Refusal::Memory(errno) => errno::no_memory(call, requested, figures(), errno),
-                    Refusal::Policy(errno) => settings.numa.refused(call, errno),
+                    MapError::Memory(errno) => errno::no_memory(call, requested, figures(), errno),
+                    MapError::Policy(errno) => settings.numa.refused(call, errno),
                 },
             )?;
         let record = Record { span: backing.span(), since: Instant::now(), created_at };

@@ -19,7 +19,7 @@ pub(crate) struct Backing {
 
 /// Why no memory was made.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum MapError {
     /// The system has no addresses or no memory for it.
     Memory(Errno),
     /// The system did not take the NUMA policy.
@@ -32,9 +32,9 @@ impl Backing {
         size: Bytes,
         alignment: Alignment,
         settings: &Settings,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, MapError> {
         let alignment = alignment.max(settings.alignment_for(size));
-        let range = AddressRange::reserve(size, alignment).map_err(Refusal::Memory)?;
+        let range = AddressRange::reserve(size, alignment).map_err(MapError::Memory)?;
         Self::within(range, Bytes::ZERO, size, settings)
     }
 
@@ -44,12 +44,12 @@ impl Backing {
         size: Bytes,
         alignment: Alignment,
         settings: &Settings,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, MapError> {
         let alignment = alignment.max(settings.alignment_for(size)).max(system_page());
         let reserved = size.checked_add(alignment.bytes());
         let reserved = reserved.and_then(|sum| sum.checked_add(system_page().bytes()));
-        let reserved = reserved.ok_or(Refusal::Memory(Errno::NOMEM))?;
-        let range = AddressRange::reserve(reserved, alignment).map_err(Refusal::Memory)?;
+        let reserved = reserved.ok_or(MapError::Memory(Errno::NOMEM))?;
+        let range = AddressRange::reserve(reserved, alignment).map_err(MapError::Memory)?;
         Self::within(range, alignment.bytes(), size, settings)
     }
 
@@ -59,29 +59,29 @@ impl Backing {
         offset: Bytes,
         size: Bytes,
         settings: &Settings,
-    ) -> Result<Self, Refusal> {
-        let no_addresses = || Refusal::Memory(Errno::NOMEM);
+    ) -> Result<Self, MapError> {
+        let no_addresses = || MapError::Memory(Errno::NOMEM);
         let start = range.span().start().checked_add(offset).ok_or_else(no_addresses)?;
         let span = Span::new(start, size).map_err(|_| no_addresses())?;
         match settings.grain {
             PageKind::System => {
                 // SAFETY: the range was made just now, and nobody else knows it.
                 unsafe { range.commit(offset, size, Access::ReadWrite) }
-                    .map_err(Refusal::Memory)?;
+                    .map_err(MapError::Memory)?;
                 // SAFETY: the span is of this range, committed just now.
-                unsafe { settings.numa.apply(span) }.map_err(Refusal::Policy)?;
+                unsafe { settings.numa.apply(span) }.map_err(MapError::Policy)?;
                 advise_huge(span, settings.huge_pages);
             }
             PageKind::Huge2M | PageKind::Huge1G => {
-                let file = MemoryFile::sparse(size, settings.grain).map_err(Refusal::Memory)?;
+                let file = MemoryFile::sparse(size, settings.grain).map_err(MapError::Memory)?;
                 // SAFETY: the range was made just now, and nobody else knows it.
                 unsafe { range.place(offset, &file, Access::ReadWrite) }
-                    .map_err(Refusal::Memory)?;
+                    .map_err(MapError::Memory)?;
                 // SAFETY: the span is of this range, placed just now.
-                unsafe { settings.numa.apply(span) }.map_err(Refusal::Policy)?;
+                unsafe { settings.numa.apply(span) }.map_err(MapError::Policy)?;
                 // After the policy, so that the pages come from the right nodes; before the first
                 // touch, so that an empty pool is an error and not a signal.
-                file.back(Bytes::ZERO, size).map_err(Refusal::Memory)?;
+                file.back(Bytes::ZERO, size).map_err(MapError::Memory)?;
             }
         }
         Ok(Self { _range: range, span })

@@ -38,7 +38,7 @@ impl HostDevice {
     /// parent opened are not counted.
     pub fn census(&self) -> Census {
         let mut census = Census::default();
-        if self.descriptor.is_inherited() {
+        if self.descriptor.is_from_parent() {
             return census;
         }
         let table = self.space.table();

@@ -9,7 +9,7 @@ use forebay_hal::{
     StreamTable, fresh_handle, optional_groups,
 };
 
-use crate::backing::{Backing, Refusal};
+use crate::backing::{Backing, MapError};
 use crate::settings::Settings;
 use crate::space::Space;
 use crate::stream::{EVENTS, Queue};
@@ -32,7 +32,7 @@ pub struct HostDevice {
 
 impl Drop for HostDevice {
     fn drop(&mut self) {
-        if !self.descriptor.is_inherited() {
+        if !self.descriptor.is_from_parent() {
             EVENTS.forget_all_of(self.serial);
             // Every worker ends after its last command, and is not waited for.
             self.streams().all().iter().for_each(|queue| queue.close());
@@ -95,8 +95,8 @@ fn try_policy(settings: &Settings) -> Result<()> {
     let unit = settings.unit();
     match Backing::create(unit.bytes(), unit, settings) {
         Ok(_) => Ok(()),
-        Err(Refusal::Policy(errno)) => Err(settings.numa.refused(Open, errno)),
-        Err(Refusal::Memory(errno)) => {
+        Err(MapError::Policy(errno)) => Err(settings.numa.refused(Open, errno)),
+        Err(MapError::Memory(errno)) => {
             let figures = MemoryInfo { total: settings.limit, ..MemoryInfo::default() };
             Err(errno::no_memory(Open, unit.bytes(), figures, errno))
         }

@@ -18,19 +18,19 @@
 //!
 //! ```
 //! use forebay_core::{Address, Alignment, Bytes};
-//! use forebay_hal::{Copy, Fill, Memory, Pattern, Place, StreamHandle, Streams, Transfers};
+//! use forebay_hal::{Copy, Fill, Memory, Pattern, Location, StreamHandle, Streams, Transfers};
 //! use forebay_host::HostDevice;
 //!
 //! let device = HostDevice::open()?;
 //! let size = Bytes::new(1000);
 //! let memory = device.allocate(size, Alignment::BLOCK)?;
-//! let (stream, there) = (StreamHandle::DEFAULT, Place::Device(memory));
+//! let (stream, there) = (StreamHandle::DEFAULT, Location::Device(memory));
 //!
 //! let data: Vec<u8> = (0..250).cycle().take(1000).collect();
 //! let mut back = vec![0_u8; 1000];
-//! let upload = Copy::linear(there, Place::Host(Address::of_pointer(data.as_ptr())), size)?;
+//! let upload = Copy::linear(there, Location::Host(Address::of_pointer(data.as_ptr())), size)?;
 //! let fill = Fill::linear(memory, Bytes::new(4), Pattern::U32(u32::MAX))?;
-//! let download = Copy::linear(Place::Host(Address::of_pointer(back.as_mut_ptr())), there, size)?;
+//! let download = Copy::linear(Location::Host(Address::of_pointer(back.as_mut_ptr())), there, size)?;
 //! // SAFETY: the vectors and the device memory outlive the work, which is waited for below.
 //! unsafe {
 //!     device.copy(&upload, stream)?;

@@ -16,7 +16,7 @@ use forebay_core::{Alignment, Bytes, Span};
 use forebay_hal::Access;
 use rustix::io::Errno;
 
-use crate::backing::Refusal;
+use crate::backing::MapError;
 use crate::mapping::{AddressRange, MemoryFile, PageKind, largest_file};
 use crate::settings::Settings;
 
@@ -110,22 +110,22 @@ pub(crate) fn prepare(
     substance: &PageBacking,
     size: Bytes,
     settings: &Settings,
-) -> Result<(), Refusal> {
+) -> Result<(), MapError> {
     let (file, offset) = substance.place();
     if !settings.numa.nodes().is_empty() {
         // A policy is set on addresses but stays with the file: map it once, in passing.
         let unit = settings.unit();
-        let passing = AddressRange::reserve(size, unit).map_err(Refusal::Memory)?;
+        let passing = AddressRange::reserve(size, unit).map_err(MapError::Memory)?;
         // SAFETY: the range was made just now, and nobody else knows it.
         unsafe { passing.place_part(Bytes::ZERO, file, (offset, size), Access::None) }
-            .map_err(Refusal::Memory)?;
+            .map_err(MapError::Memory)?;
         let span =
-            Span::new(passing.span().start(), size).map_err(|_| Refusal::Memory(Errno::NOMEM))?;
+            Span::new(passing.span().start(), size).map_err(|_| MapError::Memory(Errno::NOMEM))?;
         // SAFETY: the span was placed just now and is this function's own.
-        unsafe { settings.numa.apply(span) }.map_err(Refusal::Policy)?;
+        unsafe { settings.numa.apply(span) }.map_err(MapError::Policy)?;
     }
     if settings.grain != PageKind::System {
-        file.back(offset, size).map_err(Refusal::Memory)?;
+        file.back(offset, size).map_err(MapError::Memory)?;
     }
     Ok(())
 }

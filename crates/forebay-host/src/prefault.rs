@@ -19,10 +19,10 @@ use crate::system::System;
 /// What a thread touches at once: whole huge pages, so that no two threads wait for the same one, and few enough that
 /// all threads end together.
 const LEAST_PART: usize = 2 << 20;
-const MOST_PART: usize = 8 << 20;
+const MAX_PART: usize = 8 << 20;
 
 /// The most threads that touch: more are no faster (16 cores of an H200's host, 2026-11-17).
-const MOST_THREADS: usize = 16;
+const MAX_THREADS: usize = 16;
 
 /// Zeroed memory whose pages are all present, for a driver to pin. Uses huge pages where the system has them. A forked
 /// child does not inherit it, because it would share pinned pages with the device.
@@ -85,7 +85,7 @@ fn place(span: Span, node: Option<u32>) {
 /// How many threads touch memory of this length: one for each huge page, as far as the machine has them.
 fn threads_for(length: usize) -> usize {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    processors.min(MOST_THREADS).min(length / LEAST_PART).max(1)
+    processors.min(MAX_THREADS).min(length / LEAST_PART).max(1)
 }
 
 /// Touches every page, so that the system makes all of them now: with up to `threads` threads at once, this one among
@@ -95,7 +95,7 @@ pub(crate) fn prefault(memory: &mut [u8], threads: usize) {
         return;
     }
     let each = memory.len().div_ceil(threads.max(1)).next_multiple_of(LEAST_PART);
-    let part = each.min(MOST_PART);
+    let part = each.min(MAX_PART);
     let parts = memory.len().div_ceil(part);
     let work = Arc::new(Prefault {
         start: memory.as_mut_ptr().expose_provenance(),

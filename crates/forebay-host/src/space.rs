@@ -17,7 +17,7 @@ use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::address_book::{AddressBook, Entry, Figures, MemoryEntry, MemoryKind, Page};
 use forebay_hal::{Call, Error, MemoryInfo, PageHandle, PinnedFlags, Result};
 
-use crate::backing::{Backing, Refusal};
+use crate::backing::{Backing, MapError};
 use crate::errno;
 use crate::lock::LockedSpan;
 use crate::mapping::AddressRange;
@@ -33,12 +33,12 @@ const ASK_SYSTEM_FROM: Bytes = Bytes::mib(64);
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) settings: Settings,
-    table: Mutex<Table>,
+    table: Mutex<MappingTable>,
 }
 
 /// The address book, and how much was given out.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct MappingTable {
     pub(crate) book: AddressBook<MemoryBacking, AddressRange, PageBacking>,
     pub(crate) store: PageStore,
     /// Pinned memory is outside what the contract calls held, but inside the limit.
@@ -61,7 +61,7 @@ impl Space {
 
     /// The tables. A thread that panicked with the lock left them whole: every change is made
     /// after the system has agreed to it, in one piece.
-    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
+    pub(crate) fn table(&self) -> MutexGuard<'_, MappingTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,8 +122,8 @@ impl Space {
         Backing::create(size, alignment, &self.settings).map_err(|refusal| {
             self.discharge(size, kind);
             match refusal {
-                Refusal::Memory(errno) => errno::no_memory(call, requested, self.info(), errno),
-                Refusal::Policy(errno) => self.settings.numa.refused(call, errno),
+                MapError::Memory(errno) => errno::no_memory(call, requested, self.info(), errno),
+                MapError::Policy(errno) => self.settings.numa.refused(call, errno),
             }
         })
     }
@@ -178,7 +178,7 @@ impl Space {
     }
 }
 
-impl Table {
+impl MappingTable {
     /// All that counts against the limit.
     fn given_out(&self) -> Bytes {
         let Figures { held, managed, pinned } = self.figures;

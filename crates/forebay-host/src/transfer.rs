@@ -3,11 +3,11 @@
 use core::ptr;
 
 use forebay_core::Span;
-use forebay_hal::{self as hal, Access, Call, Pattern, Place, Result, StreamHandle, Transfers};
+use forebay_hal::{self as hal, Access, Call, Location, Pattern, Result, StreamHandle, Transfers};
 
 use crate::HostDevice;
 use crate::mapping::pointer;
-use crate::space::Table;
+use crate::space::MappingTable;
 use crate::stream::Command;
 
 /// How much of a fill is copied at once. Half of a usual first-level cache: the source is read
@@ -24,11 +24,11 @@ unsafe impl Transfers for HostDevice {
         }
         {
             let table = self.space.table();
-            if let Place::Device(_) = copy.to() {
+            if let Location::Device(_) = copy.to() {
                 let rows = copy.rows().map(|(to, _)| to);
                 check_rows(&table, (Call::Copy, "to"), copy.written(), rows, Access::ReadWrite)?;
             }
-            if let Place::Device(_) = copy.from() {
+            if let Location::Device(_) = copy.from() {
                 let rows = copy.rows().map(|(_, from)| from);
                 check_rows(&table, (Call::Copy, "from"), copy.read(), rows, Access::Read)?;
             }
@@ -55,7 +55,7 @@ unsafe impl Transfers for HostDevice {
 /// Refuses rows that are not live memory of the device. `reach` is all of them with their gaps:
 /// where that is memory, so is every row.
 fn check_rows(
-    table: &Table,
+    table: &MappingTable,
     (call, argument): (Call, &'static str),
     reach: Span,
     mut rows: impl Iterator<Item = Span>,

@@ -11,7 +11,7 @@ use forebay_hal::{
 use rustix::io::Errno;
 use rustix::process::Resource;
 
-use crate::backing::{Refusal, advise_huge};
+use crate::backing::{MapError, advise_huge};
 use crate::mapping::{AddressRange, MemoryFile};
 use crate::page::{PageBacking, prepare};
 use crate::space::Space;
@@ -68,7 +68,7 @@ unsafe impl VirtualMemory for HostDevice {
         };
         let substance = made.map_err(|errno| {
             space.discharge(size, MemoryKind::Plain);
-            page_refused(space, size, Refusal::Memory(errno))
+            page_refused(space, size, MapError::Memory(errno))
         })?;
         if let Err(refusal) = prepare(&substance, size, &space.settings) {
             bury(space, [(size, substance)]);
@@ -159,10 +159,10 @@ fn bury(space: &Space, pages: impl IntoIterator<Item = (Bytes, PageBacking)>) {
 }
 
 /// What to say where a page could not be made.
-fn page_refused(space: &Space, size: Bytes, refusal: Refusal) -> Error {
+fn page_refused(space: &Space, size: Bytes, refusal: MapError) -> Error {
     match refusal {
-        Refusal::Policy(errno) => space.settings.numa.refused(Call::CreatePage, errno),
-        Refusal::Memory(errno) => errno::no_memory(Call::CreatePage, size, space.info(), errno),
+        MapError::Policy(errno) => space.settings.numa.refused(Call::CreatePage, errno),
+        MapError::Memory(errno) => errno::no_memory(Call::CreatePage, size, space.info(), errno),
     }
 }
 

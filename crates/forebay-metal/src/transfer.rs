@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{
-    Call, Copy, Error, Extent, Fill, PinnedFlags, Pitch, Place, Result, StreamHandle, Transfers,
+    Call, Copy, Error, Extent, Fill, Location, PinnedFlags, Pitch, Result, StreamHandle, Transfers,
     invalid,
 };
 use forebay_sync::lock;
@@ -52,14 +52,14 @@ fn pointer(address: u64) -> *mut u8 {
 }
 
 impl Inner {
-    fn operand(&self, argument: &'static str, place: Place, span: Span) -> Result<CopyOperand> {
+    fn operand(&self, argument: &'static str, place: Location, span: Span) -> Result<CopyOperand> {
         let space = lock(&self.space);
         match place {
-            Place::Device(_) => space
+            Location::Device(_) => space
                 .on_device(span)
                 .map(CopyOperand::Buffer)
                 .ok_or_else(|| not_device_memory(Call::Copy, argument, span)),
-            Place::Host(_) => {
+            Location::Host(_) => {
                 Ok(space.on_host(span).map_or(CopyOperand::Host, CopyOperand::Buffer))
             }
         }

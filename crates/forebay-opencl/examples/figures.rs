@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{
-    Copy, EventKind, Memory, PinnedFlags, PinnedMemory, Place, StreamHandle, Streams, Transfers,
+    Copy, EventKind, Location, Memory, PinnedFlags, PinnedMemory, StreamHandle, Streams, Transfers,
 };
 use forebay_opencl::{OpenClDevice, OpenClDriver};
 
@@ -33,10 +33,10 @@ fn measure(ordinal: u32, out: &mut impl Write) -> Outcome<()> {
     let (device, size) = (OpenClDevice::open(ordinal)?, Bytes::new(SIZE));
     let one = device.allocate(size, Alignment::BLOCK)?;
     let two = device.allocate(size, Alignment::BLOCK)?;
-    let pinned = Place::Host(device.allocate_pinned(size, PinnedFlags::empty())?);
+    let pinned = Location::Host(device.allocate_pinned(size, PinnedFlags::empty())?);
     let mut bytes = vec![1_u8; size.to_usize()?];
-    let ordinary = Place::Host(Address::of_pointer(bytes.as_mut_ptr()));
-    let [here, there] = [one, two].map(Place::Device);
+    let ordinary = Location::Host(Address::of_pointer(bytes.as_mut_ptr()));
+    let [here, there] = [one, two].map(Location::Device);
     for (name, to, from) in [
         ("pinned memory to the device", here, pinned),
         ("the device to pinned memory", pinned, here),

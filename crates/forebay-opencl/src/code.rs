@@ -5,7 +5,7 @@ use core::fmt;
 use std::sync::{Arc, OnceLock};
 
 use cl3::error_codes as cl;
-use forebay_hal::{Asked, Call, Error, MemoryInfo, RefusalKind, Result};
+use forebay_hal::{Asked, Call, DriverErrorKind, Error, MemoryInfo, Result};
 
 /// An error code of OpenCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,12 +20,12 @@ impl fmt::Display for Code {
 
 /// A refused call: the function and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct DriverError {
     pub(crate) function: &'static str,
     pub(crate) code: Code,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.code.0 == cl::CL_SUCCESS {
             // A driver that agrees and gives nothing.
@@ -38,11 +38,11 @@ impl fmt::Display for Refusal {
 /// Why work that was accepted could not be done, if it could not: from then on every query and wait of its device
 /// says so. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lost(Arc<OnceLock<Refusal>>);
+pub(crate) struct Lost(Arc<OnceLock<DriverError>>);
 
 impl Lost {
     /// Takes note of it; the first stays.
-    pub(crate) fn note(&self, refusal: Refusal) {
+    pub(crate) fn note(&self, refusal: DriverError) {
         let _ = self.0.set(refusal);
     }
 
@@ -55,7 +55,7 @@ impl Lost {
 }
 
 /// A call's outcome.
-pub(crate) type Outcome<T> = core::result::Result<T, Refusal>;
+pub(crate) type Outcome<T> = core::result::Result<T, DriverError>;
 
 /// Names the function of a call that may be refused.
 pub(crate) trait Named<T> {
@@ -65,7 +65,7 @@ pub(crate) trait Named<T> {
 
 impl<T> Named<T> for core::result::Result<T, i32> {
     fn of(self, function: &'static str) -> Outcome<T> {
-        self.map_err(|code| Refusal { function, code: Code(code) })
+        self.map_err(|code| DriverError { function, code: Code(code) })
     }
 }
 
@@ -77,12 +77,12 @@ pub(crate) trait Made {
 
 impl Made for core::result::Result<*mut c_void, i32> {
     fn made(self, function: &'static str) -> Outcome<*mut c_void> {
-        let nothing = Refusal { function, code: Code(cl::CL_SUCCESS) };
+        let nothing = DriverError { function, code: Code(cl::CL_SUCCESS) };
         self.of(function).and_then(|raw| if raw.is_null() { Err(nothing) } else { Ok(raw) })
     }
 }
 
-impl Refusal {
+impl DriverError {
     /// The error of a refused call, with `figures` in case memory ran out.
     pub(crate) fn error(
         self,
@@ -93,14 +93,14 @@ impl Refusal {
         asked.refused(call, self.kind(!asked.size.is_zero()), self.to_string(), figures)
     }
 
-    fn kind(self, is_allocation: bool) -> RefusalKind {
+    fn kind(self, is_allocation: bool) -> DriverErrorKind {
         match self.code.0 {
             cl::CL_OUT_OF_HOST_MEMORY
             | cl::CL_MEM_OBJECT_ALLOCATION_FAILURE
-            | cl::CL_MAP_FAILURE => RefusalKind::OutOfMemory,
+            | cl::CL_MAP_FAILURE => DriverErrorKind::OutOfMemory,
             // Some drivers answer so where the device has no memory left.
-            cl::CL_OUT_OF_RESOURCES if is_allocation => RefusalKind::OutOfMemory,
-            cl::CL_OUT_OF_RESOURCES => RefusalKind::Transient,
+            cl::CL_OUT_OF_RESOURCES if is_allocation => DriverErrorKind::OutOfMemory,
+            cl::CL_OUT_OF_RESOURCES => DriverErrorKind::Transient,
             cl::CL_DEVICE_NOT_AVAILABLE
             | cl::CL_COMPILER_NOT_AVAILABLE
             | cl::CL_DEVICE_NOT_FOUND
@@ -109,7 +109,7 @@ impl Refusal {
             | cl::CL_INVALID_OPERATION
             | cl::CL_INVALID_QUEUE_PROPERTIES
             | cl::DLOPEN_FUNCTION_NOT_AVAILABLE
-            | cl::DLOPEN_RUNTIME_LOAD_FAILED => RefusalKind::Unsupported,
+            | cl::DLOPEN_RUNTIME_LOAD_FAILED => DriverErrorKind::Unsupported,
             cl::CL_INVALID_VALUE
             | cl::CL_INVALID_BUFFER_SIZE
             | cl::CL_INVALID_MEM_OBJECT
@@ -118,10 +118,10 @@ impl Refusal {
             | cl::CL_INVALID_EVENT
             | cl::CL_INVALID_EVENT_WAIT_LIST
             | cl::CL_INVALID_HOST_PTR
-            | cl::CL_INVALID_COMMAND_QUEUE => RefusalKind::Invalid,
+            | cl::CL_INVALID_COMMAND_QUEUE => DriverErrorKind::Invalid,
             // A command that failed on the device or came without an event, and what no list has: nothing
             // is known about memory that it used, so the device does not count as usable.
-            _ => RefusalKind::Lost,
+            _ => DriverErrorKind::Lost,
         }
     }
 }

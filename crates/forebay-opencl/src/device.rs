@@ -14,7 +14,7 @@ use forebay_hal::{
 use forebay_sync::fork::PerProcess;
 use forebay_sync::lock;
 
-use crate::code::{Lost, Refusal};
+use crate::code::{DriverError, Lost};
 use crate::context::Context;
 use crate::decompression::can_decompress;
 use crate::event::EVENTS;
@@ -157,7 +157,7 @@ impl OpenClDevice {
     }
 
     /// The error of a call the driver refused.
-    pub(crate) fn refused(&self, call: Call, refusal: Refusal, asked: &Asked) -> Error {
+    pub(crate) fn refused(&self, call: Call, refusal: DriverError, asked: &Asked) -> Error {
         refusal.error(call, asked, || self.figures())
     }
 
@@ -166,7 +166,7 @@ impl OpenClDevice {
         &self,
         call: Call,
         asked: impl FnOnce() -> Asked,
-    ) -> impl FnOnce(Refusal) -> Error {
+    ) -> impl FnOnce(DriverError) -> Error {
         move |refusal| self.refused(call, refusal, &asked())
     }
 
@@ -197,7 +197,7 @@ fn capabilities(context: &Context) -> Capabilities {
 impl Drop for OpenClDevice {
     fn drop(&mut self) {
         // The parent's: its locks may be held for ever, and its driver is not for this process.
-        if self.descriptor.is_inherited() {
+        if self.descriptor.is_from_parent() {
             return;
         }
         EVENTS.forget_all_of(self.serial);

@@ -7,7 +7,7 @@ use cl3::error_codes::{CL_DEVICE_NOT_FOUND, CL_PLATFORM_NOT_FOUND_KHR};
 use cl3::platform::get_platform_ids;
 use cl3::types::{cl_device_id, cl_platform_id};
 use forebay_hal::{Call, Error, Result, invalid};
-use forebay_sync::fork::{Birth, ForkSafeMutex};
+use forebay_sync::fork::{ForkGeneration, ForkSafeMutex};
 
 use crate::OpenClMissing;
 use crate::code::Code;
@@ -53,11 +53,11 @@ impl OpenClDriver {
     /// GPU if there is one, and the numbers are stable as long as the installed drivers are.
     pub fn load() -> core::result::Result<&'static Self, OpenClMissing> {
         /// The process that loads it. A child must not wait for its parent's thread to do so.
-        static LOADED_BY: ForkSafeMutex<Option<Birth>> = ForkSafeMutex::new(None);
+        static LOADED_BY: ForkSafeMutex<Option<ForkGeneration>> = ForkSafeMutex::new(None);
         static DRIVER: OnceLock<core::result::Result<OpenClDriver, OpenClMissing>> =
             OnceLock::new();
-        let birth = *LOADED_BY.lock().get_or_insert_with(Birth::here);
-        birth.check().map_err(|_| OpenClMissing::Forked)?;
+        let fork_generation = *LOADED_BY.lock().get_or_insert_with(ForkGeneration::here);
+        fork_generation.check().map_err(|_| OpenClMissing::Forked)?;
         DRIVER.get_or_init(Self::begin).as_ref().map_err(Clone::clone)
     }
 

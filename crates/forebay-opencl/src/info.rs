@@ -117,12 +117,12 @@ pub(crate) fn as_number(bytes: &[u8]) -> u64 {
 }
 
 /// The largest alignment that is believed: 1 MiB. Devices ask for some hundred bytes, for their largest type.
-const MOST_ALIGNMENT: u64 = 1 << 20;
+const MAX_ALIGNMENT: u64 = 1 << 20;
 
 /// What a device means that asks for so many bits; `None` where that cannot be meant.
 fn alignment_of(bits: u64) -> Option<Alignment> {
     let bytes = bits / 8;
-    let is_sound = bits.is_multiple_of(8) && (1..=MOST_ALIGNMENT).contains(&bytes);
+    let is_sound = bits.is_multiple_of(8) && (1..=MAX_ALIGNMENT).contains(&bytes);
     Alignment::new(bytes).ok().filter(|_| is_sound)
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn check_alignment(device: cl_device_id) -> Result<()> {
         "{} asks for buffers aligned to {bits} bits (CL_DEVICE_MEM_BASE_ADDR_ALIGN), where a power of two from 8 to {} \
          can be meant; its driver is broken",
         text(device, cl::CL_DEVICE_NAME),
-        MOST_ALIGNMENT * 8
+        MAX_ALIGNMENT * 8
     );
     Err(Error::Unsupported { call: Call::Open, missing: missing.into() })
 }

@@ -10,7 +10,7 @@ use cl3::memory::{CL_MAP_READ, CL_MAP_WRITE, CL_MAP_WRITE_INVALIDATE_REGION};
 use cl3::types::{CL_FALSE, cl_mem};
 use forebay_core::Span;
 use forebay_hal::{Asked, Call, Error, Result, StreamHandle, nonzero};
-use forebay_sync::fork::Birth;
+use forebay_sync::fork::ForkGeneration;
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
@@ -40,7 +40,7 @@ pub struct MappedMemory {
     pointer: *mut u8,
     length: usize,
     access: MapAccess,
-    birth: Birth,
+    fork_generation: ForkGeneration,
 }
 
 // SAFETY: it owns the mapping, and every thread may use and end it.
@@ -73,7 +73,7 @@ pub(crate) fn check_mapped(pointer: *mut c_void) -> Outcome<()> {
 impl Drop for MappedMemory {
     fn drop(&mut self) {
         // The parent's: its locks may be held for ever, and its driver is not for this process.
-        if self.birth.is_elsewhere() {
+        if self.fork_generation.is_stale() {
             return;
         }
         let (buffer, pointer) = (self.memory.buffer.raw(), self.pointer.cast());
@@ -137,7 +137,14 @@ impl OpenClDevice {
         drop(submission);
         let (memory, pointer) = (found.memory, pointer.cast());
         // Unmaps where the wait fails.
-        let mapped = MappedMemory { queue, memory, pointer, length, access, birth: Birth::here() };
+        let mapped = MappedMemory {
+            queue,
+            memory,
+            pointer,
+            length,
+            access,
+            fork_generation: ForkGeneration::here(),
+        };
         event.wait().map_err(refused)?;
         Ok(mapped)
     }

@@ -18,7 +18,7 @@ use forebay_sync::fork::LeakOnFork;
 use forebay_sync::lock;
 
 use crate::OpenClDevice;
-use crate::code::{Made, Named, Outcome, Refusal};
+use crate::code::{DriverError, Made, Named, Outcome};
 use crate::context::{Context, Reservation};
 use crate::object::{Buffer, Event};
 use crate::space::{Allocation, Source};
@@ -46,8 +46,8 @@ pub(crate) fn new_buffer(
     Ok(unsafe { Buffer::new(raw) })
 }
 
-fn too_large() -> Refusal {
-    Refusal { function: "clCreateBuffer", code: crate::Code(CL_INVALID_BUFFER_SIZE) }
+fn too_large() -> DriverError {
+    DriverError { function: "clCreateBuffer", code: crate::Code(CL_INVALID_BUFFER_SIZE) }
 }
 
 /// A part of a buffer as a buffer. It begins at a multiple of the device's alignment.
@@ -90,7 +90,7 @@ impl OpenClDevice {
     }
 
     /// The error of a refused allocation.
-    pub(crate) fn no_memory(&self, call: Call, refusal: Refusal, size: Bytes) -> Error {
+    pub(crate) fn no_memory(&self, call: Call, refusal: DriverError, size: Bytes) -> Error {
         let most = self.context.info.max_allocation;
         match refusal.code.0 {
             CL_INVALID_BUFFER_SIZE | CL_INVALID_VALUE if size > most => {

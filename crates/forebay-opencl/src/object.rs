@@ -14,7 +14,7 @@ use cl3::memory::release_mem_object;
 use cl3::types::{cl_command_queue, cl_context, cl_event, cl_mem};
 use forebay_hal::Progress;
 
-use crate::code::{Code, Made, Named, Outcome, Refusal};
+use crate::code::{Code, DriverError, Made, Named, Outcome};
 use crate::info::as_number;
 
 /// The number of OpenCL objects that this library holds, on all devices.
@@ -145,7 +145,7 @@ impl Event {
         match self.status()? {
             CL_COMPLETE => Ok(Progress::Done),
             failed @ ..0 => {
-                Err(Refusal { function: "a command on the device", code: Code(failed) })
+                Err(DriverError { function: "a command on the device", code: Code(failed) })
             }
             _ => Ok(Progress::Pending),
         }

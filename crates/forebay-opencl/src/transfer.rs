@@ -18,7 +18,7 @@ use forebay_core::{Address, Bytes, Span};
 use forebay_hal::{self as hal, Asked, Call, Pattern, Priority, Result, StreamHandle, Transfers};
 use forebay_sync::lock;
 
-use crate::code::{Lost, Outcome, Refusal};
+use crate::code::{DriverError, Lost, Outcome};
 use crate::context::Context;
 use crate::memory::part_of;
 use crate::object::{Buffer, Event};
@@ -220,7 +220,7 @@ impl Command {
 unsafe fn push(
     submission: &mut Submission<'_>,
     commands: &[Command],
-) -> core::result::Result<(), (Refusal, Vec<Event>)> {
+) -> core::result::Result<(), (DriverError, Vec<Event>)> {
     let mut beside: Vec<Event> = Vec::new();
     // SAFETY: as the caller promised.
     let each = |command| unsafe { push_one(submission, command, &mut beside) };
@@ -294,7 +294,7 @@ unsafe fn push_pieces(
 ) -> Outcome<()> {
     // SAFETY: as the caller promised: the rows of the pieces are those of the command.
     let mut push = |piece: &Command| unsafe { push_whole(submission, piece, beside) };
-    let split = |refusal: Refusal, piece: &Command| {
+    let split = |refusal: DriverError, piece: &Command| {
         piece.halves().filter(|_| refusal.code.0 == CL_INVALID_VALUE).ok_or(refusal)
     };
     let Err(refusal) = push(command) else { return Ok(()) };
@@ -369,12 +369,12 @@ impl OpenClDevice {
     fn operand(
         &self,
         argument: &'static str,
-        place: hal::Place,
+        place: hal::Location,
         span: Span,
     ) -> Result<CopyOperand> {
         match place {
-            hal::Place::Host(address) => Ok(CopyOperand::Host(address)),
-            hal::Place::Device(_) => {
+            hal::Location::Host(address) => Ok(CopyOperand::Host(address)),
+            hal::Location::Device(_) => {
                 lock(&self.space).locate(Call::Copy, argument, span).map(CopyOperand::Device)
             }
         }
@@ -383,8 +383,8 @@ impl OpenClDevice {
     /// Who makes a copy: the driver, but for ordinary host memory where it would make the caller wait.
     fn copier(&self, copy: &hal::Copy) -> Copier {
         let host = match (copy.to(), copy.from()) {
-            (hal::Place::Host(_), _) => copy.written(),
-            (_, hal::Place::Host(_)) => copy.read(),
+            (hal::Location::Host(_), _) => copy.written(),
+            (_, hal::Location::Host(_)) => copy.read(),
             _ => return Copier::Driver,
         };
         match self.host_copies {
@@ -421,9 +421,9 @@ impl OpenClDevice {
         }
         for (to, from) in copy.rows() {
             let shape = CopyShape::linear(to.start().get(), from.start().get(), to.size().get());
-            let place = |place: hal::Place, span: Span| match place {
-                hal::Place::Host(_) => hal::Place::Host(span.start()),
-                hal::Place::Device(_) => hal::Place::Device(span.start()),
+            let place = |place: hal::Location, span: Span| match place {
+                hal::Location::Host(_) => hal::Location::Host(span.start()),
+                hal::Location::Device(_) => hal::Location::Device(span.start()),
             };
             let (to, from) = (
                 self.operand("to", place(copy.to(), to), to)?,

@@ -13,7 +13,7 @@ use crate::failure::{Failure, shown};
 use crate::quantity::items;
 
 /// The most dimensions: as many as numpy allows.
-const MOST_DIMENSIONS: usize = 64;
+const MAX_DIMENSIONS: usize = 64;
 
 /// A part of a [`Allocation`] as elements.
 #[derive(Clone, Debug)]
@@ -52,9 +52,9 @@ impl ArrayView {
                 return Err(Failure::invalid(said));
             }
         };
-        if shape.len() > MOST_DIMENSIONS {
+        if shape.len() > MAX_DIMENSIONS {
             let said = format!(
-                "{} dimensions are too many: at most {MOST_DIMENSIONS} are supported",
+                "{} dimensions are too many: at most {MAX_DIMENSIONS} are supported",
                 shape.len()
             );
             return Err(Failure::invalid(said));

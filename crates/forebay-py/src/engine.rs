@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use forebay::bindings::Counted;
-use forebay::hal::{Copy, Place};
+use forebay::hal::{Copy, Location};
 use forebay::transfer::raw::RawTicket;
 use forebay::{Bytes, Priority, Span};
 use forebay_sync::fork::LeakOnFork;
@@ -76,7 +76,7 @@ impl PyTransfer {
             }
             MemorySpace::HostDevice | MemorySpace::Device => {}
         }
-        let (to, from) = direction.ends(Place::Device(far), Place::Host(host.address));
+        let (to, from) = direction.ends(Location::Device(far), Location::Host(host.address));
         let copy = Copy::linear(to, from, near.size())?;
         let ticket = py.detach(|| {
             stream_ref.wait_for(&allocation.stream_ref())?;

@@ -18,7 +18,7 @@ use crate::stack;
 use crate::value::dict;
 
 /// As many as a stack has.
-const MOST_FRAMES: usize = 64;
+const MAX_FRAMES: usize = 64;
 
 /// The calls that led to an allocation, and how many of them are shown.
 pub(crate) type Origin = (Stack, usize);
@@ -78,9 +78,9 @@ pub(crate) fn origin(_: Python<'_>) -> Option<Origin> {
 pub(crate) fn trace_origins(
     #[pyo3(from_py_with = integer::<u64>)] frames: u64,
 ) -> Result<(), Failure> {
-    let depth = usize::try_from(frames).ok().filter(|&depth| depth <= MOST_FRAMES);
+    let depth = usize::try_from(frames).ok().filter(|&depth| depth <= MAX_FRAMES);
     let depth = depth.ok_or_else(|| {
-        Failure::invalid(format!("cannot record {frames} frames: expected 0 to {MOST_FRAMES}"))
+        Failure::invalid(format!("cannot record {frames} frames: expected 0 to {MAX_FRAMES}"))
     })?;
     FRAMES.store(depth, Ordering::Relaxed);
     Ok(())

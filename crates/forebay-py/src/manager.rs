@@ -1,9 +1,9 @@
-//! `forebay.Memory`: makes unified and shared buffers, and tells what is live.
+//! `forebay.BufferManager`: makes unified and shared buffers, and tells what is live.
 
 use std::sync::Arc;
 
 use forebay::bindings::CountedBuffer;
-use forebay::buffer::{LiveBuffer, Memory};
+use forebay::buffer::{BufferManager, LiveBuffer};
 use forebay::named::SharedOptions;
 use forebay_sync::fork::LeakOnFork;
 use pyo3::prelude::*;
@@ -17,15 +17,15 @@ use crate::open_device::{OpenDevice, PyDevice, device_argument};
 use crate::pool::PyPool;
 use crate::quantity::seconds;
 use crate::shared::PySharedBuffer;
-use crate::unified::{PyUnifiedBuffer, figures};
+use crate::unified::{PyUnifiedBuffer, statistics};
 
 /// Makes buffers on one device, which are on the host and on the device.
 ///
-/// ``Memory(device)`` has a pool of its own; ``Memory(pool)`` takes device memory from that pool.
-#[pyclass(name = "Memory", module = "forebay", frozen, weakref)]
+/// ``BufferManager(device)`` has a pool of its own; ``BufferManager(pool)`` takes device memory from that pool.
+#[pyclass(name = "BufferManager", module = "forebay", frozen, weakref)]
 pub(crate) struct PyMemory {
     device: Arc<OpenDevice>,
-    memory: DropDetached<LeakOnFork<Memory>>,
+    memory: DropDetached<LeakOnFork<BufferManager>>,
 }
 
 #[pymethods]
@@ -35,10 +35,10 @@ impl PyMemory {
         let py = of.py();
         if let Ok(pool) = of.cast::<PyPool>() {
             let (device, pool) = (Arc::clone(pool.get().open_device()), pool.get().pool()?);
-            return Ok(Self::over(device, Memory::over(&pool)));
+            return Ok(Self::over(device, BufferManager::over(&pool)));
         }
         let device = device_argument(of)?;
-        let memory = py.detach(|| Ok::<_, Failure>(Memory::new(device.opened()?)?))?;
+        let memory = py.detach(|| Ok::<_, Failure>(BufferManager::new(device.opened()?)?))?;
         Ok(Self::over(device, memory))
     }
 
@@ -106,7 +106,7 @@ impl PyMemory {
     /// What its buffers add up to: ``buffers``, ``created``, bytes of memory, and copies.
     fn totals<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
         let totals = self.manager()?.totals();
-        let dict = figures(py, &totals.figures)?;
+        let dict = statistics(py, &totals.statistics)?;
         dict.set_item("buffers", totals.buffers)?;
         dict.set_item("created", totals.created)?;
         dict.set_item("parked_bytes", totals.parked_bytes)?;
@@ -119,16 +119,16 @@ impl PyMemory {
     }
 
     fn __repr__(&self) -> String {
-        format!("<forebay.Memory on {}>", self.device.name())
+        format!("<forebay.BufferManager on {}>", self.device.name())
     }
 }
 
 impl PyMemory {
-    fn over(device: Arc<OpenDevice>, memory: Memory) -> Self {
+    fn over(device: Arc<OpenDevice>, memory: BufferManager) -> Self {
         Self { device, memory: DropDetached::new(LeakOnFork::new(memory)) }
     }
 
-    fn manager(&self) -> Result<&Memory, Failure> {
+    fn manager(&self) -> Result<&BufferManager, Failure> {
         Ok(self.memory.get()?)
     }
 
@@ -141,7 +141,7 @@ impl PyMemory {
 fn rows<'py>(py: Python<'py>, live: &[LiveBuffer]) -> Result<Bound<'py, PyList>, Failure> {
     let list = PyList::empty(py);
     for one in live {
-        let row = figures(py, &one.figures)?;
+        let row = statistics(py, &one.statistics)?;
         row.set_item("number", one.id)?;
         row.set_item("bytes", one.bytes)?;
         row.set_item("age_s", one.age.as_secs_f64())?;
@@ -150,7 +150,7 @@ fn rows<'py>(py: Python<'py>, live: &[LiveBuffer]) -> Result<Bound<'py, PyList>,
     Ok(list)
 }
 
-/// The live buffers of all ``Memory`` objects of the process: at the end of a program, its leaks.
+/// The live buffers of all ``BufferManager`` objects of the process: at the end of a program, its leaks.
 #[pyfunction]
 pub(crate) fn live_buffers(py: Python<'_>) -> Result<Bound<'_, PyList>, Failure> {
     rows(py, &forebay::buffer::leaks())

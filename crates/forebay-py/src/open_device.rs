@@ -18,7 +18,7 @@ use forebay::devices::{self, DeviceName};
 use forebay::hal::{DeviceKind, Event, EventKind};
 use forebay::transfer::{TransferEngine, TransferEvent};
 use forebay::{Device, Pool, Priority, Stream, StreamHandle};
-use forebay_sync::fork::{Birth, ForkSafeMutex, LeakOnFork, PerProcess};
+use forebay_sync::fork::{ForkGeneration, ForkSafeMutex, LeakOnFork, PerProcess};
 use forebay_sync::lock;
 use pyo3::prelude::*;
 
@@ -27,7 +27,7 @@ use crate::failure::{Failure, shown};
 /// A device of the process, opened when it is first used.
 pub(crate) struct OpenDevice {
     name: DeviceName,
-    birth: Birth,
+    fork_generation: ForkGeneration,
     /// Set by the first use: listing GPUs creates no context on any.
     opened: OnceLock<LeakOnFork<Arc<dyn Device>>>,
     /// Its transfer engine, made by the first transfer.
@@ -58,7 +58,7 @@ impl Streams {
 static DEVICES: PerProcess<Vec<Arc<OpenDevice>>> = PerProcess::new();
 
 /// The process that first called a driver.
-static DRIVERS: ForkSafeMutex<Option<Birth>> = ForkSafeMutex::new(None);
+static DRIVERS: ForkSafeMutex<Option<ForkGeneration>> = ForkSafeMutex::new(None);
 
 impl OpenDevice {
     /// The device of that name, not opened yet.
@@ -72,9 +72,11 @@ impl OpenDevice {
         if let Some(device) = devices.iter().find(|device| device.name == name) {
             return Arc::clone(device);
         }
-        let (birth, opened, streams) = (Birth::here(), OnceLock::new(), Mutex::default());
+        let (fork_generation, opened, streams) =
+            (ForkGeneration::here(), OnceLock::new(), Mutex::default());
         let (transfers, default_stream) = (OnceLock::new(), OnceLock::new());
-        let device = Arc::new(Self { name, birth, opened, transfers, streams, default_stream });
+        let device =
+            Arc::new(Self { name, fork_generation, opened, transfers, streams, default_stream });
         devices.push(Arc::clone(&device));
         device
     }
@@ -86,7 +88,7 @@ impl OpenDevice {
 
     /// The device of the HAL, opened by the first call. May take long: call it with the GIL released.
     pub(crate) fn opened(&self) -> Result<&Arc<dyn Device>, Failure> {
-        self.birth.check()?;
+        self.fork_generation.check()?;
         if let Some(opened) = self.opened.get() {
             return Ok(opened.get()?);
         }
@@ -97,7 +99,7 @@ impl OpenDevice {
 
     /// Its transfer engine, made by the first call. Call it with the GIL released.
     pub(crate) fn transfers(&self) -> Result<&TransferEngine, Failure> {
-        self.birth.check()?;
+        self.fork_generation.check()?;
         if let Some(engine) = self.transfers.get() {
             return Ok(engine.get()?);
         }
@@ -153,7 +155,7 @@ impl OpenDevice {
 
     /// The known streams by the driver's handle.
     pub(crate) fn streams(&self) -> Result<MutexGuard<'_, Streams>, Failure> {
-        self.birth.check()?;
+        self.fork_generation.check()?;
         Ok(lock(&self.streams))
     }
 }
@@ -326,8 +328,8 @@ impl StreamRef {
 /// An error where a driver was initialised before this process was forked: a child cannot use it, and
 /// calling it may never return.
 pub(crate) fn check_drivers() -> Result<(), Failure> {
-    let birth = *DRIVERS.lock().get_or_insert_with(Birth::here);
-    if !birth.is_elsewhere() {
+    let fork_generation = *DRIVERS.lock().get_or_insert_with(ForkGeneration::here);
+    if !fork_generation.is_stale() {
         return Ok(());
     }
     Err(Failure::unsupported(

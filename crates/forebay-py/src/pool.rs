@@ -454,7 +454,7 @@ pub(crate) fn pool(py: Python<'_>, device: Option<&Bound<'_, PyAny>>) -> Result<
 }
 
 /// A context manager that measures a pool: ``with performance_context(pool) as scope: ...`` and then
-/// ``scope.figures``. The pool is a ``Pool``, or the process's pool of a device by name; by
+/// ``scope.statistics``. The pool is a ``Pool``, or the process's pool of a device by name; by
 /// default the host's. It measures the pool for all threads.
 #[pyfunction]
 #[pyo3(signature = (pool = None))]

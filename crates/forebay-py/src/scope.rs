@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use forebay::guard::TagScope;
-use forebay::statistics::{Scope, ScopeFigures};
+use forebay::statistics::{Scope, ScopeStatistics};
 use forebay::{Pool, Tag};
 use forebay_sync::fork::LeakOnFork;
 use forebay_sync::lock;
@@ -30,7 +30,7 @@ enum Measurement {
     /// Running since that time.
     Running(Box<LeakOnFork<Scope>>, Instant),
     /// Done, with its figures and its seconds.
-    Done(ScopeFigures, f64),
+    Done(ScopeStatistics, f64),
 }
 
 impl PyScope {
@@ -44,20 +44,20 @@ impl PyScope {
     /// The figures, once it is done: ``allocations``, ``frees``, ``misses``, ``waits``,
     /// ``live_before_bytes``, ``live_after_bytes``, ``peak_bytes`` and ``seconds``. None until then.
     #[getter]
-    fn figures<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         // Without the lock: making objects may run any Python code, this method included.
-        let (figures, seconds) = match &*lock(&self.state) {
-            Measurement::Done(figures, seconds) => (*figures, *seconds),
+        let (statistics, seconds) = match &*lock(&self.state) {
+            Measurement::Done(statistics, seconds) => (*statistics, *seconds),
             _ => return Ok(None),
         };
         Ok(Some(dict!(py, {
-            "allocations": figures.allocations,
-            "frees": figures.frees,
-            "misses": figures.misses,
-            "waits": figures.waits,
-            "live_before_bytes": figures.live_before.get(),
-            "live_after_bytes": figures.live_after.get(),
-            "peak_bytes": figures.peak.get(),
+            "allocations": statistics.allocations,
+            "frees": statistics.frees,
+            "misses": statistics.misses,
+            "waits": statistics.waits,
+            "live_before_bytes": statistics.live_before.get(),
+            "live_after_bytes": statistics.live_after.get(),
+            "peak_bytes": statistics.peak.get(),
             "seconds": seconds,
         })))
     }
@@ -84,8 +84,8 @@ impl PyScope {
         };
         let seconds = began.elapsed().as_secs_f64();
         let scope = scope.take()?;
-        let figures = py.detach(|| scope.end());
-        *lock(&self.state) = Measurement::Done(figures, seconds);
+        let statistics = py.detach(|| scope.end());
+        *lock(&self.state) = Measurement::Done(statistics, seconds);
         Ok(())
     }
 }

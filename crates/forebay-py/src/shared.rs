@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay::bindings::{SharedBytes, host_vec};
-use forebay::buffer::Memory;
+use forebay::buffer::BufferManager;
 use forebay::hal::Call;
 use forebay::named::SharedOptions;
 use forebay_sync::fork::LeakOnFork;
@@ -45,7 +45,7 @@ impl PySharedBuffer {
     pub(crate) fn create(
         py: Python<'_>,
         device: &Arc<OpenDevice>,
-        memory: &Memory,
+        memory: &BufferManager,
         options: &SharedOptions,
         name: &str,
         array: ArrayView,
@@ -61,7 +61,7 @@ impl PySharedBuffer {
     pub(crate) fn open(
         py: Python<'_>,
         device: &Arc<OpenDevice>,
-        memory: &Memory,
+        memory: &BufferManager,
         options: &SharedOptions,
         name: &str,
         (shape, dtype): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),

@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 /// The most bytes that the names of functions and files take: those of about 80,000 functions.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// What a name takes beside its text: the counts of its `Arc` and the allocator's own words, the entry of the map, which
 /// may be half empty, and that of the list.
@@ -125,7 +125,7 @@ fn capture(frames: &mut Vec<usize>, most: usize) {
     }
     let mut text = String::new();
     // A stack that is not kept needs no names; one that is kept already has them.
-    let most_bytes = if has_room_for_stacks() { MOST_BYTES } else { 0 };
+    let max_bytes = if has_room_for_stacks() { MAX_BYTES } else { 0 };
     // SAFETY: the thread holds the GIL. Each reference that is made here is released. An exception that is on its way while
     // a library allocates stays what it is.
     unsafe {
@@ -141,7 +141,7 @@ fn capture(frames: &mut Vec<usize>, most: usize) {
             let code = Bound::from_owned_ptr(py, ffi::PyFrame_GetCode(frame.cast()).cast());
             text.clear();
             name_code(&code, &mut text);
-            frames.push(NAMES.lock().get_or_insert_default().intern(&text, most_bytes));
+            frames.push(NAMES.lock().get_or_insert_default().intern(&text, max_bytes));
             let line = ffi::PyFrame_GetLineNumber(frame.cast());
             frames.push(usize::try_from(line).unwrap_or(0));
             let back = ffi::PyObject_GetAttrString(frame, c"f_back".as_ptr());

@@ -26,7 +26,7 @@ use crate::quantity::{Size, integer, items};
 use crate::value::to_python;
 
 /// The most passes: more than anybody has time for.
-const MOST_PASSES: u32 = 1000;
+const MAX_PASSES: u32 = 1000;
 
 /// Where and how a trace is replayed.
 struct ReplaySetup {
@@ -59,8 +59,8 @@ pub(crate) fn replay<'py>(
     let name = DeviceName::from_str(device).map_err(|said| {
         Failure::invalid(format!("a run cannot be played on {device:?}: {said}"))
     })?;
-    if !(1..=MOST_PASSES).contains(&passes) {
-        let said = format!("invalid passes {passes}: expected 1 to {MOST_PASSES}");
+    if !(1..=MAX_PASSES).contains(&passes) {
+        let said = format!("invalid passes {passes}: expected 1 to {MAX_PASSES}");
         return Err(Failure::invalid(said));
     }
     let (policies, chosen) = (policies_of(policy)?, policy.is_some());

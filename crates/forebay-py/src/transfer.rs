@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use forebay::hal::{Copy, Fill, Pattern, Place};
+use forebay::hal::{Copy, Fill, Location, Pattern};
 use forebay::{Address, Bytes, Span};
 
 use crate::allocation::{MemorySpace, Pin};
@@ -26,11 +26,11 @@ impl MemoryRange<'_> {
     }
 
     /// The range as one end of a device copy.
-    fn copy_end(&self) -> Result<Place, Failure> {
+    fn copy_end(&self) -> Result<Location, Failure> {
         let address = self.address()?;
         Ok(match self.pin.allocation().space() {
-            MemorySpace::Host => Place::Host(address),
-            MemorySpace::HostDevice | MemorySpace::Device => Place::Device(address),
+            MemorySpace::Host => Location::Host(address),
+            MemorySpace::HostDevice | MemorySpace::Device => Location::Device(address),
         })
     }
 
@@ -118,7 +118,7 @@ pub(crate) unsafe fn copy_host(
         unsafe { core::ptr::copy(from, to, usize::try_from(range.size)?) };
         return Ok(());
     }
-    let (to, from) = direction.ends(range.copy_end()?, Place::Host(host.address));
+    let (to, from) = direction.ends(range.copy_end()?, Location::Host(host.address));
     let copy = Copy::linear(to, from, Bytes::new(range.size))?;
     // SAFETY: both ends stay valid until the copy is done, which `enqueue` waits for, and do not overlap.
     unsafe { enqueue(range.pin, &copy, stream_ref) }

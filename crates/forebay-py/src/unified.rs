@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex};
 
 use forebay::bindings::{CountedBuffer, View, host_vec};
-use forebay::buffer::{Access, BufferFigures, Replica};
+use forebay::buffer::{Access, BufferStatistics, Replica};
 use forebay::hal::Call;
 use forebay::{Bytes, StreamHandle};
 use forebay_sync::lock;
@@ -154,14 +154,14 @@ impl PyUnifiedBuffer {
     /// Which replicas are there, and which is newer: "HostDirty", "Synchronized" and so on.
     #[getter]
     fn state(&self, py: Python<'_>) -> Result<String, Failure> {
-        let found = py.detach(|| self.buffer.figures())?;
+        let found = py.detach(|| self.buffer.statistics())?;
         Ok(format!("{:?}", found.state))
     }
 
     /// Its memory and copies so far.
-    fn figures<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
-        let found = py.detach(|| self.buffer.figures())?;
-        let dict = figures(py, &found.figures)?;
+    fn statistics<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
+        let found = py.detach(|| self.buffer.statistics())?;
+        let dict = statistics(py, &found.statistics)?;
         dict.set_item("number", found.id)?;
         dict.set_item("views", found.views)?;
         Ok(dict)
@@ -370,17 +370,17 @@ impl PyHostAccess {
 }
 
 /// The memory of a buffer or of several, and copies so far.
-pub(crate) fn figures<'py>(
+pub(crate) fn statistics<'py>(
     py: Python<'py>,
-    figures: &BufferFigures,
+    statistics: &BufferStatistics,
 ) -> PyResult<Bound<'py, PyDict>> {
     Ok(dict!(py, {
-        "host_bytes": figures.host_bytes,
-        "device_bytes": figures.device_bytes,
-        "copies_to_host": figures.to_host.copies,
-        "bytes_to_host": figures.to_host.bytes,
-        "copies_to_device": figures.to_device.copies,
-        "bytes_to_device": figures.to_device.bytes,
+        "host_bytes": statistics.host_bytes,
+        "device_bytes": statistics.device_bytes,
+        "copies_to_host": statistics.to_host.copies,
+        "bytes_to_host": statistics.to_host.bytes,
+        "copies_to_device": statistics.to_device.copies,
+        "bytes_to_device": statistics.to_device.bytes,
     }))
 }
 

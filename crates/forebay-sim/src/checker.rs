@@ -21,11 +21,11 @@ use std::sync::Arc;
 use forebay_core::{Address, Bytes, Span};
 use forebay_hal::Call;
 
-use crate::clock::{Slot, VectorClock};
+use crate::clock::{ClockSlot, VectorClock};
 use crate::finding::{Effect, Finding, Operation};
 
 /// How many findings are kept in full; the rest are counted. A wrong program can make millions.
-const MOST_FINDINGS: usize = 1000;
+const MAX_FINDINGS: usize = 1000;
 
 /// What an operation may do with bytes it both reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(crate) enum OverlapRule {
 #[derive(Clone, Debug)]
 pub(crate) struct Actor {
     pub(crate) operation: Arc<Operation>,
-    pub(crate) slot: Slot,
+    pub(crate) slot: ClockSlot,
     pub(crate) number: u64,
     pub(crate) manner: OverlapRule,
 }
@@ -170,8 +170,8 @@ impl Shadow {
 /// The last uses of an address range by each stream, for the calls that take it away.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Uses {
-    all: BTreeMap<Slot, Actor>,
-    writes: BTreeMap<Slot, Actor>,
+    all: BTreeMap<ClockSlot, Actor>,
+    writes: BTreeMap<ClockSlot, Actor>,
 }
 
 /// What a call takes away from an address range.
@@ -211,7 +211,7 @@ pub(crate) struct Checker {
 impl Checker {
     fn add(&mut self, finding: Finding) {
         self.count += 1;
-        if self.findings.len() < MOST_FINDINGS {
+        if self.findings.len() < MAX_FINDINGS {
             self.findings.push(finding);
         }
     }

@@ -2,7 +2,7 @@
 
 /// A place in a vector clock: one for each stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Slot(pub(crate) usize);
+pub(crate) struct ClockSlot(pub(crate) usize);
 
 /// For each stream, how much of its work is in the past of the clock's owner.
 ///
@@ -15,24 +15,24 @@ pub(crate) struct VectorClock {
 
 impl VectorClock {
     /// How much of the work of `slot` is in the past.
-    pub(crate) fn count(&self, slot: Slot) -> u64 {
+    pub(crate) fn count(&self, slot: ClockSlot) -> u64 {
         self.counts.get(slot.0).copied().unwrap_or(0)
     }
 
     /// Whether work `number` of `slot` is in the past.
-    pub(crate) fn covers(&self, slot: Slot, number: u64) -> bool {
+    pub(crate) fn covers(&self, slot: ClockSlot, number: u64) -> bool {
         self.count(slot) >= number
     }
 
     /// One more piece of work of `slot`; gives its number.
-    pub(crate) fn advance(&mut self, slot: Slot) -> u64 {
+    pub(crate) fn advance(&mut self, slot: ClockSlot) -> u64 {
         let number = self.count(slot) + 1;
         self.raise(slot, number);
         number
     }
 
     /// The work of `slot` up to `number` is now in the past.
-    pub(crate) fn raise(&mut self, slot: Slot, number: u64) {
+    pub(crate) fn raise(&mut self, slot: ClockSlot, number: u64) {
         if self.counts.len() <= slot.0 {
             self.counts.resize(slot.0 + 1, 0);
         }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_join_covers_both_pasts() {
-        let (a, b) = (Slot(0), Slot(3));
+        let (a, b) = (ClockSlot(0), ClockSlot(3));
         let mut one = VectorClock::default();
         let mut two = VectorClock::default();
         assert_eq!(one.advance(a), 1);

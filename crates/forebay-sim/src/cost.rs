@@ -216,7 +216,7 @@ impl CostModel {
 #[cfg(test)]
 mod tests {
     use forebay_core::Address;
-    use forebay_hal::Place;
+    use forebay_hal::Location;
 
     use super::*;
 
@@ -255,7 +255,7 @@ mod tests {
     fn a_gibibyte_takes_the_wire_at_its_measured_speed() {
         let place = |host: bool| {
             let at = Address::new(1 << 40);
-            if host { Place::Host(at) } else { Place::Device(at) }
+            if host { Location::Host(at) } else { Location::Device(at) }
         };
         for (from_host, pinned, gigabytes_a_second) in
             [(true, true, 55.2), (false, true, 55.2), (true, false, 7.0), (false, false, 11.8)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_core::{Address, Bytes, Span};
 
-use crate::engine::{Piece, Store};
+use crate::engine::{PageRun, Store};
 
 /// What a kernel does when its turn comes.
 pub(crate) type KernelBody = Box<dyn FnOnce(&mut KernelMemory) + Send>;
@@ -90,8 +90,8 @@ impl fmt::Debug for Kernel {
 /// The memory a kernel declared, available while it runs.
 #[derive(Debug)]
 pub struct KernelMemory {
-    pub(crate) reads: Vec<Piece>,
-    pub(crate) writes: Vec<Piece>,
+    pub(crate) reads: Vec<PageRun>,
+    pub(crate) writes: Vec<PageRun>,
 }
 
 impl KernelMemory {
@@ -134,11 +134,11 @@ impl KernelMemory {
 }
 
 /// The parts of memory behind `span`, in order; `None` where `pieces` do not cover it.
-fn within(pieces: &[Piece], span: Span) -> Option<Vec<(&Arc<Store>, Bytes, usize)>> {
+fn within(pieces: &[PageRun], span: Span) -> Option<Vec<(&Arc<Store>, Bytes, usize)>> {
     let mut parts = Vec::new();
     let mut at = span.start();
     while at < span.end() {
-        let covering = |piece: &&Piece| {
+        let covering = |piece: &&PageRun| {
             Span::new(piece.at, piece.size).is_ok_and(|covered: Span| covered.contains(at))
         };
         let piece = pieces.iter().find(covering)?;

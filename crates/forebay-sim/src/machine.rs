@@ -15,7 +15,7 @@ use crate::fault::Fault;
 use crate::finding::Finding;
 
 /// The most devices of one machine. More than any real one has, so that a mistyped count is told.
-const MOST_DEVICES: u32 = 64;
+const MAX_DEVICES: u32 = 64;
 
 /// The memory of a simulated device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,8 +100,8 @@ impl SimOptions {
     /// Builds the machine. Fails if an option is out of range.
     pub fn build(self) -> Result<SimMachine> {
         let call = Call::Open;
-        if self.devices == 0 || self.devices > MOST_DEVICES {
-            return Err(invalid(call, "devices", self.devices, format!("1 to {MOST_DEVICES}")));
+        if self.devices == 0 || self.devices > MAX_DEVICES {
+            return Err(invalid(call, "devices", self.devices, format!("1 to {MAX_DEVICES}")));
         }
         if self.granularity < PageSize::HOST || self.granularity.bytes() > Bytes::gib(1) {
             let given = self.granularity;

@@ -2,10 +2,10 @@
 
 use std::panic::catch_unwind;
 
-use super::fork::{Birth, ForkSafeMutex};
+use super::fork::{ForkGeneration, ForkSafeMutex};
 
 /// The process that asked for it, and what runs at the end.
-type Hook = (Birth, fn());
+type Hook = (ForkGeneration, fn());
 
 static HOOK: ForkSafeMutex<Option<Hook>> = ForkSafeMutex::new(None);
 
@@ -14,8 +14,8 @@ static HOOK: ForkSafeMutex<Option<Hook>> = ForkSafeMutex::new(None);
 pub fn at_exit(work: fn()) {
     let mut hook = HOOK.lock();
     let before = *hook;
-    if before.is_none_or(|(birth, _)| birth.is_elsewhere()) {
-        *hook = Some((Birth::here(), work));
+    if before.is_none_or(|(fork_generation, _)| fork_generation.is_stale()) {
+        *hook = Some((ForkGeneration::here(), work));
     }
     drop(hook);
     // A child inherits the registration of its parent.
@@ -35,8 +35,8 @@ fn register() {
 #[cfg(all(unix, not(miri)))]
 extern "C" fn run() {
     let hook = *HOOK.lock();
-    if let Some((birth, work)) = hook
-        && !birth.is_elsewhere()
+    if let Some((fork_generation, work)) = hook
+        && !fork_generation.is_stale()
     {
         let _ = catch_unwind(work);
     }

@@ -2,7 +2,7 @@
 //!
 //! A child has a copy of its parent's memory and one thread. The driver refuses to serve it, the host streams' threads
 //! do not exist in it, and a lock that another thread of the parent held stays locked forever, over data that may be
-//! half changed. So a child can neither use nor drop anything created before the fork, on any device. The [`Birth`] of
+//! half changed. So a child can neither use nor drop anything created before the fork, on any device. The [`ForkGeneration`] of
 //! a value tells before a lock is taken: calls that can fail return an error, the others return an empty answer, and
 //! drops leak. A child may create its own devices and pools.
 //!
@@ -58,9 +58,9 @@ impl core::error::Error for Forked {}
 
 /// The process in which a value was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Birth(u32);
+pub struct ForkGeneration(u32);
 
-impl Birth {
+impl ForkGeneration {
     /// This process. Forks are counted from now on.
     pub fn here() -> Self {
         watch();
@@ -68,14 +68,14 @@ impl Birth {
     }
 
     /// Whether this is a different process. Check before taking any lock.
-    pub fn is_elsewhere(self) -> bool {
+    pub fn is_stale(self) -> bool {
         // Relaxed: the store was made by this process's only thread before it had another.
         self.0 != GENERATION.load(Ordering::Relaxed)
     }
 
     /// Fails in a different process. Check before taking any lock.
     pub fn check(self) -> Result<(), Forked> {
-        if self.is_elsewhere() { Err(Forked) } else { Ok(()) }
+        if self.is_stale() { Err(Forked) } else { Ok(()) }
     }
 }
 
@@ -85,30 +85,30 @@ impl Birth {
 #[derive(Debug)]
 pub struct LeakOnFork<T> {
     value: ManuallyDrop<T>,
-    birth: Birth,
+    fork_generation: ForkGeneration,
 }
 
 impl<T> LeakOnFork<T> {
     /// Binds `value` to this process.
     pub fn new(value: T) -> Self {
-        Self { value: ManuallyDrop::new(value), birth: Birth::here() }
+        Self { value: ManuallyDrop::new(value), fork_generation: ForkGeneration::here() }
     }
 
     /// The value; an error in a forked child.
     pub fn get(&self) -> Result<&T, Forked> {
-        self.birth.check()?;
+        self.fork_generation.check()?;
         Ok(&self.value)
     }
 
     /// The value for changes; an error in a forked child.
     pub fn get_mut(&mut self) -> Result<&mut T, Forked> {
-        self.birth.check()?;
+        self.fork_generation.check()?;
         Ok(&mut self.value)
     }
 
     /// Unwraps the value; in a forked child it is leaked, and this is an error.
     pub fn take(mut self) -> Result<T, Forked> {
-        self.birth.check()?;
+        self.fork_generation.check()?;
         // SAFETY: the value is initialised, since only this function and the drop take it out, and `self` is
         // forgotten below, so the drop does not run.
         let value = unsafe { ManuallyDrop::take(&mut self.value) };
@@ -119,7 +119,7 @@ impl<T> LeakOnFork<T> {
 
 impl<T> Drop for LeakOnFork<T> {
     fn drop(&mut self) {
-        if !self.birth.is_elsewhere() {
+        if !self.fork_generation.is_stale() {
             // SAFETY: the value is initialised, as in `take`, and nothing uses it after its drop.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
@@ -176,7 +176,7 @@ impl<T: Send> ForkSafeMutex<T> {
 /// A process-wide value. A forked child starts with its own default, and leaks the parent's.
 #[derive(Debug)]
 pub struct PerProcess<T: 'static> {
-    of: ForkSafeMutex<Option<(Birth, &'static Mutex<T>)>>,
+    of: ForkSafeMutex<Option<(ForkGeneration, &'static Mutex<T>)>>,
 }
 
 impl<T: Default + Send> PerProcess<T> {
@@ -191,10 +191,10 @@ impl<T: Default + Send> PerProcess<T> {
         let own = {
             let mut of = self.of.lock();
             match *of {
-                Some((birth, own)) if !birth.is_elsewhere() => own,
+                Some((fork_generation, own)) if !fork_generation.is_stale() => own,
                 _ => {
                     let own: &'static Mutex<T> = Box::leak(Box::default());
-                    *of = Some((Birth::here(), own));
+                    *of = Some((ForkGeneration::here(), own));
                     own
                 }
             }
@@ -239,7 +239,7 @@ impl<T: Default + Send> Default for PerProcess<T> {
 pub struct ProcessFd {
     descriptor: ManuallyDrop<OwnedFd>,
     file: File,
-    birth: Birth,
+    fork_generation: ForkGeneration,
 }
 
 /// What identifies a file, whatever its descriptor's number; `None` if the system does not say.
@@ -273,19 +273,19 @@ impl ProcessFd {
     /// Makes descriptors while no thread forks, so that no child gets one that is not yet bound to this process. `make`
     /// waits for nothing and takes no lock.
     pub fn make<R>(make: impl FnOnce(&mut dyn FnMut(OwnedFd) -> Self) -> R) -> R {
-        let birth = Birth::here();
+        let fork_generation = ForkGeneration::here();
         let mut all = CLOSED_IN_CHILD.lock();
         make(&mut |descriptor| {
             let raw = descriptor.as_raw_fd();
             let file = file(raw);
             all.push((raw, file));
-            Self { descriptor: ManuallyDrop::new(descriptor), file, birth }
+            Self { descriptor: ManuallyDrop::new(descriptor), file, fork_generation }
         })
     }
 
     /// The descriptor; an error in a forked child, where its number may be another's by now.
     pub fn get(&self) -> Result<BorrowedFd<'_>, Forked> {
-        self.birth.check()?;
+        self.fork_generation.check()?;
         Ok(self.descriptor.as_fd())
     }
 }
@@ -293,7 +293,7 @@ impl ProcessFd {
 #[cfg(unix)]
 impl Drop for ProcessFd {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
+        if self.fork_generation.is_stale() {
             return; // The child has closed it.
         }
         let raw = self.descriptor.as_raw_fd();

@@ -105,17 +105,17 @@ impl Side {
 /// The slots of a leaf or of a run of its chunks. A leaf of segments has no slots itself, only pointers
 /// to the tables of its chunks.
 #[derive(Debug)]
-struct Table {
+struct SlotTable {
     /// Its first address.
     start: u64,
     /// Log 2 of the bytes per slot.
     shift: u32,
     slots: ZeroedSlice<Slot>,
     /// Each is null or points to a table in the map's list.
-    chunks: Box<[AtomicPtr<Table>]>,
+    chunks: Box<[AtomicPtr<SlotTable>]>,
 }
 
-impl Table {
+impl SlotTable {
     /// Slots for `size` bytes from `start`.
     fn of_slots(start: u64, size: u64, side: Side) -> Self {
         let count = usize::try_from(size >> side.shift()).unwrap_or(0);
@@ -163,7 +163,7 @@ impl Table {
 #[derive(Clone, Debug)]
 pub struct AddressMap {
     /// The leaves of `all`, so that a look-up reads one pointer less.
-    leaves: NonNull<AtomicPtr<Table>>,
+    leaves: NonNull<AtomicPtr<SlotTable>>,
     all: Arc<LeafTable>,
 }
 
@@ -178,14 +178,14 @@ struct LeafTable {
     /// The pool's number, by which the directory lists its leaves.
     owner: u64,
     /// Each is null or points to a table in `made`.
-    leaves: ZeroedSlice<AtomicPtr<Table>>,
+    leaves: ZeroedSlice<AtomicPtr<SlotTable>>,
     /// All tables, including those of chunks. None is removed before the map is dropped, so the pointers
     /// stay valid. Locked to add tables; readers lock it only to copy the list.
-    made: Mutex<Vec<Arc<Table>>>,
+    made: Mutex<Vec<Arc<SlotTable>>>,
 }
 
 /// Adds a table to the list, then publishes it in `entries`.
-fn publish(made: &mut Vec<Arc<Table>>, table: Table, entries: &[AtomicPtr<Table>]) {
+fn publish(made: &mut Vec<Arc<SlotTable>>, table: SlotTable, entries: &[AtomicPtr<SlotTable>]) {
     let table = Arc::new(table);
     let pointer = Arc::as_ptr(&table).cast_mut();
     made.push(table);
@@ -233,7 +233,7 @@ impl AddressMap {
 
     /// The entry of a leaf.
     #[inline(always)]
-    fn entry(&self, number: u64) -> &AtomicPtr<Table> {
+    fn entry(&self, number: u64) -> &AtomicPtr<SlotTable> {
         // As many bits as there are entries.
         #[allow(clippy::cast_possible_truncation)]
         let index = number as usize % (1 << LEAF_BITS);
@@ -311,8 +311,8 @@ impl AddressMap {
             let (entry, start) = (self.entry(number), number << LEAF.log2());
             if entry.load(Ordering::Acquire).is_null() {
                 let leaf = match memory {
-                    LeafKind::Region => Table::of_slots(start, LEAF.get(), side),
-                    LeafKind::Segment => Table::of_chunks(start),
+                    LeafKind::Region => SlotTable::of_slots(start, LEAF.get(), side),
+                    LeafKind::Segment => SlotTable::of_chunks(start),
                 };
                 directory::add(number, self.all.owner);
                 publish(&mut made, leaf, core::slice::from_ref(entry));
@@ -355,7 +355,7 @@ impl AddressMap {
 }
 
 /// Creates the slots for the part of `span` that lies in a leaf of segments.
-fn make_chunks(leaf: &Table, made: &mut Vec<Arc<Table>>, span: Span, side: Side) {
+fn make_chunks(leaf: &SlotTable, made: &mut Vec<Arc<SlotTable>>, span: Span, side: Side) {
     // Offsets from the start of the leaf, which overlaps the span.
     let from = span.start().get().saturating_sub(leaf.start);
     let to = span.end().get().saturating_sub(leaf.start).min(LEAF.get());
@@ -374,13 +374,13 @@ fn make_chunks(leaf: &Table, made: &mut Vec<Arc<Table>>, span: Span, side: Side)
         next = (first + 1..chunks.end).find(|&chunk| wanted(chunk) != kind).unwrap_or(chunks.end);
         let Some(side) = kind else { continue };
         let start = leaf.start + (first << CHUNK_SHIFT);
-        let table = Table::of_slots(start, (next - first) << CHUNK_SHIFT, side);
+        let table = SlotTable::of_slots(start, (next - first) << CHUNK_SHIFT, side);
         for chunk in first..next {
             let Some(old) = usize::try_from(chunk).ok().and_then(|chunk| leaf.chunk(chunk)) else {
                 continue;
             };
             let (start, size) = (leaf.start + (chunk << CHUNK_SHIFT), 1 << CHUNK_SHIFT);
-            Table::continue_generations(table.slots_of(start, size), old.slots_of(start, size));
+            SlotTable::continue_generations(table.slots_of(start, size), old.slots_of(start, size));
         }
         let entries = usize::try_from(first).unwrap_or(0)..usize::try_from(next).unwrap_or(0);
         publish(made, table, leaf.chunks.get(entries).unwrap_or_default());

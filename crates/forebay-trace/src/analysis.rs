@@ -22,13 +22,13 @@ const SMALL: Bytes = Bytes::new(256 << 10);
 /// A requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SizeFigures {
+pub struct SizeStatistics {
     /// The size, as requested.
     pub size: Bytes,
     /// How often it was requested.
     pub requests: u64,
     /// The peak number of live blocks of this size.
-    pub most_live: u64,
+    pub max_live: u64,
     /// Live blocks of this size at the peak of the run.
     pub at_peak: u64,
 }
@@ -67,7 +67,7 @@ pub struct Analysis {
     /// The number of distinct sizes requested.
     pub sizes: u64,
     /// The most requested sizes, at most twelve, the hottest first.
-    pub hottest: Vec<SizeFigures>,
+    pub hottest: Vec<SizeStatistics>,
     /// Requests for which a block of their size, rounded to 512 B, had been freed on their stream before: the most that
     /// a cache of whole blocks could serve.
     pub repeats: u64,
@@ -90,7 +90,7 @@ pub struct Analysis {
     /// The number of those blocks.
     pub peak_lasting_blocks: u64,
     /// The sizes with the most bytes at the peak, at most twelve, the largest sum first.
-    pub at_peak: Vec<SizeFigures>,
+    pub at_peak: Vec<SizeStatistics>,
     /// Operations after which at least nine tenths of the peak were live.
     pub near_peak: u64,
     /// The number of streams used.
@@ -118,7 +118,7 @@ impl Analysis {
             streams: statistics.streams,
             ..Self::default()
         };
-        let mut sizes: BTreeMap<Bytes, SizeFigures> = BTreeMap::new();
+        let mut sizes: BTreeMap<Bytes, SizeStatistics> = BTreeMap::new();
         let mut live_of: HashMap<Bytes, u64> = HashMap::new();
         let mut lives: Vec<Life> = Vec::with_capacity(trace.blocks());
         let mut caches = [SizeClasses::Exact, SizeClasses::Geometric].map(Cache::new);
@@ -133,12 +133,12 @@ impl Analysis {
                     caches.iter_mut().for_each(|cache| cache.take(size, stream));
                     live = live.saturating_add(size);
                     found.small_requests += u64::from(size <= SMALL);
-                    let new = SizeFigures { size, requests: 0, most_live: 0, at_peak: 0 };
+                    let new = SizeStatistics { size, requests: 0, max_live: 0, at_peak: 0 };
                     let figures = sizes.entry(size).or_insert(new);
                     figures.requests += 1;
                     let of_size = live_of.entry(size).or_default();
                     *of_size += 1;
-                    figures.most_live = figures.most_live.max(*of_size);
+                    figures.max_live = figures.max_live.max(*of_size);
                     if live == found.peak && !peaked {
                         peaked = true;
                         found.peak_at = at;
@@ -175,7 +175,7 @@ impl Analysis {
         &mut self,
         trace: &Trace,
         lives: &[Life],
-        sizes: &mut BTreeMap<Bytes, SizeFigures>,
+        sizes: &mut BTreeMap<Bytes, SizeStatistics>,
     ) {
         let (at, end) = (self.peak_at, trace.len() as u64);
         for (block, life) in (0_u32..).zip(lives) {
@@ -216,10 +216,10 @@ impl Analysis {
 
 /// The few of them with the most of something, the most first; the smaller size where that is equal.
 fn first<'a>(
-    all: impl Iterator<Item = &'a SizeFigures>,
-    most: impl Fn(&SizeFigures) -> u64,
-) -> Vec<SizeFigures> {
-    let mut all: Vec<SizeFigures> = all.copied().collect();
+    all: impl Iterator<Item = &'a SizeStatistics>,
+    most: impl Fn(&SizeStatistics) -> u64,
+) -> Vec<SizeStatistics> {
+    let mut all: Vec<SizeStatistics> = all.copied().collect();
     all.sort_by_key(|figures| (core::cmp::Reverse(most(figures)), figures.size));
     all.truncate(NAMED);
     all

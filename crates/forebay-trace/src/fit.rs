@@ -20,7 +20,7 @@ use crate::{PassReport, Player, ReplayOptions, Trace, WorkBudget, replay};
 const GRANULE: u64 = Bytes::mib(2).get();
 
 /// An allocator that needs more than this many times what is asked for is not looked at further.
-const MOST: u64 = 64;
+const MAX: u64 = 64;
 
 /// What went wrong, opening an allocator or replaying on it.
 type AnyError = Box<dyn core::error::Error>;
@@ -78,7 +78,7 @@ impl Fit {
         let requested = trace.statistics().peak_requested;
         let granules = |bytes: u64| bytes.div_ceil(GRANULE).max(1);
         let least = granules(requested.get());
-        let most = least.saturating_mul(MOST).min(Self::MAX_CAPACITY.get() / GRANULE);
+        let most = least.saturating_mul(MAX).min(Self::MAX_CAPACITY.get() / GRANULE);
         if least > most {
             return Ok(None);
         }

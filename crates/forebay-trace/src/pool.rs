@@ -64,13 +64,13 @@ impl PoolPlayer {
 
 fn failed(error: forebay::Error) -> ReplayError {
     match error {
-        forebay::Error::OutOfMemory(told) => ReplayError::Shortage {
-            requested: told.requested,
-            limit: told.limit,
-            held: told.held,
-            live: told.live,
-            largest_free: told.largest_free,
-            device_free: told.device_free,
+        forebay::Error::OutOfMemory(shortage) => ReplayError::Shortage {
+            requested: shortage.requested,
+            limit: shortage.limit,
+            held: shortage.held,
+            live: shortage.live,
+            largest_free: shortage.largest_free,
+            device_free: shortage.device_free,
         },
         forebay::Error::Device(error) => ReplayError::Device(error),
         other => ReplayError::Device(Error::Transient {

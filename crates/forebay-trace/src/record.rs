@@ -25,7 +25,7 @@ use forebay::{Pool, PoolOptions, Tag};
 use crate::{BlockIndex, InvalidEvent, Trace, TraceBuilder, Transfer, TransferDirection};
 
 /// The most events unless said: about 200 MB.
-const MOST_EVENTS: usize = 1 << 24;
+const MAX_EVENTS: usize = 1 << 24;
 
 /// Records the allocations and frees of one running pool. Clones are the same recorder.
 ///
@@ -55,7 +55,7 @@ pub struct Recorder {
 impl Recorder {
     /// Creates a recorder that keeps the first 16,777,216 events.
     pub fn new(name: impl Into<String>) -> Self {
-        Self::at_most(name, MOST_EVENTS)
+        Self::at_most(name, MAX_EVENTS)
     }
 
     /// Creates a recorder that keeps the first `events`.

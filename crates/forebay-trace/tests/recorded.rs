@@ -38,7 +38,7 @@ const PAGES_AGAIN: [u64; 5] = [0, 2, 0, 0, 0];
 
 /// The most maps of a pass that repeats another: a program that does the same again should find
 /// almost everything where it was.
-const MOST_MAPS_AGAIN: u64 = 50;
+const MAX_MAPS_AGAIN: u64 = 50;
 
 /// What the second pass of `serving_threads` came to under PyTorch: streams share nothing.
 const SERVING_AGAIN: f64 = 2.68;
@@ -113,7 +113,7 @@ fn beat(name: &'static str, peer: f64, pages_again: u64) -> Result<Completion, F
         let (ours, theirs) = (cold.driver.time, torch.driver.time);
         return Err(format!("{ours:?} of the driver's time, against {theirs:?}").into());
     }
-    if warm.driver.creates > pages_again || warm.driver.maps > MOST_MAPS_AGAIN {
+    if warm.driver.creates > pages_again || warm.driver.maps > MAX_MAPS_AGAIN {
         let (creates, maps) = (warm.driver.creates, warm.driver.maps);
         return Err(format!("{creates} pages made and {maps} mapped in the second pass").into());
     }

@@ -32,10 +32,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     pool.free(other.address(), &two)?;
     pool.device().synchronize_device()?;
 
-    let figures = pool.statistics();
+    let statistics = pool.statistics();
     say(format_args!(
         "{} waits between streams, {} races found",
-        figures.waits,
+        statistics.waits,
         machine.finding_count()
     ));
     Ok(()) // dropping the streams makes the pool forget them

@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use forebay::buffer::{BufferFigures, Memory, Replica};
+use forebay::buffer::{BufferManager, BufferStatistics, Replica};
 use forebay::hal::Capabilities;
 use forebay::sim::SimMachine;
 use forebay::{Device, StreamHandle};
@@ -14,26 +14,26 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A simulated accelerator with memory of its own. On the host, or on a GPU, all below is the same.
     let machine = SimMachine::builder().without(Capabilities::HOST_VISIBLE).build()?;
     let device: Arc<dyn Device> = machine.device(0).ok_or("there is one device")?;
-    let memory = Memory::new(&device)?;
+    let memory = BufferManager::new(&device)?;
     let stream = StreamHandle::DEFAULT;
 
     let mut buffer = memory.buffer::<f32>(1_000_000)?;
-    say(format_args!("new: {:?}, {}", buffer.state(), moved(buffer.figures())));
+    say(format_args!("new: {:?}, {}", buffer.state(), moved(buffer.statistics())));
 
     buffer.host_mut()?.fill(2.0);
     let address = buffer.on_device(stream)?.address();
     say(format_args!(
         "on the device at {address}: {:?}, {}",
         buffer.state(),
-        moved(buffer.figures())
+        moved(buffer.statistics())
     ));
 
     buffer.slice_mut(500..510)?.host_mut()?.fill(3.0);
     let _ = buffer.on_device_mut(stream)?;
-    say(format_args!("ten of a million: {:?}, {}", buffer.state(), moved(buffer.figures())));
+    say(format_args!("ten of a million: {:?}, {}", buffer.state(), moved(buffer.statistics())));
 
     let sum: f32 = buffer.slice(..1000)?.host()?.iter().sum();
-    say(format_args!("the first thousand add up to {sum}: {}", moved(buffer.figures())));
+    say(format_args!("the first thousand add up to {sum}: {}", moved(buffer.statistics())));
 
     let freed = buffer.compact(Replica::Device, stream)?;
     say(format_args!("compacted: {freed} freed, {:?}", buffer.state()));
@@ -43,8 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn moved(figures: BufferFigures) -> String {
-    format!("{} B to the device, {} B back", figures.to_device.bytes, figures.to_host.bytes)
+fn moved(statistics: BufferStatistics) -> String {
+    format!("{} B to the device, {} B back", statistics.to_device.bytes, statistics.to_host.bytes)
 }
 
 #[allow(clippy::print_stdout, reason = "an example prints what it does")]

@@ -9,18 +9,18 @@ use std::fmt::Display;
 use std::process::Command;
 
 use forebay::SharedBuffer;
-use forebay::buffer::Memory;
+use forebay::buffer::BufferManager;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Memory::new(&CudaDevice::open(0)?)? for memory of the first GPU: all below is the same.
-    let memory = Memory::host()?;
+    // BufferManager::new(&CudaDevice::open(0)?)? for memory of the first GPU: all below is the same.
+    let memory = BufferManager::host()?;
     match std::env::args().nth(1) {
         Some(name) => second(&memory, &name),
         None => first(&memory),
     }
 }
 
-fn first(memory: &Memory) -> Result<(), Box<dyn Error>> {
+fn first(memory: &BufferManager) -> Result<(), Box<dyn Error>> {
     let name = format!("example-{}", std::process::id());
     let numbers: SharedBuffer<u64> = memory.shared(&name, 1_000_001)?;
     for first in (0..1_000_000).step_by(1000) {
@@ -47,7 +47,7 @@ fn first(memory: &Memory) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn second(memory: &Memory, name: &str) -> Result<(), Box<dyn Error>> {
+fn second(memory: &BufferManager, name: &str) -> Result<(), Box<dyn Error>> {
     let numbers = memory.open_shared::<u64>(name)?;
     say(format_args!("process {} opened {numbers:?}", std::process::id()));
     // Free again when this process ends, even by kill -9.

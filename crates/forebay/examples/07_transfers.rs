@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let array = pool.on(stream).uninit::<u32>(data.len())?;
     let ticket = engine.upload(data, array).priority(Priority::High).submit()?;
     let (data, array) = ticket.order()?; // later work on the stream comes after it
-    say(format_args!("uploaded: {}", engine.figures().uploads.bytes));
+    say(format_args!("uploaded: {}", engine.statistics().uploads.bytes));
 
     let mut back = vec![0; data.len()];
     engine.scope(|transfers| transfers.download(&array, &mut back).submit().map(drop))??;
@@ -60,8 +60,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     say(format_args!(
         "pinned: {} of at most {}",
-        engine.figures().pinned,
-        engine.options().most_pinned()
+        engine.statistics().pinned,
+        engine.options().max_pinned()
     ));
     Ok(())
 }

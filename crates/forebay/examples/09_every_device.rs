@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay::arena::{Arena, ArenaBlock};
-use forebay::buffer::{Advice, Memory, Replica};
+use forebay::buffer::{Advice, BufferManager, Replica};
 use forebay::devices::{self, DeviceName};
-use forebay::hal::{self, Capabilities, Copy, Fill, Pattern, PeerCopy, PeerPlace, Place};
+use forebay::hal::{self, Capabilities, Copy, Fill, Location, Pattern, PeerCopy, PeerLocation};
 use forebay::sim::SimMachine;
 use forebay::transfer::Region;
 use forebay::{
@@ -69,10 +69,10 @@ fn pool(device: &AnyDevice) -> Done<String> {
     let block = pool.allocate(Bytes::mib(1), STREAM)?;
     pool.free(block.address(), STREAM)?;
     assert!(pool.free(block.address(), STREAM).is_err(), "a second free changes nothing");
-    let figures = pool.statistics();
-    assert_eq!((figures.allocations, figures.live), (101, Bytes::ZERO));
-    let hits = 100.0 * figures.hit_rate().unwrap_or(0.0);
-    Ok(format!("pool: {hits:.0} % of 101 allocations without the driver; {} held", figures.held))
+    let statistics = pool.statistics();
+    assert_eq!((statistics.allocations, statistics.live), (101, Bytes::ZERO));
+    let hits = 100.0 * statistics.hit_rate().unwrap_or(0.0);
+    Ok(format!("pool: {hits:.0} % of 101 allocations without the driver; {} held", statistics.held))
 }
 
 /// An arena hands out parts of one block and takes all of them back at once.
@@ -121,7 +121,7 @@ fn pinned(device: &AnyDevice) -> Done<String> {
 
 /// Memory that the driver moves to where it is used; buffers that copy where a device has none.
 fn managed(device: &AnyDevice) -> Done<String> {
-    let memory = Memory::managed_or_emulated(device)?;
+    let memory = BufferManager::managed_or_emulated(device)?;
     let data = numbers(100_000);
     let table = memory.buffer_from(&data)?;
     table.advise(Advice::ReadMostly)?;
@@ -151,8 +151,8 @@ fn peers(device: &AnyDevice, other: Option<&AnyDevice>) -> Done<String> {
         peers.enable_peer(there)?; // until the device is closed
     }
     let size = Bytes::of::<u32>(from.len() as u64)?;
-    let target = PeerPlace { device: there, address: to.address() };
-    let source = PeerPlace { device: here, address: from.address() };
+    let target = PeerLocation { device: there, address: to.address() };
+    let source = PeerLocation { device: here, address: from.address() };
     let copy = PeerCopy::new(target, source, size)?;
     // SAFETY: both arrays live until the stream is waited for, and no other work uses them.
     unsafe { peers.copy_peer(&copy, STREAM) }?;
@@ -178,8 +178,8 @@ fn other_kind(device: &AnyDevice) -> Done<String> {
     there.copy_between(&to, &here, &mut back)?;
     assert_eq!(back.to_vec()?, numbers(from.len()));
     // So do buffers.
-    let near = Memory::new(device)?.buffer_from(&numbers(1000))?;
-    let mut far = Memory::new(&other)?.buffer::<u32>(1000)?;
+    let near = BufferManager::new(device)?.buffer_from(&numbers(1000))?;
+    let mut far = BufferManager::new(&other)?.buffer::<u32>(1000)?;
     far.copy_from(&near, STREAM)?;
     assert_eq!(far.host()?, numbers(1000));
     Ok(format!("other kind: {kind} to {} and back, through the host", other.descriptor().kind))
@@ -231,8 +231,8 @@ fn fill_and_check(device: &AnyDevice, block: ArenaBlock<'_>, byte: u8) -> Done {
     let (at, size) = (block.address(), block.size());
     let found = vec![0_u8; size.to_usize()?].leak(); // a copy that fails may still be under way
     let fill = Fill::linear(at, size, Pattern::U8(byte))?;
-    let to = Place::Host(Address::of_pointer(found.as_mut_ptr()));
-    let copy = Copy::linear(to, Place::Device(at), size)?;
+    let to = Location::Host(Address::of_pointer(found.as_mut_ptr()));
+    let copy = Copy::linear(to, Location::Device(at), size)?;
     // SAFETY: the block is the caller's, on this stream, and `found` is never freed.
     unsafe {
         device.fill(&fill, STREAM)?;

@@ -1,7 +1,7 @@
 //! Leaks: everything live in the process, with its age and origin, and what looks suspicious about it.
 //!
 //! ```
-//! let memory = forebay::buffer::Memory::host()?;
+//! let memory = forebay::buffer::BufferManager::host()?;
 //! let forgotten = memory.buffer::<f32>(1000)?;
 //! let report = forebay::leaks();
 //! println!("{report}");
@@ -23,7 +23,7 @@ use std::io::Write;
 use forebay_core::{Bytes, counted};
 
 use crate::PoolId;
-use crate::buffer::{LineFigures, LiveBuffer, LiveShared, leaked_shared};
+use crate::buffer::{LineStatistics, LiveBuffer, LiveShared, leaked_shared};
 use crate::config::Settings;
 use crate::pool::live_blocks;
 use crate::report::{LeakedBlock, largest};
@@ -44,7 +44,7 @@ pub struct LeakReport {
     /// Live host memory, oldest first.
     #[cfg(feature = "host")]
     pub host: Vec<crate::host::LiveAllocation>,
-    lines: Vec<LineFigures>,
+    lines: Vec<LineStatistics>,
 }
 
 /// The live blocks of a pool.
@@ -57,13 +57,13 @@ pub struct PoolLeaks {
     pub blocks: usize,
     /// Their total size.
     pub bytes: Bytes,
-    /// The largest of them, at most [`PoolLeaks::MOST`].
+    /// The largest of them, at most [`PoolLeaks::MAX`].
     pub largest: Vec<LeakedBlock>,
 }
 
 impl PoolLeaks {
     /// The most blocks listed per pool.
-    pub const MOST: usize = 4;
+    pub const MAX: usize = 4;
 }
 
 /// Lists everything live in this process: buffers, shared buffers, blocks of pools, host memory. A forked child has
@@ -71,7 +71,7 @@ impl PoolLeaks {
 pub fn leaks() -> LeakReport {
     let pools = live_blocks().into_iter().map(|(pool, live)| {
         let blocks = live.len();
-        let (bytes, largest) = largest(live, PoolLeaks::MOST);
+        let (bytes, largest) = largest(live, PoolLeaks::MAX);
         PoolLeaks { pool, blocks, bytes, largest }
     });
     LeakReport {
@@ -137,14 +137,14 @@ impl fmt::Display for LeakReport {
         #[cfg(feature = "host")]
         write!(f, ", {}", counted(self.host.len() as u64, "host allocation"))?;
         for buffer in &self.buffers {
-            let LiveBuffer { length, element, created_at, age, figures, .. } = buffer;
+            let LiveBuffer { length, element, created_at, age, statistics, .. } = buffer;
             write!(
                 f,
                 "\n  buffer of {length} {element} from {created_at}, {age:.1?} old: {} on the host, {} on the device",
-                Bytes::new(figures.host_bytes),
-                Bytes::new(figures.device_bytes)
+                Bytes::new(statistics.host_bytes),
+                Bytes::new(statistics.device_bytes)
             )?;
-            if let Some(last) = figures.last_copy() {
+            if let Some(last) = statistics.last_copy() {
                 write!(f, ", last copied {:.1?} ago", last.elapsed())?;
             }
             write!(f, "{:#}", buffer.stack)?;

@@ -160,8 +160,8 @@ pub mod quantity {
 /// [`Pool::pressure`](crate::Pool::pressure).
 pub mod statistics {
     pub use crate::pool::{
-        ClassFigures, DriverLog, GroupFigures, PeakFigures, Scope, ScopeFigures, SideFigures,
-        Statistics, StreamFigures, TagFigures,
+        ClassStatistics, DriverLog, GroupStatistics, PeakStatistics, Scope, ScopeStatistics,
+        SideStatistics, Statistics, StreamStatistics, TagStatistics,
     };
     pub use forebay_core::pressure::Level;
 }

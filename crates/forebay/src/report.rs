@@ -37,13 +37,13 @@ pub struct DropReport {
     pub owners: Vec<(String, Bytes)>,
     /// Live blocks by the stream they were allocated on: allocations minus frees there. Forgotten streams are omitted.
     pub streams: Vec<(StreamHandle, u64)>,
-    /// The largest of them, at most [`DropReport::MOST`].
+    /// The largest of them, at most [`DropReport::MAX`].
     pub largest: Vec<LeakedBlock>,
 }
 
 impl DropReport {
     /// The most blocks that a report lists.
-    pub const MOST: usize = 16;
+    pub const MAX: usize = 16;
 }
 
 impl fmt::Display for DropReport {

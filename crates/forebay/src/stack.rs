@@ -21,13 +21,13 @@ use std::sync::{Arc, OnceLock};
 use crate::sync::fork::ForkSafeMutex;
 
 /// The most frames captured.
-const MOST_FRAMES: usize = 64;
+const MAX_FRAMES: usize = 64;
 
 /// The most lines printed for a stack, starting at the program's first function.
-const MOST_LINES: usize = 32;
+const MAX_LINES: usize = 32;
 
 /// The most distinct stacks: about 40 MB if all are deep, 75 MB if they are an interpreter's.
-const MOST_STACKS: usize = 1 << 16;
+const MAX_STACKS: usize = 1 << 16;
 
 /// First word of a stack, for native and interpreter frames.
 const NATIVE: usize = 0;
@@ -58,7 +58,7 @@ thread_local! {
     static ENTERED: Cell<Stack> = const { Cell::new(Stack::NONE) };
 }
 
-static TABLE: ForkSafeMutex<Option<Table>> = ForkSafeMutex::new(None);
+static TABLE: ForkSafeMutex<Option<StackTable>> = ForkSafeMutex::new(None);
 
 /// Held while a frame is symbolised: the symboliser has a lock and a cache, which must not be in use at a fork.
 static NAMING: ForkSafeMutex<()> = ForkSafeMutex::new(());
@@ -85,17 +85,17 @@ impl Stack {
         if !entered.is_none() {
             return entered;
         }
-        let mut frames = Vec::with_capacity(1 + MOST_FRAMES);
+        let mut frames = Vec::with_capacity(1 + MAX_FRAMES);
         frames.push(INTERPRETED);
         if let Some(interpreter) = INTERPRETER.get() {
-            (interpreter.capture)(&mut frames, MOST_FRAMES);
+            (interpreter.capture)(&mut frames, MAX_FRAMES);
         }
         if frames.len() == 1 {
             frames.clear();
             frames.push(NATIVE);
             capture_native(&mut frames);
         }
-        TABLE.lock().get_or_insert_default().intern(&frames, MOST_STACKS)
+        TABLE.lock().get_or_insert_default().intern(&frames, MAX_STACKS)
     }
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Stack {
         let interpreter = INTERPRETER.get();
         let text = match frames.as_deref().and_then(|frames| frames.split_first()) {
             _ if *self == Self::OTHER => {
-                format!("(one of more than {MOST_STACKS} different call stacks)")
+                format!("(one of more than {MAX_STACKS} different call stacks)")
             }
             None => return Ok(()),
             Some((&whose, frames)) => match interpreter.filter(|_| whose == INTERPRETED) {
@@ -123,13 +123,13 @@ impl fmt::Display for Stack {
 
 /// The distinct stacks of a process.
 #[derive(Default)]
-struct Table {
+struct StackTable {
     numbers: HashMap<Arc<[usize]>, Stack>,
     /// By number, starting at 1.
     stacks: Vec<Arc<[usize]>>,
 }
 
-impl Table {
+impl StackTable {
     /// Finds or adds the stack with these frames.
     fn intern(&mut self, frames: &[usize], most: usize) -> Stack {
         if let Some(&stack) = self.numbers.get(frames) {
@@ -172,7 +172,7 @@ pub fn is_capturing() -> bool {
 
 /// Whether new stacks are still stored. If not, an interpreter need not keep names for them.
 pub fn has_room_for_stacks() -> bool {
-    TABLE.lock().as_ref().is_none_or(|table| table.stacks.len() < MOST_STACKS)
+    TABLE.lock().as_ref().is_none_or(|table| table.stacks.len() < MAX_STACKS)
 }
 
 /// Runs `work`; every capture of this thread meanwhile returns `stack`, unless that is none.
@@ -209,7 +209,7 @@ impl Drop for Capturing {
 fn capture_native(frames: &mut Vec<usize>) {
     let add = |frame: &backtrace::Frame| {
         frames.push(frame.ip() as usize);
-        frames.len() <= MOST_FRAMES
+        frames.len() <= MAX_FRAMES
     };
     // SAFETY: only the debugging library of Windows needs the lock that the other function takes.
     #[cfg(unix)]
@@ -263,7 +263,7 @@ fn name_native(frames: &[usize]) -> String {
             let name = symbol.name().map(|name| format!("{name:#}")).unwrap_or_default();
             let file = symbol.filename();
             let is_own = is_own(&name, file) && !is_test(&name, file);
-            if lines.is_empty() && is_own || lines.len() >= MOST_LINES {
+            if lines.is_empty() && is_own || lines.len() >= MAX_LINES {
                 return;
             }
             let place =
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_full_table_says_so() {
-        let mut table = Table::default();
+        let mut table = StackTable::default();
         for frame in 0..1000_usize {
             assert_eq!(table.intern(&[0, frame], 100) == Stack::OTHER, frame >= 100);
         }

@@ -10,7 +10,7 @@ use crate::sync::map::BlockState;
 use crate::sync::thread_slot;
 
 /// The most tags, including the unnamed one.
-const MOST: usize = 256;
+const MAX: usize = 256;
 
 /// The names of tags, by number. The first is for untagged blocks.
 static NAMES: ForkSafeMutex<Vec<String>> = ForkSafeMutex::new(Vec::new());
@@ -37,7 +37,7 @@ impl Tag {
     pub fn named(name: &str) -> Option<Self> {
         let mut names = names();
         let number = names.iter().position(|other| other == name).or_else(|| {
-            (names.len() < MOST).then(|| {
+            (names.len() < MAX).then(|| {
                 names.push(name.to_owned());
                 names.len() - 1
             })

@@ -9,7 +9,7 @@ mod every_device;
 use std::process::Command;
 use std::sync::Arc;
 
-use forebay::buffer::{BufferState, DoubleBuffer, Memory, OnDevice, Replica};
+use forebay::buffer::{BufferManager, BufferState, DoubleBuffer, OnDevice, Replica};
 use forebay::hal::Capabilities;
 use forebay::sim::{Kernel, SimDevice, SimMachine};
 use forebay::{Device, Span, StreamHandle};
@@ -17,11 +17,11 @@ use forebay::{Device, Span, StreamHandle};
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
 
 /// An accelerator with memory of its own.
-fn accelerator() -> (Arc<SimDevice>, Memory) {
+fn accelerator() -> (Arc<SimDevice>, BufferManager) {
     let machine = SimMachine::builder().without(Capabilities::HOST_VISIBLE).build().unwrap();
     let device = machine.device(0).unwrap();
     let shared: Arc<dyn Device> = device.clone();
-    (device, Memory::new(&shared).unwrap())
+    (device, BufferManager::new(&shared).unwrap())
 }
 
 /// A kernel that doubles every number.
@@ -58,12 +58,12 @@ fn allocate_write_execute_read_and_release() {
 /// DotCompute: "CPU-Only Memory Manager".
 #[test]
 fn on_the_host_alone() {
-    let memory = Memory::host().unwrap();
+    let memory = BufferManager::host().unwrap();
     let mut buffer = memory.buffer::<f64>(10_000).unwrap();
     buffer.copy_from_slice(&vec![1.5; 10_000]).unwrap();
     let _ = buffer.on_device_mut(STREAM).unwrap();
     assert_eq!(buffer.host().unwrap()[9_999], 1.5);
-    assert_eq!(buffer.figures().to_device.copies, 0);
+    assert_eq!(buffer.statistics().to_device.copies, 0);
 }
 
 /// DotCompute: "Zero-Copy Operations with Span<T>". There a write through the span has to be announced.
@@ -77,7 +77,7 @@ fn a_view_of_the_host_without_copying() {
     assert_eq!(buffer.state(), BufferState::HostOnly);
     buffer.synchronize(STREAM).unwrap();
     assert_eq!(buffer.state(), BufferState::Synchronized);
-    assert_eq!(buffer.figures().to_device.bytes, 4000);
+    assert_eq!(buffer.statistics().to_device.bytes, 4000);
 }
 
 /// DotCompute: "Buffer Slicing".
@@ -89,7 +89,7 @@ fn a_slice_is_the_buffers_own_memory() {
     launch_double(&device, &buffer.slice_mut(100..300).unwrap().on_device_mut(STREAM).unwrap());
     let numbers = buffer.to_vec().unwrap();
     assert_eq!((numbers[99], numbers[100], numbers[299], numbers[300]), (1.0, 2.0, 2.0, 1.0));
-    assert_eq!(buffer.figures().to_device.bytes, 800, "the slice alone");
+    assert_eq!(buffer.statistics().to_device.bytes, 800, "the slice alone");
 }
 
 /// "Double buffering" and "pre-allocation", as tuning guides for GPUs give them.

@@ -29,7 +29,7 @@ const TIME: Duration = Duration::from_secs(8);
 /// A child that takes longer hangs: they need some milliseconds each.
 const PATIENCE: u32 = 4;
 /// After so many that hang the test has seen enough.
-const MOST_HANGS: usize = 8;
+const MAX_HANGS: usize = 8;
 
 /// What a child inherits.
 struct Inherited {
@@ -364,7 +364,7 @@ fn no_child_hangs_whatever_other_threads_hold() {
                 let line = if line == 0 { use_own().map_or(line!(), |()| 0) } else { line };
                 if line == 0 && is_named { name_stack() } else { line }
             }));
-            if ends.iter().filter(|&&end| end == End::Hung).count() >= MOST_HANGS {
+            if ends.iter().filter(|&&end| end == End::Hung).count() >= MAX_HANGS {
                 break;
             }
         }

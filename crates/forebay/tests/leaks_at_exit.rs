@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use forebay::HostDevice;
-use forebay::buffer::Memory;
+use forebay::buffer::BufferManager;
 use forebay::host::{HostAllocation, HostOptions};
 
 const ROLE: &str = "LEAK_TEST_ROLE";
@@ -21,8 +21,8 @@ fn leaking_program() {
         forebay::leak::capture_stacks(role == "stacks");
     }
     let memory = match role.as_str() {
-        "settings, managed" => Memory::managed(&HostDevice::open().unwrap()).unwrap(),
-        _ => Memory::host().unwrap(),
+        "settings, managed" => BufferManager::managed(&HostDevice::open().unwrap()).unwrap(),
+        _ => BufferManager::host().unwrap(),
     };
     let buffer = memory.buffer::<u32>(4321).unwrap();
     // The child has a copy of this, and would list it.

@@ -20,7 +20,7 @@ mod suites;
 use std::thread;
 use std::time::Instant;
 
-use crate::desk::Desk;
+use crate::dashboard::Dashboard;
 use crate::hot_pair;
 use crate::screen::{BAD, QUIET, Screen, styled};
 use crate::step::{Outcome, Report, summarize};
@@ -29,7 +29,7 @@ use crate::workplace::Workplace;
 pub(crate) use sources::show_layers;
 
 /// What a step does. What keeps it from going on is its outcome too.
-type Act = fn(&mut Desk<'_>) -> Result<Outcome, Outcome>;
+type Act = fn(&mut Dashboard<'_>) -> Result<Outcome, Outcome>;
 
 /// One step of the plan.
 struct Step {
@@ -176,7 +176,7 @@ fn carry_out(steps: &[Step], before: &[Report], place: &Workplace, screen: &Scre
         let mut over = before.iter().chain(&reports);
         let unbuilt = over.find(|report| matches!(report.outcome, Outcome::Untested(_)));
         let started = Instant::now();
-        let mut desk = Desk::new(step.name, place, screen);
+        let mut desk = Dashboard::new(step.name, place, screen);
         let outcome = match unbuilt {
             Some(before) if step.needs_build => Outcome::LeftOut(format!(
                 "\"{}\" did not come to an end, so this would not",
@@ -205,7 +205,9 @@ pub(crate) fn show_instructions(place: &Workplace, screen: &Screen) -> Result<St
         ("instructions", hot_pair::instructions as Act),
         ("C edge time", suites::edge_time as Act),
     ]
-    .map(|(name, act)| act(&mut Desk::new(name, place, screen)).unwrap_or_else(|stopped| stopped));
+    .map(|(name, act)| {
+        act(&mut Dashboard::new(name, place, screen)).unwrap_or_else(|stopped| stopped)
+    });
     match (counted.said(), timed.said()) {
         (Ok(counted), Ok(timed)) => Ok(format!("{counted}\n{timed}")),
         (Ok(said) | Err(said), Ok(also) | Err(also)) => Err(format!("{said}\n{also}")),

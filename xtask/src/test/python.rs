@@ -2,7 +2,7 @@
 
 use super::suites;
 use crate::count;
-use crate::desk::Desk;
+use crate::dashboard::Dashboard;
 use crate::python::{Environment, folder, wheel_in};
 use crate::step::Outcome;
 use crate::workplace::TESTED;
@@ -11,7 +11,7 @@ use crate::workplace::TESTED;
 const TRIAL: &str = "examples/python/01_first_buffer.py";
 
 /// The wheel and its tests. Where there is no Python, or its packages cannot be fetched, the step is left out.
-pub(super) fn python(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn python(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let place = desk.place;
     let build = Environment::build(desk).map_err(Outcome::LeftOut)?;
     let wheels = folder(place).join("wheels");

@@ -2,7 +2,7 @@
 
 use cargo_metadata::{Metadata, MetadataCommand};
 
-use crate::desk::Desk;
+use crate::dashboard::Dashboard;
 use crate::header;
 use crate::layers;
 use crate::packages;
@@ -19,41 +19,41 @@ const NO_DENY: &str = "cargo-deny is not installed, and building it takes longer
 const APPLE: &str = "aarch64-apple-darwin";
 
 /// Every file as rustfmt writes it.
-pub(super) fn format(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn format(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     ensure_rustfmt(desk).map_err(Outcome::LeftOut)?;
     desk.check(&desk.place.cargo("fmt --all --check"), "")
 }
 
 /// No lint speaks up, in any target.
-pub(super) fn clippy(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn clippy(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     clippy_on("--workspace --all-targets --all-features", "", desk)
 }
 
 /// No lint speaks up, in what is not test code.
-pub(super) fn clippy_libraries(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn clippy_libraries(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     clippy_on("--workspace --all-features", "", desk)
 }
 
 /// No lint speaks up in the Metal device, as it is built for a Mac. It cannot be run here.
-pub(super) fn metal(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn metal(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     ensure_target(APPLE, desk).map_err(Outcome::LeftOut)?;
     let targets = format!("--package forebay-metal --all-targets --target {APPLE}");
     clippy_on(&targets, &format!("checked for {APPLE}, not run"), desk)
 }
 
-fn clippy_on(targets: &str, note: &str, desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+fn clippy_on(targets: &str, note: &str, desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     ensure_clippy(desk).map_err(Outcome::LeftOut)?;
     desk.check(&desk.place.cargo(&format!("clippy {targets} -- -D warnings")), note)
 }
 
 /// The documentation builds, and its links lead somewhere.
-pub(super) fn documentation(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn documentation(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let task = desk.place.cargo("doc --workspace --no-deps --all-features");
     desk.check(&task.variable("RUSTDOCFLAGS", "-D warnings"), "")
 }
 
 /// Each crate uses only those above it; sources and manifests look as they must.
-pub(super) fn layers(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn layers(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let metadata = metadata(desk)?;
     let found = findings(desk, &metadata);
     if !found.is_empty() {
@@ -63,7 +63,7 @@ pub(super) fn layers(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
 }
 
 /// The crates that are to be published can be packed, and have what a registry asks for.
-pub(super) fn packages(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn packages(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let metadata = metadata(desk)?;
     let all = metadata.workspace_packages();
     let faults = packages::faults(&all);
@@ -82,12 +82,12 @@ pub(super) fn packages(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
 }
 
 /// The C header is what the sources say.
-pub(super) fn header(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn header(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     header::check(desk.place).map(Outcome::Holds).map_err(Outcome::Broken)
 }
 
 /// Licences, sources and versions are those `deny.toml` allows.
-pub(super) fn licences(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn licences(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     if !has_subcommand("deny", desk) {
         return Err(Outcome::LeftOut(NO_DENY.to_owned()));
     }
@@ -95,7 +95,7 @@ pub(super) fn licences(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
 }
 
 /// No advisory is open against a dependency.
-pub(super) fn advisories(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn advisories(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     if !has_subcommand("deny", desk) {
         return Err(Outcome::LeftOut(NO_DENY.to_owned()));
     }
@@ -116,7 +116,7 @@ fn has_no_database(output: &str) -> bool {
 }
 
 /// Shows the order, and every breach, which make it an error.
-pub(crate) fn show_layers(desk: &mut Desk<'_>) -> Result<String, String> {
+pub(crate) fn show_layers(desk: &mut Dashboard<'_>) -> Result<String, String> {
     let metadata = metadata(desk)?;
     desk.screen.line(format_args!("{}\n", layers::drawing(&metadata)));
     if let Ok(rooms) = Rooms::read(desk.place.root()) {
@@ -132,7 +132,7 @@ pub(crate) fn show_layers(desk: &mut Desk<'_>) -> Result<String, String> {
 }
 
 /// All that is wrong with the crates.
-fn findings(desk: &Desk<'_>, metadata: &Metadata) -> Vec<String> {
+fn findings(desk: &Dashboard<'_>, metadata: &Metadata) -> Vec<String> {
     let root = desk.place.root();
     let manifests = metadata.workspace_packages().into_iter();
     let manifests = manifests.map(|package| package.manifest_path.as_std_path());
@@ -144,7 +144,7 @@ fn findings(desk: &Desk<'_>, metadata: &Metadata) -> Vec<String> {
 }
 
 /// What cargo knows of the workspace. Without its dependencies: then no network is needed.
-fn metadata(desk: &mut Desk<'_>) -> Result<Metadata, Outcome> {
+fn metadata(desk: &mut Dashboard<'_>) -> Result<Metadata, Outcome> {
     let task = desk.place.cargo("metadata --format-version 1 --no-deps");
     let ran = desk.run_aside(&task);
     // Warnings may stand before it; the answer itself is one line.
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn this_workspace_keeps_its_order() {
         let (place, screen) = (Workplace::here(), Screen::stdout());
-        let shown = show_layers(&mut Desk::new("layers", &place, &screen));
+        let shown = show_layers(&mut Dashboard::new("layers", &place, &screen));
         let text = screen.written();
         assert!(text.contains("forebay-core\n"), "{text}");
         assert!(shown.is_ok_and(|said| said.contains("0 findings: the order is kept")), "{text}");

@@ -1,7 +1,7 @@
 //! Steps that run tests.
 
 use crate::count;
-use crate::desk::{Desk, broken, told};
+use crate::dashboard::{Dashboard, broken, told};
 use crate::hot_pair;
 use crate::ignored;
 use crate::processes::MachineTicks;
@@ -21,10 +21,10 @@ const MIRI_FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-preemption-rate=0.1";
 const MIRI_CASES: &str = "4";
 
 /// The most percent of the processors' time that others may take while something is timed.
-const MOST_STOLEN: u64 = 5;
+const MAX_STOLEN: u64 = 5;
 
 /// Unit and integration tests.
-pub(super) fn tests(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn tests(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     // Without these, their tests are skipped and say themselves what to install.
     for ensure in [ensure_hip, ensure_tmux, ensure_opencl] {
         let _ = ensure(desk);
@@ -33,7 +33,7 @@ pub(super) fn tests(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
 }
 
 /// Unit tests, with fewer random cases unless the caller says how many. `quick` in `.config/nextest.toml` says which.
-pub(super) fn quick_tests(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn quick_tests(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let cases = std::env::var_os("PROPTEST_CASES").unwrap_or_else(|| QUICK_CASES.into());
     run_tests(&format!("{TESTED} --lib --bins"), desk, |task| {
         task.variable("PROPTEST_CASES", &cases).variable("NEXTEST_PROFILE", "quick")
@@ -41,14 +41,14 @@ pub(super) fn quick_tests(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
 }
 
 /// The tests of this program, of which all is built but the tests.
-pub(super) fn xtask_tests(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn xtask_tests(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     run_tests("--package xtask --tests", desk, |task| task)
 }
 
 /// Runs the tests of some crates, which are cargo's words.
 fn run_tests(
     crates: &str,
-    desk: &mut Desk<'_>,
+    desk: &mut Dashboard<'_>,
     tune: impl Fn(Task) -> Task,
 ) -> Result<Outcome, Outcome> {
     if !has_subcommand("nextest", desk) {
@@ -70,18 +70,18 @@ fn run_tests(
 }
 
 /// The examples in the documentation.
-pub(super) fn doc_tests(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn doc_tests(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     libtest(&desk.place.cargo(&format!("test --doc {TESTED} --no-fail-fast")), desk)
 }
 
-fn libtest(task: &Task, desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+fn libtest(task: &Task, desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let ran = desk.run(task);
     Ok(tested(task, &ran, count::libtest(&ran.output), &ran.output))
 }
 
 /// A short soak of the pool, built as the tests are, which have built nearly all of it. One check: it holds where no
 /// operation broke a rule.
-pub(super) fn soak(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn soak(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let words = format!("test {TESTED} --bench=soak -- --operations 2000000");
     let output = desk.succeed(&desk.place.cargo(&words))?;
     let figures = output.lines().rfind(|line| line.ends_with("no violation"));
@@ -92,7 +92,7 @@ pub(super) fn soak(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
 ///
 /// In a target directory of its own: the flag that swaps the atomics would have everything built anew
 /// each time. Not optimised: the models take two seconds, building them faster many.
-pub(super) fn loom(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn loom(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let words = "test -p forebay-sync --lib --target-dir target/loom loom_";
     let task = desk
         .place
@@ -111,7 +111,7 @@ pub(super) fn loom(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
 /// The unsafe code under Miri, which sees undefined behaviour and leaks: the contract, and what the threads of a pool
 /// share, which need no device. (`forebay-core` forbids unsafe code.) One check: the tests in it are counted where
 /// they run at full speed.
-pub(super) fn miri(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn miri(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     ensure_miri(desk).map_err(Outcome::LeftOut)?;
     let words = "run nightly cargo miri test -p forebay-hal -p forebay-sync --lib --no-fail-fast";
     let task = desk
@@ -143,14 +143,14 @@ fn is_too_old(output: &str) -> bool {
 
 /// The time of a hot pair through C over that of Rust's. One check, to be made while nothing else runs. Where other
 /// machines took processor time meanwhile, a ratio that is too high says nothing, and is said to.
-pub(super) fn edge_time(desk: &mut Desk<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn edge_time(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let before = MachineTicks::now();
     let (ratio, holds) = hot_pair::edge_time(desk)?;
     let stolen =
         before.zip(MachineTicks::now()).map_or(0, |(before, after)| after.stolen_since(before));
     if holds {
         Ok(Outcome::Holds(ratio))
-    } else if stolen > MOST_STOLEN {
+    } else if stolen > MAX_STOLEN {
         let meanwhile = format!("others took {stolen} % of the processors meanwhile");
         Err(Outcome::LeftOut(format!("{ratio}; but {meanwhile}")))
     } else {

@@ -15,13 +15,13 @@ use forebay_sim::{HandleReuse, SimDevice, SimMachine};
 use crate::claims::Claims;
 
 /// A thread does up to two to the power of this operations with one pool: many pools are dropped when they are young.
-const MOST_EACH: u64 = 8;
+const MAX_EACH: u64 = 8;
 
 /// How many pools an episode has, one after the other.
 const POOLS: u64 = 16;
 
 /// The most arrays that a thread keeps for itself.
-const MOST_LIVE: usize = 8;
+const MAX_LIVE: usize = 8;
 
 const CAPACITY: Bytes = Bytes::mib(64);
 
@@ -220,7 +220,7 @@ impl Worker {
     }
 
     fn run(mut self) -> Result<Figures, String> {
-        for _ in 0..1 << self.random.between(0, MOST_EACH) {
+        for _ in 0..1 << self.random.between(0, MAX_EACH) {
             self.figures.operations += 1;
             match self.random.below(16) {
                 0..9 => self.request()?,
@@ -237,7 +237,7 @@ impl Worker {
     }
 
     fn request(&mut self) -> Result<(), String> {
-        while self.live.len() >= MOST_LIVE {
+        while self.live.len() >= MAX_LIVE {
             self.keep_one();
         }
         let magnitude = self.random.between(9, 23);
@@ -245,11 +245,11 @@ impl Worker {
         // Its work is pending wherever it goes from here.
         let array = match self.pool.on(self.stream.handle()).zeros(length) {
             Ok(array) => array,
-            Err(Error::OutOfMemory(told)) => {
+            Err(Error::OutOfMemory(shortage)) => {
                 self.figures.refused += 1;
                 let left = locked(&self.world.cache).len();
-                if told.held > self.pool.limit() || self.is_alone && left > 0 {
-                    return Err(format!("refused with {left} entries in the cache: {told:?}"));
+                if shortage.held > self.pool.limit() || self.is_alone && left > 0 {
+                    return Err(format!("refused with {left} entries in the cache: {shortage:?}"));
                 }
                 return Ok(());
             }

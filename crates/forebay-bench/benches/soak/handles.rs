@@ -12,7 +12,7 @@ use forebay_sim::{HandleReuse, SimMachine};
 const EPISODE: u64 = 2048;
 
 /// The most arrays at once.
-const MOST_LIVE: usize = 40;
+const MAX_LIVE: usize = 40;
 
 const STREAMS: usize = 4;
 
@@ -100,7 +100,7 @@ impl Episode {
         let stream = self.stream();
         let index = self.random.index(self.live.len());
         match (self.random.below(16), index) {
-            (0..5, _) | (_, None) if self.live.len() < MOST_LIVE => {
+            (0..5, _) | (_, None) if self.live.len() < MAX_LIVE => {
                 let magnitude = self.random.between(8, 18);
                 let length = self.random.below(1 << magnitude);
                 let length = usize::try_from(length).unwrap_or(0) + 1;

@@ -8,7 +8,7 @@ use forebay_core::Random;
 
 /// The most operations of one turn. A thread that stops in the middle of what it does stops for a
 /// while, as it does when the system takes its processor away.
-const MOST_IN_A_TURN: u64 = 256;
+const MAX_IN_A_TURN: u64 = 256;
 
 /// How threads run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -73,8 +73,8 @@ impl Turns {
             return 0;
         }
         let wanted = match self.pace {
-            Pace::Turns => turn.random.between(1, MOST_IN_A_TURN),
-            Pace::Together => MOST_IN_A_TURN,
+            Pace::Turns => turn.random.between(1, MAX_IN_A_TURN),
+            Pace::Together => MAX_IN_A_TURN,
         };
         let count = wanted.min(turn.left);
         turn.left -= count;

@@ -145,7 +145,7 @@ struct Clock<'a> {
 }
 
 /// The device and the pool of a round, and what its threads share.
-struct Ground {
+struct Fixture {
     machine: SimMachine,
     device: Arc<SimDevice>,
     pool: Pool,
@@ -163,7 +163,7 @@ impl Round {
         Box::new(Violation { round: *self, step, what: what.to_string() })
     }
 
-    fn ground(&self) -> Result<Ground, String> {
+    fn fixture(&self) -> Result<Fixture, String> {
         let again = self.seed.is_multiple_of(2);
         let handles = if again { HandleReuse::AtOnce } else { HandleReuse::Never };
         let machine = SimMachine::builder()
@@ -187,28 +187,28 @@ impl Round {
         let pool = options.build(&shared).map_err(|error| error.to_string())?;
         let streams = (0..2).map(|_| device.create_stream(Priority::Normal));
         let streams = streams.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
-        Ok(Ground { machine, device, pool, shared: streams, claims: Claims::default() })
+        Ok(Fixture { machine, device, pool, shared: streams, claims: Claims::default() })
     }
 
     /// Runs it; `done` counts along.
     pub(crate) fn run(&self, done: &AtomicU64) -> Result<Figures, Box<Violation>> {
-        let ground = self.ground().map_err(|error| self.violation(None, error))?;
-        let mut figures = self.work(&ground, done)?;
-        let statistics = ground.pool.statistics();
+        let fixture = self.fixture().map_err(|error| self.violation(None, error))?;
+        let mut figures = self.work(&fixture, done)?;
+        let statistics = fixture.pool.statistics();
         figures.peak_out = statistics.peak_out;
         figures.peak_held = statistics.peak_held;
-        self.close(ground).map_err(|what| self.violation(None, what))?;
+        self.close(fixture).map_err(|what| self.violation(None, what))?;
         Ok(figures)
     }
 
-    fn work(&self, ground: &Ground, done: &AtomicU64) -> Result<Figures, Box<Violation>> {
+    fn work(&self, fixture: &Fixture, done: &AtomicU64) -> Result<Figures, Box<Violation>> {
         let boxes: Vec<_> = (0..self.threads).map(|_| Mutex::default()).collect();
         let yard = Yard {
-            pool: &ground.pool,
-            device: &ground.device,
-            claims: self.oracle.then_some(&ground.claims),
+            pool: &fixture.pool,
+            device: &fixture.device,
+            claims: self.oracle.then_some(&fixture.claims),
             boxes: &boxes,
-            shared: &ground.shared,
+            shared: &fixture.shared,
             magnitude: self.shape().magnitude,
             alone: self.pace == Pace::Turns || self.threads == 1,
             plant: self.plant,
@@ -308,8 +308,8 @@ impl Round {
     }
 
     /// Everything was freed: nothing may be left.
-    fn close(&self, ground: Ground) -> Result<(), String> {
-        let Ground { machine, device, pool, claims, .. } = ground;
+    fn close(&self, fixture: Fixture) -> Result<(), String> {
+        let Fixture { machine, device, pool, claims, .. } = fixture;
         let statistics = pool.statistics();
         let (live, requested) = (statistics.live, statistics.requested);
         let (given, back) = (statistics.allocations, statistics.frees);

@@ -12,7 +12,7 @@ use crate::claims::Claims;
 use crate::round::Figures;
 
 /// The most blocks a thread has at once.
-const MOST_LIVE: u64 = 400;
+const MAX_LIVE: u64 = 400;
 
 /// How many operations a thread's wish for blocks stays the same: it fills up, and empties again.
 const PHASE: u64 = 4096;
@@ -65,7 +65,7 @@ impl<'a> Worker<'a> {
     pub(crate) fn new(yard: &'a Yard<'a>, number: usize, seed: u64) -> Result<Self, String> {
         let own = yard.device.create_stream(Priority::Normal).map_err(|error| error.to_string())?;
         let mut random = Random::new(seed ^ (number as u64).wrapping_mul(0x9e37_79b9));
-        let wish = random.below(MOST_LIVE);
+        let wish = random.below(MAX_LIVE);
         Ok(Self {
             yard,
             number,
@@ -90,7 +90,7 @@ impl<'a> Worker<'a> {
             return claims.claim(held.start, held.size).map_err(|conflict| conflict.to_string());
         }
         if self.steps.is_multiple_of(PHASE) {
-            self.wish = self.random.below(MOST_LIVE);
+            self.wish = self.random.below(MAX_LIVE);
         }
         match self.random.below(1 << 16) {
             0 => self.trim(),

@@ -4,7 +4,7 @@ use core::ffi::c_char;
 use std::sync::Arc;
 
 use forebay::bindings::CountedBuffer;
-use forebay::buffer::{Memory, leaks};
+use forebay::buffer::{BufferManager, leaks};
 
 use super::{BufferEntry, forebay_buffer};
 use crate::device::{DeviceEntry, forebay_device};
@@ -18,7 +18,7 @@ use crate::text::Out;
 /// A manager of buffers. All zeros is none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct forebay_memory {
+pub struct forebay_buffer_manager {
     /// Not to be looked at.
     pub id: u64,
 }
@@ -26,8 +26,8 @@ pub struct forebay_memory {
 /// What the buffers of a manager add up to.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct forebay_memory_totals {
-    /// `sizeof(forebay_memory_totals)`, set before the call; after it, how many bytes were filled.
+pub struct forebay_buffer_totals {
+    /// `sizeof(forebay_buffer_totals)`, set before the call; after it, how many bytes were filled.
     pub struct_size: u32,
     /// Zero.
     pub reserved: u32,
@@ -51,53 +51,56 @@ pub struct forebay_memory_totals {
     pub bytes_to_device: u64,
 }
 
-versioned_struct!(forebay_memory_totals: 80);
+versioned_struct!(forebay_buffer_totals: 80);
 
 /// The object of a manager's handle.
 pub(crate) struct MemoryEntry {
-    pub(crate) memory: Memory,
+    pub(crate) memory: BufferManager,
     device: Arc<DeviceEntry>,
 }
 
-entry!(forebay_memory: MemoryEntry, Memory);
+entry!(forebay_buffer_manager: MemoryEntry, BufferManager);
 
-fn open(memory: Memory, device: Arc<DeviceEntry>) -> Result<forebay_memory, Failure> {
+fn open(
+    memory: BufferManager,
+    device: Arc<DeviceEntry>,
+) -> Result<forebay_buffer_manager, Failure> {
     table::open(Arc::new(MemoryEntry { memory, device }))
 }
 
 /// Creates a manager of buffers on a device, with a pool of its own.
 #[must_use = "there is no manager where this failed"]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_memory_create(
+pub unsafe extern "C" fn forebay_buffer_manager_create(
     device: forebay_device,
-    memory: *mut forebay_memory,
+    memory: *mut forebay_buffer_manager,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
     let to = unsafe { Out::new(memory, "memory") };
     to.result(|| {
         let device = table::find(device)?;
-        open(Memory::new(device.device())?, device)
+        open(BufferManager::new(device.device())?, device)
     })
 }
 
 /// Creates a manager of buffers whose device memory is from `pool`, which its buffers keep open.
 #[must_use = "there is no manager where this failed"]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_memory_over(
+pub unsafe extern "C" fn forebay_buffer_manager_over(
     pool: forebay_pool,
-    memory: *mut forebay_memory,
+    memory: *mut forebay_buffer_manager,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
     let to = unsafe { Out::new(memory, "memory") };
     to.result(|| {
         let pool = table::find(pool)?;
-        open(Memory::over(pool.pool()), pool.shared_device())
+        open(BufferManager::over(pool.pool()), pool.shared_device())
     })
 }
 
 /// Closes a manager. Its buffers stay.
 #[unsafe(no_mangle)]
-pub extern "C" fn forebay_memory_close(memory: forebay_memory) -> forebay_status {
+pub extern "C" fn forebay_buffer_manager_close(memory: forebay_buffer_manager) -> forebay_status {
     status_of(|| table::close(memory).map(drop))
 }
 
@@ -105,7 +108,7 @@ pub extern "C" fn forebay_memory_close(memory: forebay_memory) -> forebay_status
 #[must_use = "there is no buffer where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_buffer_create(
-    memory: forebay_memory,
+    memory: forebay_buffer_manager,
     size: u64,
     buffer: *mut forebay_buffer,
 ) -> forebay_status {
@@ -121,26 +124,26 @@ pub unsafe extern "C" fn forebay_buffer_create(
 
 /// What the buffers of a manager add up to.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_memory_figures(
-    memory: forebay_memory,
-    totals: *mut forebay_memory_totals,
+pub unsafe extern "C" fn forebay_buffer_manager_totals(
+    memory: forebay_buffer_manager,
+    totals: *mut forebay_buffer_totals,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
     let to = unsafe { SizedOut::new(totals, "totals") };
     to.result(|| {
         let found = table::find(memory)?.memory.totals();
-        Ok(forebay_memory_totals {
+        Ok(forebay_buffer_totals {
             struct_size: 0,
             reserved: 0,
             buffers: found.buffers as u64,
             created: found.created,
-            host_bytes: found.figures.host_bytes,
-            device_bytes: found.figures.device_bytes,
+            host_bytes: found.statistics.host_bytes,
+            device_bytes: found.statistics.device_bytes,
             parked_bytes: found.parked_bytes,
-            copies_to_host: found.figures.to_host.copies,
-            bytes_to_host: found.figures.to_host.bytes,
-            copies_to_device: found.figures.to_device.copies,
-            bytes_to_device: found.figures.to_device.bytes,
+            copies_to_host: found.statistics.to_host.copies,
+            bytes_to_host: found.statistics.to_host.bytes,
+            copies_to_device: found.statistics.to_device.copies,
+            bytes_to_device: found.statistics.to_device.bytes,
         })
     })
 }
@@ -150,7 +153,7 @@ pub unsafe extern "C" fn forebay_memory_figures(
 /// and `device_bytes`, to be freed by `forebay_string_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_live_buffers(
-    memory: forebay_memory,
+    memory: forebay_buffer_manager,
     text: *mut *mut c_char,
 ) -> forebay_status {
     // SAFETY: as the caller promises.
@@ -165,8 +168,8 @@ pub unsafe extern "C" fn forebay_live_buffers(
                 "number": one.id,
                 "bytes": one.bytes,
                 "age_ms": u64::try_from(one.age.as_millis()).unwrap_or(u64::MAX),
-                "host_bytes": one.figures.host_bytes,
-                "device_bytes": one.figures.device_bytes,
+                "host_bytes": one.statistics.host_bytes,
+                "device_bytes": one.statistics.device_bytes,
             })
         });
         Ok(serde_json::Value::from_iter(shown).to_string())

@@ -17,7 +17,7 @@ use forebay::StreamHandle;
 use forebay::bindings::CountedBuffer;
 use forebay::buffer::{Access, BufferState, Replica};
 
-pub use self::memory::{forebay_memory, forebay_memory_totals};
+pub use self::memory::{forebay_buffer_manager, forebay_buffer_totals};
 use crate::device::DeviceEntry;
 use crate::error::status_of;
 use crate::sized::{SizedOut, versioned_struct};
@@ -167,19 +167,19 @@ pub unsafe extern "C" fn forebay_buffer_describe(
     // SAFETY: as the caller promises.
     let to = unsafe { SizedOut::new(info, "info") };
     to.result(|| {
-        let found = table::find(buffer)?.buffer.figures()?;
+        let found = table::find(buffer)?.buffer.statistics()?;
         Ok(forebay_buffer_info {
             struct_size: 0,
             state: forebay_buffer_state::from(found.state) as u32,
             number: found.id,
             size_bytes: found.size.get(),
             mappings: found.views as u64,
-            host_bytes: found.figures.host_bytes,
-            device_bytes: found.figures.device_bytes,
-            copies_to_host: found.figures.to_host.copies,
-            bytes_to_host: found.figures.to_host.bytes,
-            copies_to_device: found.figures.to_device.copies,
-            bytes_to_device: found.figures.to_device.bytes,
+            host_bytes: found.statistics.host_bytes,
+            device_bytes: found.statistics.device_bytes,
+            copies_to_host: found.statistics.to_host.copies,
+            bytes_to_host: found.statistics.to_host.bytes,
+            copies_to_device: found.statistics.to_device.copies,
+            bytes_to_device: found.statistics.to_device.bytes,
         })
     })
 }

@@ -46,11 +46,11 @@ use crate::status::{Failure, forebay_status as Status};
 /// The number of slots. The first is never used.
 const MAX_SLOTS: usize = 1 << 14;
 /// A slot's place in a handle is its distance in bytes from the first, so that finding it is a mask.
-const SLOT_SHIFT: u32 = size_of::<Slot>().trailing_zeros();
+const SLOT_SHIFT: u32 = size_of::<FastSlot>().trailing_zeros();
 const SLOT: u64 = (MAX_SLOTS as u64 - 1) << SLOT_SHIFT;
 const KIND_SHIFT: u32 = 20;
 const GENERATION_SHIFT: u32 = 28;
-const _: () = assert!(size_of::<Slot>().is_power_of_two() && SLOT < 1 << KIND_SHIFT);
+const _: () = assert!(size_of::<FastSlot>().is_power_of_two() && SLOT < 1 << KIND_SHIFT);
 /// The last generation of a slot; after it the slot is not used any more.
 const LAST_GENERATION: u64 = u64::MAX >> GENERATION_SHIFT;
 
@@ -66,7 +66,7 @@ pub(crate) enum Kind {
     Stream,
     Arena,
     Event,
-    Memory,
+    BufferManager,
     Buffer,
     Shared,
     Transfer,
@@ -172,7 +172,7 @@ pub(crate) unsafe trait FastEntry: Entry {
 
 /// What the fast path reads. A line of the cache, since finding a slot needs a power of two.
 #[repr(align(64))]
-pub(crate) struct Slot {
+pub(crate) struct FastSlot {
     id: AtomicU64,
     /// The object, in the [place](Kind::fast_place) of its kind.
     objects: [AtomicPtr<()>; 2],
@@ -182,8 +182,8 @@ pub(crate) struct Slot {
     device: AtomicU64,
 }
 
-static SLOTS: [Slot; MAX_SLOTS] = [const {
-    Slot {
+static SLOTS: [FastSlot; MAX_SLOTS] = [const {
+    FastSlot {
         id: AtomicU64::new(0),
         objects: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
         stream: AtomicU64::new(0),

@@ -36,7 +36,7 @@
 mod adapter;
 mod allocate;
 mod clients;
-mod figures;
+mod counters;
 mod layout;
 mod origins;
 mod pinned;
@@ -48,7 +48,7 @@ mod statistics;
 pub use self::adapter::*;
 pub use self::allocate::{forebay_torch_alloc, forebay_torch_free};
 pub use self::clients::*;
-pub use self::figures::{DeviceFigures, Figure};
+pub use self::counters::{DeviceStatistics, Figure};
 pub use self::layout::*;
 pub use self::pinned::*;
 pub use self::private::PoolNumber;

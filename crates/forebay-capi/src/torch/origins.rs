@@ -45,15 +45,15 @@ impl Hasher for AddressHasher {
     }
 }
 
-type Table = HashMap<u64, Origin, BuildHasherDefault<AddressHasher>>;
+type OriginMap = HashMap<u64, Origin, BuildHasherDefault<AddressHasher>>;
 
-static ORIGINS: [Mutex<Table>; TABLES] =
+static ORIGINS: [Mutex<OriginMap>; TABLES] =
     [const { Mutex::new(HashMap::with_hasher(BuildHasherDefault::new())) }; TABLES];
 
 /// How many blocks are noted.
 static NOTED: AtomicUsize = AtomicUsize::new(0);
 
-fn table(address: u64) -> MutexGuard<'static, Table> {
+fn table(address: u64) -> MutexGuard<'static, OriginMap> {
     let mut hasher = AddressHasher::default();
     hasher.write_u64(address);
     // The low bits choose within the table.

@@ -24,7 +24,7 @@ use forebay::guard::Capture;
 use forebay::{Address, Bytes, MemoryClass, Pool, PoolOptions};
 use forebay_sync::lock;
 
-use super::figures;
+use super::counters;
 use super::relaxed::RelaxedCapture;
 use crate::device_pools;
 use crate::slow_path::{CAPTURING, FLAGS};
@@ -185,7 +185,7 @@ pub(super) fn release_unused() -> Result<bool, Failure> {
     let _relaxed = RelaxedCapture::begin();
     let (gone, left) = state().take_unused();
     for private in &gone {
-        figures::keep_totals(private.device, &private.pool);
+        counters::keep_totals(private.device, &private.pool);
         // Graphs may have been launched on streams that the device does not know. Where it cannot wait for them, it is lost.
         let _ = private.pool.device().synchronize_process();
     }

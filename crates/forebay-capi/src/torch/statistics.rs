@@ -8,7 +8,7 @@ use forebay::{PinnedPool, Pool, Settings, Statistics};
 use forebay_sync::lock;
 use serde::{Serialize, Serializer};
 
-use super::figures::{DeviceFigures, add_gone, number};
+use super::counters::{DeviceStatistics, add_gone, number};
 use super::private::{self, PoolNumber};
 use crate::device_pools;
 use crate::error::code_of;
@@ -36,7 +36,7 @@ struct PrivatePool {
     pool: PoolStatistics,
 }
 
-/// What [`forebay_torch_figures`] returns.
+/// What [`forebay_torch_statistics`] returns.
 #[derive(Serialize)]
 struct Figures {
     #[serde(flatten)]
@@ -60,11 +60,11 @@ fn as_object<S: Serializer>(settings: &Settings, serializer: S) -> Result<S::Ok,
 /// and `pages`). Text for `forebay_string_free`; null where there is no such GPU, with the reason in
 /// [`forebay_last_error`](crate::error::forebay_last_error).
 #[unsafe(no_mangle)]
-pub extern "C" fn forebay_torch_figures(device: c_int) -> *mut c_char {
+pub extern "C" fn forebay_torch_statistics(device: c_int) -> *mut c_char {
     let mut text = core::ptr::null_mut();
     code_of(|| {
         let pool = device_pools::pool(device)?;
-        let group = pool.group_figures();
+        let group = pool.group_statistics();
         let private = private::pools_of(device).into_iter();
         let graphs = private.map(|(_, PoolNumber { first, second }, pool)| PrivatePool {
             first,
@@ -98,12 +98,12 @@ fn main_pools(device: c_int) -> impl Iterator<Item = &'static Pool> {
 }
 
 /// What only grows, at the last reset.
-static TOTALS: Mutex<BTreeMap<c_int, DeviceFigures>> = Mutex::new(BTreeMap::new());
+static TOTALS: Mutex<BTreeMap<c_int, DeviceStatistics>> = Mutex::new(BTreeMap::new());
 
 /// The largest figures that were seen since the last reset of peaks.
-static SEEN: Mutex<BTreeMap<c_int, DeviceFigures>> = Mutex::new(BTreeMap::new());
+static SEEN: Mutex<BTreeMap<c_int, DeviceStatistics>> = Mutex::new(BTreeMap::new());
 
-impl DeviceFigures {
+impl DeviceStatistics {
     /// The figures of a GPU: of its own pool and of its private pools, with the peaks of their sum. Or, for [`PINNED`], of
     /// all pools of pinned memory, with the sum of their peaks.
     fn of(device: c_int) -> Self {
@@ -123,7 +123,7 @@ impl DeviceFigures {
             }
         }
         let mut peaks = [[0_i64; 2]; 3];
-        for group in main_pools(device).map(Pool::group_figures) {
+        for group in main_pools(device).map(Pool::group_statistics) {
             let pairs = [
                 [group.out, group.held],
                 [group.small_out, group.small_held],
@@ -149,9 +149,12 @@ impl DeviceFigures {
 
 /// Tells all figures of GPU `device`, or of the pinned memory of all GPUs where it is -1.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn forebay_torch_stats(device: c_int, figures: *mut DeviceFigures) -> c_int {
+pub unsafe extern "C" fn forebay_torch_stats(
+    device: c_int,
+    figures: *mut DeviceStatistics,
+) -> c_int {
     code_of(|| {
-        let mut told = DeviceFigures::of(device);
+        let mut told = DeviceStatistics::of(device);
         if let Some(before) = lock(&TOTALS).get_mut(&device) {
             for (now, before) in told.by_side().into_iter().zip(before.by_side()) {
                 for (now, before) in now.iter_mut().zip(before) {
@@ -173,7 +176,7 @@ pub unsafe extern "C" fn forebay_torch_stats(device: c_int, figures: *mut Device
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_torch_reset_totals(device: c_int) -> c_int {
     code_of(|| {
-        let told = DeviceFigures::of(device);
+        let told = DeviceStatistics::of(device);
         lock(&TOTALS).insert(device, told);
         Ok(())
     })

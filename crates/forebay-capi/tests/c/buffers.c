@@ -12,7 +12,7 @@ static const forebay_stream DEFAULT = {0};
 
 enum { SIZE = 4096 };
 
-static forebay_buffer made(forebay_memory memory, uint64_t size) {
+static forebay_buffer made(forebay_buffer_manager memory, uint64_t size) {
     forebay_buffer buffer = {0};
     OK(forebay_buffer_create(memory, size, &buffer));
     return buffer;
@@ -31,7 +31,7 @@ static unsigned char byte_at(forebay_buffer buffer, uint64_t offset) {
 }
 
 /* There and back: what the host writes the device has, and the other way round. */
-static void there_and_back(forebay_device device, forebay_memory memory) {
+static void there_and_back(forebay_device device, forebay_buffer_manager memory) {
     forebay_stream stream = {0};
     OK(forebay_stream_create(device, 0, &stream));
     forebay_device_info what = {.struct_size = sizeof what};
@@ -71,8 +71,8 @@ static void there_and_back(forebay_device device, forebay_memory memory) {
     EXPECT(byte_at(y, 9) == 2);
     OK(forebay_buffer_invalidate(y, FOREBAY_SIDE_DEVICE));
 
-    forebay_memory_totals totals = {.struct_size = sizeof totals};
-    OK(forebay_memory_figures(memory, &totals));
+    forebay_buffer_totals totals = {.struct_size = sizeof totals};
+    OK(forebay_buffer_manager_totals(memory, &totals));
     EXPECT(totals.buffers == 2 && totals.bytes_to_device >= info_of(x).bytes_to_device);
     char *live = NULL;
     OK(forebay_live_buffers(memory, &live));
@@ -80,14 +80,14 @@ static void there_and_back(forebay_device device, forebay_memory memory) {
     forebay_string_free(live);
     OK(forebay_buffer_close(x));
     OK(forebay_buffer_close(y));
-    OK(forebay_live_buffers((forebay_memory){0}, &live));
+    OK(forebay_live_buffers((forebay_buffer_manager){0}, &live));
     EXPECT(strcmp(live, "[]") == 0);
     forebay_string_free(live);
     OK(forebay_stream_close(stream));
 }
 
 /* A mapping refuses what conflicts with it, until it ends. */
-static void mapped(forebay_memory memory) {
+static void mapped(forebay_buffer_manager memory) {
     forebay_buffer x = made(memory, SIZE), y = made(memory, SIZE);
     forebay_mapping write = {0}, read = {0}, other = {0};
     void *host = NULL, *again = NULL;
@@ -131,17 +131,17 @@ static void mapped(forebay_memory memory) {
 }
 
 /* Nulls, handles that are none, ranges that are not there. */
-static void wrong(forebay_device device, forebay_memory memory) {
+static void wrong(forebay_device device, forebay_buffer_manager memory) {
     forebay_buffer x = made(memory, 100), none = {0};
     forebay_mapping mapping = {0};
     forebay_buffer_info info = {0};
     void *host = NULL;
-    REFUSED(forebay_memory_create(device, NULL), INVALID, "null");
-    REFUSED(forebay_memory_over((forebay_pool){0}, &memory), HANDLE, "null");
-    REFUSED(forebay_memory_figures(memory, NULL), INVALID, "null");
+    REFUSED(forebay_buffer_manager_create(device, NULL), INVALID, "null");
+    REFUSED(forebay_buffer_manager_over((forebay_pool){0}, &memory), HANDLE, "null");
+    REFUSED(forebay_buffer_manager_totals(memory, NULL), INVALID, "null");
     REFUSED(forebay_live_buffers(memory, NULL), INVALID, "null");
     REFUSED(forebay_buffer_create(memory, 1, NULL), INVALID, "null");
-    REFUSED(forebay_buffer_create((forebay_memory){x.id}, 1, &none), HANDLE, "the handle of a buffer");
+    REFUSED(forebay_buffer_create((forebay_buffer_manager){x.id}, 1, &none), HANDLE, "the handle of a buffer");
     REFUSED(forebay_buffer_create(memory, UINT64_MAX, &none), INVALID, "elements");
     REFUSED(forebay_buffer_describe(x, NULL), INVALID, "null");
     REFUSED(forebay_buffer_describe(x, &info), INVALID, "struct_size");
@@ -192,7 +192,7 @@ static void *writer(void *number) {
     return (void *)written;
 }
 
-static void threads(forebay_memory memory) {
+static void threads(forebay_buffer_manager memory) {
     pthread_t running[4];
     uintptr_t written = 0;
     shared = made(memory, 64);
@@ -210,9 +210,9 @@ static void threads(forebay_memory memory) {
 
 int main(int count, char **words) {
     forebay_device device = device_of(count, words);
-    forebay_memory memory = {0}, over = {0};
+    forebay_buffer_manager memory = {0}, over = {0};
     forebay_pool pool = {0};
-    OK(forebay_memory_create(device, &memory));
+    OK(forebay_buffer_manager_create(device, &memory));
     there_and_back(device, memory);
     mapped(memory);
     wrong(device, memory);
@@ -220,15 +220,15 @@ int main(int count, char **words) {
 
     /* A buffer keeps its pool, and outlives its manager. */
     OK(forebay_pool_create(device, NULL, &pool));
-    OK(forebay_memory_over(pool, &over));
+    OK(forebay_buffer_manager_over(pool, &over));
     forebay_buffer last = made(over, SIZE);
     void *there = NULL;
     OK(forebay_buffer_on_device(last, 0, SIZE, FOREBAY_ACCESS_UPDATE, DEFAULT, &there));
-    OK(forebay_memory_close(over));
+    OK(forebay_buffer_manager_close(over));
     OK(forebay_pool_close(pool, NULL));
     EXPECT(byte_at(last, 0) == 0);
     OK(forebay_buffer_close(last));
-    OK(forebay_memory_close(memory));
+    OK(forebay_buffer_manager_close(memory));
     OK(forebay_device_close(device));
     return 0;
 }

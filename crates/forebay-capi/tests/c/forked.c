@@ -26,7 +26,7 @@ int forebay_face_trim(int device);
 static const forebay_stream DEFAULT = {0};
 
 /* Made by the parent. */
-static forebay_memory memory;
+static forebay_buffer_manager memory;
 static forebay_buffer buffer;
 static forebay_mapping mapping;
 static forebay_transfer transfer;
@@ -82,8 +82,8 @@ static void be_refused(forebay_device device, forebay_pool pool, forebay_stream 
     FORKED(forebay_buffer_map(buffer, 0, 1, FOREBAY_ACCESS_READ, &mapping, &other));
     FORKED(forebay_buffer_unmap(buffer, mapping));
     FORKED(forebay_buffer_close(buffer));
-    FORKED(forebay_live_buffers((forebay_memory){0}, &text));
-    FORKED(forebay_memory_close(memory));
+    FORKED(forebay_live_buffers((forebay_buffer_manager){0}, &text));
+    FORKED(forebay_buffer_manager_close(memory));
     FORKED(forebay_pool_close(pool, NULL));
     FORKED(forebay_device_close(device));
     if (pytorch != NULL) {
@@ -139,7 +139,7 @@ int main(int count, char **words) {
     OK(forebay_stream_create(device, 0, &stream));
     OK(forebay_alloc(pool, 4096, stream, &block));
     void *mapped = NULL;
-    OK(forebay_memory_over(pool, &memory));
+    OK(forebay_buffer_manager_over(pool, &memory));
     OK(forebay_buffer_create(memory, 4096, &buffer));
     OK(forebay_buffer_map(buffer, 0, 4096, FOREBAY_ACCESS_UPDATE, &mapping, &mapped));
     OK(forebay_upload_async(device, block, source, sizeof source, stream, NULL, &transfer));
@@ -156,7 +156,7 @@ int main(int count, char **words) {
     memset(mapped, 1, 4096);
     OK(forebay_buffer_unmap(buffer, mapping));
     OK(forebay_buffer_close(buffer));
-    OK(forebay_memory_close(memory));
+    OK(forebay_buffer_manager_close(memory));
 
     if (pytorch != NULL) {
         /* The parent has what it had; and the process's pool is one, whoever asks for it. */

@@ -282,12 +282,12 @@ void no_stream(const forebay::device &device, const forebay::pool &pool) {
 
 // A manager that was moved from or closed lists nothing, and not the buffers of the whole process.
 void no_memory(const forebay::device &device) {
-    forebay::memory from{device};
+    forebay::buffer_manager from{device};
     const forebay::unified_buffer<int> live{from, 100};
-    forebay::memory to = std::move(from);
+    forebay::buffer_manager to = std::move(from);
     EXPECT(to.live_buffers().find("400") != std::string::npos);
     EXPECT(thrown_by([&] { from.live_buffers(); }) == FOREBAY_STATUS_INVALID_HANDLE); // NOLINT
-    EXPECT(thrown_by([&] { forebay::memory{}.live_buffers(); }) == FOREBAY_STATUS_INVALID_HANDLE);
+    EXPECT(thrown_by([&] { forebay::buffer_manager{}.live_buffers(); }) == FOREBAY_STATUS_INVALID_HANDLE);
     to.close();
     EXPECT(thrown_by([&] { to.live_buffers(); }) == FOREBAY_STATUS_INVALID_HANDLE);
     EXPECT(thrown_by([&] { to.totals(); }) == FOREBAY_STATUS_INVALID_HANDLE);
@@ -309,8 +309,8 @@ void wrong_use(const forebay::device &device) {
 
 // Host and device sides of one buffer; views that refuse what conflicts with them, and that outlive their buffer.
 void unified(const forebay::device &device, const forebay::pool &pool, const forebay::stream &stream) {
-    const forebay::memory own{device}, over{pool};
-    for (const forebay::memory *memory : {&own, &over}) {
+    const forebay::buffer_manager own{device}, over{pool};
+    for (const forebay::buffer_manager *memory : {&own, &over}) {
         forebay::unified_buffer<float> x{*memory, 1000};
         EXPECT(x.state() == FOREBAY_BUFFER_STATE_UNINITIALIZED && x.size() == 1000);
         {
@@ -357,7 +357,7 @@ struct sample {
 };
 
 void shared(const forebay::device &device) {
-    const forebay::memory memory{device};
+    const forebay::buffer_manager memory{device};
     const std::string name = "owners-" + std::to_string(getpid());
     forebay::shared_buffer<std::uint32_t> created = forebay::shared_buffer<std::uint32_t>::create(memory, name, 100);
     const auto opened = forebay::shared_buffer<std::uint32_t>::open(memory, name);

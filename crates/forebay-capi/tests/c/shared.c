@@ -16,13 +16,13 @@
 
 static char name[64];
 
-static forebay_memory manager(forebay_device device) {
-    forebay_memory memory = {0};
-    OK(forebay_memory_create(device, &memory));
+static forebay_buffer_manager manager(forebay_device device) {
+    forebay_buffer_manager memory = {0};
+    OK(forebay_buffer_manager_create(device, &memory));
     return memory;
 }
 
-static void contents(forebay_memory memory) {
+static void contents(forebay_buffer_manager memory) {
     forebay_shared created = {0}, opened = {0}, same = {0};
     OK(forebay_shared_create(memory, name, "u32", 400, &created));
     OK(forebay_shared_open(memory, name, "u32", &opened));
@@ -53,7 +53,7 @@ static void contents(forebay_memory memory) {
     REFUSED(forebay_shared_open(memory, name, "u32", &opened), FOREBAY_STATUS_NOT_FOUND, "no living process");
 }
 
-static void refused(forebay_memory memory) {
+static void refused(forebay_buffer_manager memory) {
     forebay_shared shared = {0}, other = {1};
     unsigned char bytes[8] = {0};
     OK(forebay_shared_create(memory, name, NULL, 16, &shared));
@@ -100,7 +100,7 @@ static void *lock_in_vain(void *at) {
     return NULL;
 }
 
-static void locks(forebay_memory memory) {
+static void locks(forebay_buffer_manager memory) {
     forebay_shared shared = {0}, again = {0};
     OK(forebay_shared_create(memory, name, "u64", 8, &shared));
     OK(forebay_shared_open(memory, name, "u64", &again));
@@ -141,7 +141,7 @@ static int other_process(const char *of) {
     return 1;
 }
 
-static void processes(forebay_memory memory, const char *program) {
+static void processes(forebay_buffer_manager memory, const char *program) {
     forebay_shared shared = {0};
     OK(forebay_shared_create(memory, name, NULL, 10, &shared));
     const pid_t child = fork();
@@ -164,7 +164,7 @@ int main(int count, char **words) {
         return other_process(words[2]);
     }
     forebay_device device = device_of(count, words);
-    forebay_memory memory = manager(device);
+    forebay_buffer_manager memory = manager(device);
     snprintf(name, sizeof name, "c-%d", (int)getpid());
     contents(memory);
     refused(memory);
@@ -172,7 +172,7 @@ int main(int count, char **words) {
     if (count > 1 && strcmp(words[1], "host") == 0) {
         processes(memory, words[0]);
     }
-    OK(forebay_memory_close(memory));
+    OK(forebay_buffer_manager_close(memory));
     OK(forebay_device_close(device));
     return 0;
 }

@@ -58,8 +58,8 @@ int main(int count, char **words) {
     OK(forebay_upload(device, block, values, SIZE, stream, NULL));
     OK(forebay_fill(device, block, SIZE, 1, 1, stream));
     OK(forebay_stream_synchronize(device, stream));
-    forebay_memory memory = {0};
-    OK(forebay_memory_create(device, &memory));
+    forebay_buffer_manager memory = {0};
+    OK(forebay_buffer_manager_create(device, &memory));
     forebay_shared shared = {0};
     char name[64];
     snprintf(name, sizeof name, "signals-%d", getpid());
@@ -79,7 +79,7 @@ int main(int count, char **words) {
     }
 
     OK(forebay_shared_close(shared));
-    OK(forebay_memory_close(memory));
+    OK(forebay_buffer_manager_close(memory));
     OK(forebay_free(pool, block, stream));
     OK(forebay_stream_close(stream));
     OK(forebay_pool_close(pool, NULL));

@@ -275,7 +275,7 @@ static void upkeep(forebay_pool pool) {
     forebay_string_free(value);
 
     const uint64_t sizes[2] = {8 << 20, 4096}, counts[2] = {2, 10};
-    forebay_warm_up_figures warm = {.struct_size = sizeof warm};
+    forebay_warm_up_result warm = {.struct_size = sizeof warm};
     OK(forebay_pool_warm_up(pool, sizes, counts, 2, DEFAULT, &warm));
     EXPECT(warm.complete == 1 && warm.had_blocks == 12 && warm.had_bytes == warm.asked_bytes);
     OK(forebay_pool_warm_up(pool, sizes, counts, 2, DEFAULT, NULL));
@@ -311,10 +311,10 @@ static void arenas(forebay_pool pool) {
     EXPECT(same == block);
     OK(forebay_arena_alloc(arena, 2 << 20, 0, &same));
     forebay_arena_usage usage = {.struct_size = sizeof usage};
-    OK(forebay_arena_figures(arena, &usage));
+    OK(forebay_arena_statistics(arena, &usage));
     EXPECT(usage.chunks >= 2 && usage.used_bytes >= (2 << 20) + 1000);
     OK(forebay_arena_reset(arena));
-    OK(forebay_arena_figures(arena, &usage));
+    OK(forebay_arena_statistics(arena, &usage));
     EXPECT(usage.used_bytes == 0 && usage.high_water_bytes >= 2 << 20);
     OK(forebay_arena_close(arena));
     EXPECT(statistics(pool).blocks == 0);

@@ -45,7 +45,7 @@ static void nulls(forebay_device device, forebay_pool pool) {
     REFUSED(forebay_arena_create(pool, 512, 0, DEFAULT, NULL), INVALID, "null");
     REFUSED(forebay_arena_alloc(arena, 512, 0, NULL), INVALID, "null");
     REFUSED(forebay_arena_checkpoint(arena, NULL), INVALID, "null");
-    REFUSED(forebay_arena_figures(arena, NULL), INVALID, "null");
+    REFUSED(forebay_arena_statistics(arena, NULL), INVALID, "null");
     REFUSED(forebay_tag_enter(NULL), INVALID, "null");
     REFUSED(forebay_trace_stop(pool, NULL, NULL), INVALID, "null");
     REFUSED(forebay_copy(device, NULL, DEFAULT), INVALID, "null");
@@ -133,7 +133,7 @@ static void no_arena(forebay_arena arena) {
     EXPECT_STATUS(forebay_arena_checkpoint(arena, &checkpoint), HANDLE);
     EXPECT_STATUS(forebay_arena_rewind(arena, checkpoint), HANDLE);
     EXPECT_STATUS(forebay_arena_reset(arena), HANDLE);
-    EXPECT_STATUS(forebay_arena_figures(arena, &usage), HANDLE);
+    EXPECT_STATUS(forebay_arena_statistics(arena, &usage), HANDLE);
     EXPECT_STATUS(forebay_arena_close(arena), HANDLE);
 }
 

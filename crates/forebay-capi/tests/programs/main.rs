@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use toolchain::{Build, Place};
+use toolchain::{Build, InstallDir};
 
 /// The devices a program runs on, each by the name that is its first argument.
 const DEVICES: [&str; 3] = ["host", "sim", "cuda:0"];
@@ -117,7 +117,7 @@ const CASES: [Case; 45] = [
 ];
 
 /// Builds a program and runs it on its devices.
-fn run(case: &Case, place: &Place) -> Result<Completion, Failed> {
+fn run(case: &Case, place: &InstallDir) -> Result<Completion, Failed> {
     let found = toolchain::look_for(case.build, case.source);
     if let Err(reason) = found.and_then(|()| toolchain::look_for_headers(case.headers)) {
         return Ok(Completion::ignored_with(reason));
@@ -138,7 +138,7 @@ fn run(case: &Case, place: &Place) -> Result<Completion, Failed> {
 }
 
 /// A program whose `main` has this body must not be taken, and the compiler says one of these words.
-fn is_not_taken(place: &Place, body: &str, words: &[&str]) -> Result<Completion, Failed> {
+fn is_not_taken(place: &InstallDir, body: &str, words: &[&str]) -> Result<Completion, Failed> {
     let folder = tempfile::tempdir()?;
     let body = format!("#include <forebay.h>\nint main(void) {{\n    {body}\n}}\n");
     for (name, compiler) in [("wrong.c", Build::Plain), ("wrong.cpp", Build::Plain)] {
@@ -158,7 +158,7 @@ fn is_not_taken(place: &Place, body: &str, words: &[&str]) -> Result<Completion,
 }
 
 /// Builds and runs the programs of a document: its blocks of C or C++ that have a `main`.
-fn documented_programs(document: &str, place: &Place) -> Result<Completion, Failed> {
+fn documented_programs(document: &str, place: &InstallDir) -> Result<Completion, Failed> {
     let path = crate_folder().join("../../docs").join(document);
     let Ok(text) = std::fs::read_to_string(&path) else {
         return Ok(Completion::ignored_with(format!("there is no {} here", path.display())));
@@ -193,28 +193,32 @@ fn main() -> ExitCode {
     for case in CASES {
         let stem = Path::new(case.source).file_name().and_then(|name| name.to_str());
         let title = format!("{}_{}", stem.unwrap_or(case.source), case.build.name());
-        trials.push(Trial::ignorable_test(title, move || run(&case, &Place::here()?)));
+        trials.push(Trial::ignorable_test(title, move || run(&case, &InstallDir::here()?)));
     }
     for (source, devices) in ON_OTHERS.into_iter().flat_map(|source| OTHERS.map(|on| (source, on)))
     {
         let case = Case { source, headers: &[], build: Build::Plain, devices };
         let stem = source.rsplit('/').next().unwrap_or(source);
         let title = format!("{stem}_on_{}", devices.join("_"));
-        trials.push(Trial::ignorable_test(title, move || run(&case, &Place::here()?)));
+        trials.push(Trial::ignorable_test(title, move || run(&case, &InstallDir::here()?)));
     }
     trials.push(Trial::ignorable_test("a_device_is_not_taken_for_a_pool", || {
         let body = "forebay_device device = {0}; return forebay_pool_close(device, NULL);";
-        is_not_taken(&Place::here()?, body, &["forebay_pool_close", "forebay_device"])
+        is_not_taken(&InstallDir::here()?, body, &["forebay_pool_close", "forebay_device"])
     }));
     trials.push(Trial::ignorable_test("a_status_of_an_allocation_is_not_ignored", || {
         let body = "forebay_pool pool = {0}; forebay_stream stream = {0}; void *block = NULL; \
                     forebay_alloc(pool, 512, stream, &block); return block == NULL;";
-        is_not_taken(&Place::here()?, body, &["warn_unused_result", "nodiscard", "-Wunused-result"])
+        is_not_taken(
+            &InstallDir::here()?,
+            body,
+            &["warn_unused_result", "nodiscard", "-Wunused-result"],
+        )
     }));
     for document in ["c.md", "cpp.md"] {
         let title = format!("programs_of_{document}");
         trials.push(Trial::ignorable_test(title, move || {
-            documented_programs(document, &Place::here()?)
+            documented_programs(document, &InstallDir::here()?)
         }));
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()

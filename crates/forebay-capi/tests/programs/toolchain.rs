@@ -44,14 +44,14 @@ impl Build {
 }
 
 /// Where the libraries are.
-pub(crate) struct Place {
+pub(crate) struct InstallDir {
     libraries: PathBuf,
     /// The CUDA driver without a GPU, and HIP over it.
     fake: PathBuf,
     bridge: PathBuf,
 }
 
-impl Place {
+impl InstallDir {
     /// Beside this test, or a folder up: where cargo has put them.
     pub(crate) fn here() -> Result<Self, String> {
         let test = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -138,7 +138,7 @@ pub(crate) fn look_for(build: Build, source: &str) -> Result<(), String> {
 
 /// Builds a program, with every warning an error; else what the compiler said.
 pub(crate) fn build(
-    place: &Place,
+    place: &InstallDir,
     source: &str,
     headers: &[&str],
     build: Build,
@@ -170,7 +170,7 @@ pub(crate) fn build(
 
 /// Runs a program on a device; else what it said.
 pub(crate) fn run(
-    place: &Place,
+    place: &InstallDir,
     program: &Path,
     device: &str,
     build: Build,

@@ -101,8 +101,8 @@ fn find(address: usize, exact: bool) -> Option<BlockInfo> {
     }
 }
 
-fn stats(device: c_int) -> DeviceFigures {
-    let mut figures = DeviceFigures::default();
+fn stats(device: c_int) -> DeviceStatistics {
+    let mut figures = DeviceStatistics::default();
     // SAFETY: it can be written to.
     ok(unsafe { forebay_torch_stats(device, &raw mut figures) });
     figures

@@ -102,7 +102,7 @@ fn a_destroyed_graph_returns_its_memory_while_a_result_lives() {
     ok(free(temporaries[7]));
     ok(forebay_torch_end(0, number));
     let reserved =
-        |now: DeviceFigures| now.reserved_bytes[0].current - before.reserved_bytes[0].current;
+        |now: DeviceStatistics| now.reserved_bytes[0].current - before.reserved_bytes[0].current;
     let with_graph = reserved(stats(0));
     assert!(with_graph >= 160 << 20, "{with_graph}");
     ok(forebay_torch_empty_cache(GPU_POOL));

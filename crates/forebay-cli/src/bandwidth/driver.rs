@@ -1,7 +1,7 @@
 //! The CUDA driver's own copies, the baseline for forebay's.
 
 use forebay_cuda::CudaDevice;
-use forebay_cuda::sys::{RawContext, RawStream, Refusal, Table};
+use forebay_cuda::sys::{DriverError, RawContext, RawStream, Symbols};
 use forebay_hal::{DeviceKind, StreamHandle};
 use libloading::Library;
 
@@ -13,12 +13,12 @@ type Memcpy = unsafe extern "C" fn(u64, u64, usize) -> u32;
 
 /// A driver, its context for a device, and the call of it that the contract does not use.
 pub(super) struct RawDriver {
-    table: &'static Table,
+    table: &'static Symbols,
     context: RawContext,
     memcpy: Memcpy,
 }
 
-fn failed(refusal: Refusal) -> Fault {
+fn failed(refusal: DriverError) -> Fault {
     format!("{} failed with {:?}", refusal.symbol.name, refusal.code).into()
 }
 

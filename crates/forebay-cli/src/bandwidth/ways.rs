@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay::transfer::{Calibration, TransferEngine, TransferOptions};
 use forebay::{DeviceArray, PinnedArray, PinnedPool, Pool, StreamHandle};
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Copy, Device, Place, Priority};
+use forebay_hal::{Copy, Device, Location, Priority};
 
 use super::driver::RawDriver;
 use crate::output::{Fault, complain};
@@ -140,8 +140,8 @@ impl Bench {
     fn contract(&mut self, direction: Direction, size: usize) -> Result<(), Fault> {
         let [array, _] = &self.arrays;
         let [memory, _] = &mut self.ordinary;
-        let host = Place::Host(Address::of_pointer(memory.as_mut_ptr()));
-        let device = Place::Device(array.address());
+        let host = Location::Host(Address::of_pointer(memory.as_mut_ptr()));
+        let device = Location::Device(array.address());
         let (to, from) = if direction.goes_up() { (device, host) } else { (host, device) };
         let copy = Copy::linear(to, from, Bytes::new(size as u64))?;
         // SAFETY: both are as large as the largest case, and are borrowed until the stream was waited for. If that fails
@@ -187,11 +187,11 @@ impl Bench {
         let size = Bytes::new(size as u64);
         let mut copies = Vec::new();
         if direction.goes_up() {
-            let (to, from) = (Place::Device(up.address()), Place::Host(source.address()));
+            let (to, from) = (Location::Device(up.address()), Location::Host(source.address()));
             copies.push((Copy::linear(to, from, size)?, stream(up)));
         }
         if direction.goes_down() {
-            let (to, from) = (Place::Host(sink.address()), Place::Device(down.address()));
+            let (to, from) = (Location::Host(sink.address()), Location::Device(down.address()));
             copies.push((Copy::linear(to, from, size)?, stream(down)));
         }
         Ok(copies)

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use forebay::{DeviceArray, StreamHandle};
 use forebay_core::{Address, Bytes, GIB, KIB, MIB};
-use forebay_hal::{Copy, Fill, Pattern, Place, Priority};
+use forebay_hal::{Copy, Fill, Location, Pattern, Priority};
 
 use super::row::{About, Row, measure, to_usize};
 use super::ways::{Bench, Direction, Way, stream, wait_or_abort};
@@ -246,7 +246,7 @@ fn upload_each(
         return unsafe { raw.copy_on(&copies) };
     }
     for (piece, array) in pieces.zip(&*arrays) {
-        let (to, from) = (Place::Device(array.address()), Place::Host(address(piece)));
+        let (to, from) = (Location::Device(array.address()), Location::Host(address(piece)));
         let copy = Copy::linear(to, from, Bytes::new(SMALL as u64))?;
         // SAFETY: as above; the stream is waited for below.
         let enqueued = unsafe { bench.device.copy(&copy, on) };

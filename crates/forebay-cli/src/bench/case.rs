@@ -9,7 +9,7 @@ use forebay_trace::workload::Workload;
 
 use super::hot;
 use super::objects;
-use super::rim::Rim;
+use super::stress::Stress;
 use super::views;
 
 /// The workloads that run by default, in that order: those that take seconds.
@@ -22,11 +22,11 @@ static USUAL: LazyLock<Vec<Case>> = LazyLock::new(|| {
 
 /// All workloads, in the order in which they run.
 static ALL: LazyLock<Vec<Case>> =
-    LazyLock::new(|| USUAL.iter().copied().chain(Rim::ALL.map(Case::Rim)).collect());
+    LazyLock::new(|| USUAL.iter().copied().chain(Stress::ALL.map(Case::Stress)).collect());
 
 /// All names: those of the workloads, and one for all RIM workloads together.
 static NAMES: LazyLock<Vec<Case>> =
-    LazyLock::new(|| ALL.iter().copied().chain([Case::WholeRim]).collect());
+    LazyLock::new(|| ALL.iter().copied().chain([Case::WholeStress]).collect());
 
 /// A workload of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +45,9 @@ pub enum Case {
     /// The host's view of a buffer.
     Views,
     /// A workload of extreme load.
-    Rim(Rim),
+    Stress(Stress),
     /// All RIM workloads.
-    WholeRim,
+    WholeStress,
 }
 
 impl Case {
@@ -56,7 +56,7 @@ impl Case {
     pub(super) fn chosen(wanted: &[Self]) -> impl Iterator<Item = Self> {
         let is_wanted = |case: &Self| match case {
             case if wanted.contains(case) => true,
-            Self::Rim(_) => wanted.contains(&Self::WholeRim),
+            Self::Stress(_) => wanted.contains(&Self::WholeStress),
             _ => wanted.is_empty(),
         };
         ALL.iter().copied().filter(is_wanted)
@@ -64,7 +64,7 @@ impl Case {
 
     /// Whether it has devices of its own, so that none can be chosen.
     pub(super) const fn chooses_devices(self) -> bool {
-        matches!(self, Self::Rim(_) | Self::WholeRim)
+        matches!(self, Self::Stress(_) | Self::WholeStress)
     }
 
     /// The name in commands and files, and what it does, in a line.
@@ -77,8 +77,8 @@ impl Case {
             Self::HotThreads => (hot::THREADS, "the same on several threads, each with its own stream"),
             Self::Objects => (objects::OBJECTS, "an object taken from an object pool and returned, with a Box beside it"),
             Self::Views => (views::VIEWS, "the host's view of a buffer that needs no copy"),
-            Self::Rim(rim) => (rim.name(), rim.about()),
-            Self::WholeRim => ("RIM", "all RIM workloads; takes minutes"),
+            Self::Stress(stress) => (stress.name(), stress.about()),
+            Self::WholeStress => ("RIM", "all RIM workloads; takes minutes"),
         }
     }
 
@@ -122,12 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn the_rim_is_measured_only_where_it_is_named() {
+    fn stress_is_measured_only_where_it_is_named() {
         assert!(Case::chosen(&[]).all(|case| !case.chooses_devices()));
-        let one = [Case::Rim(Rim::Holes)];
+        let one = [Case::Stress(Stress::Holes)];
         assert_eq!(Case::chosen(&one).collect::<Vec<_>>(), one);
-        let whole: Vec<Case> = Case::chosen(&[Case::WholeRim, one[0]]).collect();
-        assert_eq!(whole, Rim::ALL.map(Case::Rim));
+        let whole: Vec<Case> = Case::chosen(&[Case::WholeStress, one[0]]).collect();
+        assert_eq!(whole, Stress::ALL.map(Case::Stress));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use forebay_core::{Bytes, KIB, MIB};
 use forebay_hal::{Call, StreamHandle};
 use forebay_trace::workload::size_name;
 
-use super::ground::{BenchSetup, FreshDevice};
 use super::row::Row;
+use super::setup::{BenchSetup, FreshDevice};
 use super::subject::{Forebay, Mimalloc, Subject, Uncounted};
 use crate::output::Fault;
 use crate::progress::Progress;
@@ -144,11 +144,11 @@ pub(crate) fn against_mimalloc(
     sizes: &[Bytes],
     progress: &Progress,
 ) -> Result<Vec<Row>, Fault> {
-    let ground = FreshDevice::open(setup.place, None)?;
-    let streams = ground.streams(1)?;
+    let fresh = FreshDevice::open(setup.place, None)?;
+    let streams = fresh.streams(1)?;
     let stream = streams.first().map_or(StreamHandle::DEFAULT, forebay_hal::Stream::handle);
     // A pool for each size: none finds what another left.
-    let pool = || setup.pool(&ground.device, None);
+    let pool = || setup.pool(&fresh.device, None);
     let pools: Vec<(Bytes, Forebay)> =
         sizes.iter().map(|&size| Ok((size, Forebay(pool()?)))).collect::<Result<_, Fault>>()?;
     let row = Row::of(PAIRS, size_name(YARDSTICK), setup, "mimalloc");
@@ -176,11 +176,11 @@ pub(super) fn against_uncounted(
     setup: BenchSetup<'_>,
     progress: &Progress,
 ) -> Result<Vec<Row>, Fault> {
-    let ground = FreshDevice::open(setup.place, None)?;
-    let streams = ground.streams(1)?;
+    let fresh = FreshDevice::open(setup.place, None)?;
+    let streams = fresh.streams(1)?;
     let stream = streams.first().map_or(StreamHandle::DEFAULT, forebay_hal::Stream::handle);
-    let without = Uncounted(setup.pool(&ground.device, None)?);
-    let with = Forebay(setup.pool(&ground.device, None)?);
+    let without = Uncounted(setup.pool(&fresh.device, None)?);
+    let with = Forebay(setup.pool(&fresh.device, None)?);
     let row = |allocator| Row::of(STATISTICS, size_name(THREADED), setup, allocator);
     let contestants = vec![
         Contestant::new(row("uncounted"), |count| alone(&without, THREADED, stream, count)),
@@ -201,7 +201,7 @@ fn thread_counts() -> Vec<usize> {
 }
 
 /// The most threads of a workload.
-pub(super) fn most_threads() -> usize {
+pub(super) fn max_threads() -> usize {
     thread_counts().into_iter().max().unwrap_or(1)
 }
 
@@ -240,10 +240,10 @@ pub(super) fn on_more_threads(
 
 /// The pair of 64 KiB on several threads, each with a stream of its own. mimalloc beside it shows what the machine allows.
 pub(super) fn on_threads(setup: BenchSetup<'_>, progress: &Progress) -> Result<Vec<Row>, Fault> {
-    let ground = FreshDevice::open(setup.place, None)?;
-    let streams = ground.streams(most_threads())?;
+    let fresh = FreshDevice::open(setup.place, None)?;
+    let streams = fresh.streams(max_threads())?;
     let handles: Vec<StreamHandle> = streams.iter().map(forebay_hal::Stream::handle).collect();
-    let pool = Forebay(setup.pool(&ground.device, None)?);
+    let pool = Forebay(setup.pool(&fresh.device, None)?);
     let of = |count| handles.get(..count).unwrap_or_default();
     let ours = |count, pairs| side_by_side(&pool, THREADED, of(count), pairs);
     let yardstick = |count, pairs| side_by_side(&Mimalloc, YARDSTICK, of(count), pairs);

@@ -3,7 +3,7 @@
 //! ```text
 //!   Workload ──► Sequence ──► for each round, for each allocator: a fresh device, a fresh allocator
 //!   hot pairs ──────────────► for each round, in turn: a batch each, warm
-//!   rim ────────────────────► devices and clocks of each workload's own, with targets
+//!   stress ────────────────────► devices and clocks of each workload's own, with targets
 //!                                              │
 //!                     row: plain data ◄────────┘
 //!                      ├────► table, a workload at a time, for people
@@ -16,12 +16,12 @@
 
 mod case;
 mod foreign;
-pub(crate) mod ground;
 pub(crate) mod hot;
 mod objects;
 mod play;
-mod rim;
 mod row;
+pub(crate) mod setup;
+mod stress;
 mod subject;
 #[cfg(test)]
 mod tests;
@@ -30,8 +30,8 @@ mod views;
 
 pub use case::Case;
 pub use foreign::Against;
-pub use rim::Rim;
 pub use row::{Each, Figures, Row, Target};
+pub use stress::Stress;
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -44,8 +44,8 @@ use forebay_hal::DeviceKind;
 use forebay_trace::workload::{Script, Sequence, Timing, Workload};
 
 use self::foreign::Foreign;
-use self::ground::{BenchSetup, Effort, FreshDevice, clock_overhead};
 use self::play::Measured;
+use self::setup::{BenchSetup, Effort, FreshDevice, clock_overhead};
 use self::subject::{Driver, Forebay, Mimalloc};
 use crate::Ending;
 use crate::bandwidth;
@@ -97,7 +97,7 @@ pub struct BenchOptions {
 /// as twenty.
 fn steps(case: Case, effort: Effort) -> u64 {
     match case {
-        Case::Played(_) | Case::Rim(_) | Case::WholeRim => 20,
+        Case::Played(_) | Case::Stress(_) | Case::WholeStress => 20,
         Case::HotPair | Case::HotStatistics => u64::from(effort.hot().0) + 1,
         Case::HotThreads | Case::Objects | Case::Views => u64::from(effort.threaded().0) + 1,
     }
@@ -184,13 +184,13 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
             Case::HotThreads => hot::on_threads(setup, &progress),
             Case::Objects => Ok(objects::against_boxes(setup, &progress)),
             Case::Views => views::of_buffers(setup, &progress),
-            Case::Rim(rim) => {
-                let rows = rim.measure(setup);
+            Case::Stress(stress) => {
+                let rows = stress.measure(setup);
                 progress.advance(steps(case, effort));
                 rows
             }
             // Its workloads are measured one by one.
-            Case::WholeRim => Ok(Vec::new()),
+            Case::WholeStress => Ok(Vec::new()),
         };
         let rows = rows.unwrap_or_else(|error| {
             ending = Ending::Fault;
@@ -220,7 +220,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
         if Case::chosen(&options.workloads).any(|case| !case.chooses_devices()) {
             text::reading_aid(setup.place, &left_out, width, out)?;
         } else {
-            text::rim_reading_aid(&left_out, width, out)?;
+            text::stress_reading_aid(&left_out, width, out)?;
         }
         out.flush()?;
     }
@@ -285,22 +285,22 @@ fn play_fresh(
     sequence: &Sequence,
     scripts: &[Script],
 ) -> Result<(Vec<Measured>, &'static str), Fault> {
-    let ground = FreshDevice::open(setup.place, sequence.limit())?;
+    let fresh = FreshDevice::open(setup.place, sequence.limit())?;
     let clock = match allocator {
-        Allocator::Driver => ground.driver_clock(),
-        _ => ground.host_clock(),
+        Allocator::Driver => fresh.driver_clock(),
+        _ => fresh.host_clock(),
     };
     let measured = match allocator {
         Allocator::Forebay => {
-            let pool = setup.pool(&ground.device, sequence.limit())?;
-            play::play(&Forebay(pool), &ground, clock, sequence, scripts)
+            let pool = setup.pool(&fresh.device, sequence.limit())?;
+            play::play(&Forebay(pool), &fresh, clock, sequence, scripts)
         }
         Allocator::Driver => {
-            let driver = Driver(Arc::clone(&ground.device));
-            play::play(&driver, &ground, clock, sequence, scripts)
+            let driver = Driver(Arc::clone(&fresh.device));
+            play::play(&driver, &fresh, clock, sequence, scripts)
         }
-        Allocator::Mimalloc => play::play(&Mimalloc, &ground, clock, sequence, scripts),
-        Allocator::Foreign(foreign) => play::play(&foreign, &ground, clock, sequence, scripts),
+        Allocator::Mimalloc => play::play(&Mimalloc, &fresh, clock, sequence, scripts),
+        Allocator::Foreign(foreign) => play::play(&foreign, &fresh, clock, sequence, scripts),
     };
     measured.map(|measured| (measured, clock.name()))
 }

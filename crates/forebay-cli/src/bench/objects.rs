@@ -7,9 +7,9 @@ use forebay::objects::{ObjectPool, Pooled};
 use forebay::{Bytes, Result};
 use forebay_hal::{Call, Error, StreamHandle};
 
-use super::ground::BenchSetup;
-use super::hot::{Threaded, most_threads, on_more_threads, side_by_side};
+use super::hot::{Threaded, max_threads, on_more_threads, side_by_side};
 use super::row::Row;
+use super::setup::BenchSetup;
 use super::subject::Subject;
 use crate::progress::Progress;
 
@@ -61,7 +61,7 @@ impl Subject for Boxes {
 pub(super) fn against_boxes(setup: BenchSetup<'_>, progress: &Progress) -> Vec<Row> {
     let size = Bytes::new(size_of::<Object>() as u64);
     let pool = ObjectPool::new(|| [0; 64]);
-    let streams = vec![StreamHandle::DEFAULT; most_threads()];
+    let streams = vec![StreamHandle::DEFAULT; max_threads()];
     let of = |count| streams.get(..count).unwrap_or_default();
     let ours = |count, pairs| side_by_side(&Objects(&pool), size, of(count), pairs);
     let boxes = |count, pairs| side_by_side(&Boxes, size, of(count), pairs);

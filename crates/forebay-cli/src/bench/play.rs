@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use forebay_hal::StreamHandle;
 use forebay_trace::workload::{Script, Sequence, Step, Timing};
 
-use super::ground::{Clock, FreshDevice};
+use super::setup::{Clock, FreshDevice};
 use super::subject::Subject;
 use crate::output::{Fault, nanos};
 
@@ -33,14 +33,14 @@ struct Part {
 /// Plays `sequence` and gives what each of its phases took. All threads begin a phase together.
 pub(crate) fn play<S: Subject>(
     subject: &S,
-    ground: &FreshDevice,
+    fresh: &FreshDevice,
     clock: Clock<'_>,
     sequence: &Sequence,
     scripts: &[Script],
 ) -> Result<Vec<Measured>, Fault> {
-    let streams = ground.streams(scripts.len())?;
+    let streams = fresh.streams(scripts.len())?;
     let gate = Barrier::new(scripts.len());
-    let performer = |script, stream| Worker { subject, ground, clock, sequence, script, stream };
+    let performer = |script, stream| Worker { subject, fresh, clock, sequence, script, stream };
     let parts: Vec<Result<Vec<Part>, Fault>> = match (scripts, streams.as_slice()) {
         ([script], [stream]) => vec![performer(script, stream.handle()).perform(&gate)],
         _ => std::thread::scope(|scope| {
@@ -79,7 +79,7 @@ impl Part {
 /// One thread with what it plays.
 struct Worker<'a, S> {
     subject: &'a S,
-    ground: &'a FreshDevice,
+    fresh: &'a FreshDevice,
     clock: Clock<'a>,
     sequence: &'a Sequence,
     script: &'a Script,
@@ -114,7 +114,7 @@ impl<S: Subject> Worker<'_, S> {
         steps: &[Step],
         slots: &mut [Option<S::Held>],
     ) -> forebay::Result<Part> {
-        let before = self.ground.driver_price();
+        let before = self.fresh.driver_price();
         let mut part = Part { began: self.clock.now(), ..Part::default() };
         match timing {
             Timing::Untimed | Timing::Together => self.steps(steps, slots)?,
@@ -129,7 +129,7 @@ impl<S: Subject> Worker<'_, S> {
             }
         }
         part.ended = self.clock.now();
-        part.price = before.zip(self.ground.driver_price());
+        part.price = before.zip(self.fresh.driver_price());
         Ok(part)
     }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::ground::BenchSetup;
+use super::setup::BenchSetup;
 use crate::replay::DeviceName;
 use crate::settings::{Named, changed};
 
@@ -204,7 +204,7 @@ mod tests {
     use forebay::Settings;
 
     use super::*;
-    use crate::bench::ground::Effort;
+    use crate::bench::setup::Effort;
     use crate::replay::DeviceName;
 
     #[test]

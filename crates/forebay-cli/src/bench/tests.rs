@@ -49,17 +49,17 @@ fn setup(settings: &Settings) -> BenchSetup<'_> {
 
 #[test]
 fn a_limit_that_was_set_stands_before_a_workloads_own() {
-    let ground = FreshDevice::open(DeviceName::SIM, None).unwrap();
+    let fresh = FreshDevice::open(DeviceName::SIM, None).unwrap();
     for (conf, limit) in [("", Bytes::gib(3)), ("max_bytes:2GiB", Bytes::gib(2))] {
         let settings = Settings::parse_conf(conf).unwrap();
-        let pool = setup(&settings).pool(&ground.device, Some(Bytes::gib(3))).unwrap();
+        let pool = setup(&settings).pool(&fresh.device, Some(Bytes::gib(3))).unwrap();
         assert_eq!(pool.limit(), limit, "{conf}");
     }
 }
 
 fn played(subject: &Counter, sequence: &Sequence) -> Result<Vec<Measured>, Fault> {
-    let ground = FreshDevice::open(DeviceName::SIM, None).unwrap();
-    play::play(subject, &ground, ground.host_clock(), sequence, &sequence.scripts())
+    let fresh = FreshDevice::open(DeviceName::SIM, None).unwrap();
+    play::play(subject, &fresh, fresh.host_clock(), sequence, &sequence.scripts())
 }
 
 #[test]
@@ -95,11 +95,11 @@ fn an_allocator_that_refuses_fails_and_gets_everything_back() {
 #[test]
 fn a_device_that_is_too_small_is_a_failed_row() {
     let sequence = Workload::MpReuse.sequences(Bytes::gib(16)).unwrap().remove(0);
-    let ground = FreshDevice::open(DeviceName::SIM, Some(Bytes::mib(512))).unwrap();
-    let pool = forebay::Pool::new(&ground.device).unwrap();
+    let fresh = FreshDevice::open(DeviceName::SIM, Some(Bytes::mib(512))).unwrap();
+    let pool = forebay::Pool::new(&fresh.device).unwrap();
     let scripts = sequence.scripts();
-    let clock = ground.host_clock();
-    let error = play::play(&Forebay(pool), &ground, clock, &sequence, &scripts).unwrap_err();
+    let clock = fresh.host_clock();
+    let error = play::play(&Forebay(pool), &fresh, clock, &sequence, &scripts).unwrap_err();
     assert!(error.to_string().contains("out of memory: 1.00 MiB"), "{error}");
     let mut table = Table::new(Allocator::Forebay, &sequence);
     table.error = Some(error.to_string());

@@ -64,27 +64,27 @@ pub(super) fn workload(
 }
 
 fn cells(row: &Row, rows: &[Row]) -> Vec<Cell> {
-    let is_rim = row.figures.is_some();
-    let style = if is_rim || row.allocator == "forebay" { Style::new() } else { QUIET };
+    let is_stress = row.figures.is_some();
+    let style = if is_stress || row.allocator == "forebay" { Style::new() } else { QUIET };
     let each = |is_shown: bool, pick: fn(&Each) -> u64| {
         let each = row.each.as_ref().filter(|_| is_shown);
         each.map_or_else(String::new, |each| pick(each).to_string())
     };
     // A column that says the same in all rows says nothing: that of one thread, and of RIM workloads that of the pool.
-    let is_alone = is_rim && rows.iter().all(|row| row.allocator == "forebay");
+    let is_alone = is_stress && rows.iter().all(|row| row.allocator == "forebay");
     let has_threads = rows.iter().any(|row| row.threads != 1);
-    let figure = if is_rim { |ns| format!("{ns:.1}") } else { nanos };
+    let figure = if is_stress { |ns| format!("{ns:.1}") } else { nanos };
     let figures = [
         row.case.clone(),
         if is_alone { String::new() } else { row.allocator.to_owned() },
         if has_threads { row.threads.to_string() } else { String::new() },
         row.ns_per_op.map_or_else(|| "-".to_owned(), figure),
-        row.driver_ns_per_op.filter(|_| !is_rim).map_or_else(String::new, nanos),
-        each(!is_rim, |each| each.min_ns),
+        row.driver_ns_per_op.filter(|_| !is_stress).map_or_else(String::new, nanos),
+        each(!is_stress, |each| each.min_ns),
         each(true, |each| each.p50_ns),
         each(true, |each| each.p99_ns),
-        each(!is_rim, |each| each.p99_9_ns),
-        each(is_rim, |each| each.max_ns),
+        each(!is_stress, |each| each.p99_9_ns),
+        each(is_stress, |each| each.max_ns),
     ];
     let verdict = match comparison(row, rows) {
         _ if row.error.is_some() => Cell::styled("failed", BAD),
@@ -219,7 +219,7 @@ pub(super) fn reading_aid(
 }
 
 /// The same where RIM workloads alone were measured.
-pub(super) fn rim_reading_aid(
+pub(super) fn stress_reading_aid(
     left_out: &[&str],
     width: Width,
     out: &mut dyn Write,
@@ -238,9 +238,9 @@ mod tests {
     use forebay_trace::workload::Workload;
 
     use super::*;
-    use crate::bench::ground::{BenchSetup, Effort};
-    use crate::bench::rim::Rim;
     use crate::bench::row::Target;
+    use crate::bench::setup::{BenchSetup, Effort};
+    use crate::bench::stress::Stress;
 
     fn stripped(text: &[u8]) -> String {
         anstream::adapter::strip_str(std::str::from_utf8(text).unwrap()).to_string()
@@ -350,11 +350,11 @@ mod tests {
             let width = Width::new(columns);
             let mut out = Vec::new();
             let mut left_out = Vec::new();
-            for rim in Rim::ALL {
-                left_out = workload(Case::Rim(rim), &rows, width, &mut out).unwrap();
-                workload(Case::Rim(rim), &rows[..1], width, &mut out).unwrap();
+            for stress in Stress::ALL {
+                left_out = workload(Case::Stress(stress), &rows, width, &mut out).unwrap();
+                workload(Case::Stress(stress), &rows[..1], width, &mut out).unwrap();
             }
-            rim_reading_aid(&left_out, width, &mut out).unwrap();
+            stress_reading_aid(&left_out, width, &mut out).unwrap();
             let text = stripped(&out);
             let wide = text.lines().find(|line| line.chars().count() > columns);
             assert_eq!(wide, None, "{columns} columns\n{text}");

@@ -5,15 +5,15 @@ use core::hint::black_box;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use forebay::buffer::{Buffer, Memory};
+use forebay::buffer::{Buffer, BufferManager};
 use forebay::{Bytes, StreamHandle};
 use forebay_hal::{Capabilities, Device};
 use forebay_sim::SimMachine;
 use forebay_trace::workload::size_name;
 
-use super::ground::BenchSetup;
 use super::hot::{Contestant, contest};
 use super::row::Row;
+use super::setup::BenchSetup;
 use crate::output::Fault;
 use crate::progress::Progress;
 
@@ -31,7 +31,7 @@ fn buffer(own_memory: bool) -> Result<Buffer<u8>, forebay::Error> {
     let device = machine.device(0).ok_or(forebay::Error::Forked)?;
     let shared: Arc<dyn Device> = device;
     let length = usize::try_from(SIZE.get()).unwrap_or_default();
-    let mut buffer = Memory::new(&shared)?.buffer(length)?;
+    let mut buffer = BufferManager::new(&shared)?.buffer(length)?;
     buffer.host_mut()?.fill(1);
     buffer.synchronize(StreamHandle::DEFAULT)?;
     buffer.host()?;

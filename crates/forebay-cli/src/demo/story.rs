@@ -11,7 +11,7 @@ use forebay_sim::CostModel;
 use forebay_trace::{ReplayOptions, Statistics, Trace, replay, sample};
 use serde::Serialize;
 
-use crate::bench::ground::{BenchSetup, Effort};
+use crate::bench::setup::{BenchSetup, Effort};
 use crate::bench::{self, hot};
 use crate::output::{Fault, json_lines, nanos};
 use crate::progress::Progress;

@@ -13,7 +13,7 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 pub(crate) const VARIABLE: &str = "FOREBAY_NVML";
 
 /// More GPUs than a machine has.
-const MOST_GPUS: c_uint = 64;
+const MAX_GPUS: c_uint = 64;
 
 /// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -107,7 +107,7 @@ impl Nvml {
         // SAFETY: the number is written to a place of our own.
         let counted = self.check("nvmlDeviceGetCount_v2", unsafe { (self.count)(&raw mut count) });
         let mut missing = counted.err().map(|reason| format!("GPUs are not shown: {reason}"));
-        for index in 0..count.min(MOST_GPUS) {
+        for index in 0..count.min(MAX_GPUS) {
             match self.gpu(index) {
                 Ok(gpu) => gpus.push(gpu),
                 Err(reason) => missing = Some(format!("GPU {index} is not shown: {reason}")),

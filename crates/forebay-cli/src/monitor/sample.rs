@@ -19,16 +19,16 @@ use crate::layout::plain;
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// The most processes that are read, all at once, so that a machine with very many is not held up by being watched.
-const MOST_PROCESSES: usize = 64;
+const MAX_PROCESSES: usize = 64;
 
 /// The most names that are listed though their line is full: another user can take very many.
-const MOST_BUSY: usize = 8;
+const MAX_BUSY: usize = 8;
 
 /// The pause between two rounds of attempts to connect.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How many moments of a pool are remembered for its picture.
-const MOST_MOMENTS: usize = 240;
+const MAX_MOMENTS: usize = 240;
 
 /// From this part of a limit on, there is a warning.
 const WARN_AT: f64 = 0.9;
@@ -131,14 +131,14 @@ impl Watch {
                 Ok(mut snapshot) => {
                     // Whatever it says of itself.
                     snapshot.pid = u64::from(endpoint.pid);
-                    snapshot.pools.truncate(ProcessSnapshot::MOST_POOLS);
+                    snapshot.pools.truncate(ProcessSnapshot::MAX_POOLS);
                     let taken = snapshot.taken_unix_ms;
                     let rates = snapshot.pools.iter().map(|pool| {
                         let key = (endpoint, pool.pool);
                         let rates = Rates::between(self.before.get(&key), (taken, pool));
                         let moments = self.moments.entry(key).or_default();
                         moments.push_back([pool.live_bytes, pool.held_bytes]);
-                        if moments.len() > MOST_MOMENTS {
+                        if moments.len() > MAX_MOMENTS {
                             moments.pop_front();
                         }
                         now.insert(key, (taken, pool.clone()));
@@ -213,7 +213,7 @@ fn connect_all(targets: &[Endpoint], own_only: bool) -> Connected {
     loop {
         let mut again = Vec::new();
         for target in busy {
-            if connected.len() >= MOST_PROCESSES {
+            if connected.len() >= MAX_PROCESSES {
                 left_out += 1;
                 continue;
             }
@@ -222,7 +222,7 @@ fn connect_all(targets: &[Endpoint], own_only: bool) -> Connected {
                 Err(MonitorError::Busy { .. }) => again.push(target),
                 Err(MonitorError::OtherUser { .. } | MonitorError::NotFound { .. }) if own_only => {
                 }
-                Err(_) if unread.len() >= MOST_PROCESSES => left_out += 1,
+                Err(_) if unread.len() >= MAX_PROCESSES => left_out += 1,
                 Err(error) => unread.push((target, parse(target, Err(error)))),
             }
         }
@@ -234,8 +234,8 @@ fn connect_all(targets: &[Endpoint], own_only: bool) -> Connected {
     }
     // Of those that took none, processes that are this user's rather than those that only say so.
     busy.sort_by_key(|target| !is_own_process(target.pid));
-    left_out += busy.len().saturating_sub(MOST_BUSY);
-    unread.extend(busy.into_iter().take(MOST_BUSY).map(|target| {
+    left_out += busy.len().saturating_sub(MAX_BUSY);
+    unread.extend(busy.into_iter().take(MAX_BUSY).map(|target| {
         let error = MonitorError::Busy { pid: target.pid };
         (target, parse(target, Err(error)))
     }));

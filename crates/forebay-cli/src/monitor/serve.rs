@@ -37,7 +37,7 @@ const LONGEST_REQUEST: usize = 8 << 10;
 /// How long a client may take to ask, and how long to take an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The most connections at once.
-const MOST_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// How long a sample serves all clients.
 const SHORTEST_AGE: Duration = Duration::from_millis(250);
 
@@ -129,14 +129,14 @@ pub(super) struct Connection {
 
 /// A connection among the open ones, until it is dropped, however its thread ends.
 #[derive(Debug)]
-pub(super) struct Place<'a>(&'a Connections, Arc<Connection>);
+pub(super) struct Permit<'a>(&'a Connections, Arc<Connection>);
 
 impl Connections {
     /// Gives a client a place. Where there is none left, the oldest client that is not being served loses its own; `None`
     /// where all are.
-    pub(super) fn admit(&self, stream: TcpStream) -> Option<Place<'_>> {
+    pub(super) fn admit(&self, stream: TcpStream) -> Option<Permit<'_>> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.len() >= MOST_CONNECTIONS {
+        if open.len() >= MAX_CONNECTIONS {
             let idle = |one: &Arc<Connection>| !one.is_served.load(Ordering::Relaxed);
             let oldest = open.iter().position(idle).and_then(|at| open.remove(at))?;
             // Its thread wakes up and ends.
@@ -144,11 +144,11 @@ impl Connections {
         }
         let connection = Arc::new(Connection { stream, is_served: false.into() });
         open.push_back(Arc::clone(&connection));
-        Some(Place(self, connection))
+        Some(Permit(self, connection))
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|one| !Arc::ptr_eq(one, &self.1));

@@ -176,7 +176,7 @@ fn figures_that_nobody_has_break_nothing() {
     ];
     let sample = watch.sample_of(read, Vec::new(), None);
     assert_eq!(sample.processes[0].snapshot.pid, 42, "it says that it is another");
-    assert_eq!(sample.processes[0].snapshot.pools.len(), ProcessSnapshot::MOST_POOLS);
+    assert_eq!(sample.processes[0].snapshot.pools.len(), ProcessSnapshot::MAX_POOLS);
     assert!(!sample.unreadable[0].reason.contains('\u{1b}'), "{:?}", sample.unreadable);
     text::write(&sample, Width::new(160), &mut Vec::new()).unwrap();
     let text = metrics::write(&sample, Format::Prometheus);

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use forebay_core::counted;
 use forebay_trace::Analysis;
-use forebay_trace::analysis::SizeFigures;
+use forebay_trace::analysis::SizeStatistics;
 use serde::Serialize;
 
 use crate::layout::{Cell, QUIET, TITLE, write_hanging};
@@ -79,15 +79,15 @@ pub struct Size {
     /// How often it was asked for.
     pub requests: u64,
     /// The most blocks of it that were live at once.
-    pub most_live: u64,
+    pub max_live: u64,
     /// How many were live at the peak.
     pub at_peak: u64,
 }
 
-impl From<&SizeFigures> for Size {
-    fn from(figures: &SizeFigures) -> Self {
-        let SizeFigures { size, requests, most_live, at_peak, .. } = *figures;
-        Self { size_bytes: size.get(), requests, most_live, at_peak }
+impl From<&SizeStatistics> for Size {
+    fn from(figures: &SizeStatistics) -> Self {
+        let SizeStatistics { size, requests, max_live, at_peak, .. } = *figures;
+        Self { size_bytes: size.get(), requests, max_live, at_peak }
     }
 }
 

@@ -19,7 +19,7 @@ use super::watch::{PoolWatch, Seen};
 use crate::replay::{DeviceName, Policy, Row, open_device};
 
 /// The most stream handles that are named.
-const MOST_STREAMS: usize = 64;
+const MAX_STREAMS: usize = 64;
 
 /// A report, and what went wrong on the way. A model that fails is left out; without forebay's pool there is no
 /// report.
@@ -33,7 +33,7 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
         frees: sums.frees,
         never_freed: sums.never_freed,
         largest_bytes: sums.largest.get(),
-        streams: trace.streams().iter().take(MOST_STREAMS).copied().collect(),
+        streams: trace.streams().iter().take(MAX_STREAMS).copied().collect(),
         stream_count: sums.streams,
         peak_requested_bytes: sums.peak_requested.get(),
         peak_at: found.peak_at,

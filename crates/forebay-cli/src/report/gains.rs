@@ -5,7 +5,7 @@ use std::error::Error;
 
 use forebay::{PoolOptions, Settings};
 use forebay_core::Bytes;
-use forebay_trace::analysis::SizeFigures;
+use forebay_trace::analysis::SizeStatistics;
 use forebay_trace::{Event, PassReport, PoolPlayer, ReplayOptions, Trace, TraceBuilder, replay};
 
 use super::lives::Life;
@@ -118,10 +118,10 @@ impl<'a> Gains<'a> {
     }
 
     /// What its first pass would take of a pool that has had as many blocks of these sizes as are live at once.
-    pub(super) fn warmed_up(&self, sizes: &[SizeFigures]) -> Option<Gain> {
+    pub(super) fn warmed_up(&self, sizes: &[SizeStatistics]) -> Option<Gain> {
         let mut warm_up = TraceBuilder::new("warm-up");
         let stream = self.trace.streams().first().copied()?;
-        let blocks = sizes.iter().flat_map(|of| (0..of.most_live).map(|_| of.size));
+        let blocks = sizes.iter().flat_map(|of| (0..of.max_live).map(|_| of.size));
         for (key, size) in (0..).zip(blocks) {
             warm_up.allocate(key, size, stream).ok()?;
         }

@@ -14,7 +14,7 @@ const GROUPS: usize = 20;
 const BLOCKS: usize = 40;
 
 /// The most call stacks and tags of a report: of up to 1 KiB each.
-const MOST_LABELS: usize = 1000;
+const MAX_LABELS: usize = 1000;
 
 /// The life of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl LabelNumbers {
         if let Some(&number) = self.numbers.get(text) {
             return number;
         }
-        if self.texts.len() >= MOST_LABELS {
+        if self.texts.len() >= MAX_LABELS {
             return 0;
         }
         self.texts.push(text.to_owned());

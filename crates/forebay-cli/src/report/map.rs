@@ -6,7 +6,7 @@ use super::data::{HeldRanges, Map, MapBlocks};
 use super::lives::{LabelNumbers, Life};
 
 /// The most blocks that are drawn.
-const MOST_BLOCKS: usize = 1 << 14;
+const MAX_BLOCKS: usize = 1 << 14;
 
 /// The map of a run whose blocks lay at `address` while the pool held `maps`.
 pub(super) fn map(
@@ -60,14 +60,14 @@ fn largest<'a>(all: impl Iterator<Item = (&'a Life, u64)>) -> (Vec<(&'a Life, u6
             let area = u128::from(life.bytes) * u128::from(life.events());
             (core::cmp::Reverse(area), life.block)
         });
-        for (life, _) in kept.drain(MOST_BLOCKS.min(kept.len())..) {
+        for (life, _) in kept.drain(MAX_BLOCKS.min(kept.len())..) {
             left_out.blocks += 1;
             left_out.largest_bytes = left_out.largest_bytes.max(life.bytes);
         }
     };
     for one in all {
         kept.push(one);
-        if kept.len() >= 4 * MOST_BLOCKS {
+        if kept.len() >= 4 * MAX_BLOCKS {
             shorten(&mut kept);
         }
     }

@@ -3,11 +3,11 @@
 use super::data::Series;
 
 /// The most buckets: eight for each pixel of a wide screen, so that zooming in shows more.
-pub(super) const MOST_BUCKETS: u64 = 1 << 14;
+pub(super) const MAX_BUCKETS: u64 = 1 << 14;
 
 /// How many events go into a bucket, of so many in all.
 pub(super) fn events_per_bucket(events: u64) -> u64 {
-    events.div_ceil(MOST_BUCKETS).max(1)
+    events.div_ceil(MAX_BUCKETS).max(1)
 }
 
 /// A series in the making. Values come in order of time, one for each event.
@@ -80,9 +80,9 @@ mod tests {
 
     #[test]
     fn a_million_events_are_few_buckets() {
-        for events in [0, 1, MOST_BUCKETS, MOST_BUCKETS + 1, 1_000_000, 1 << 26] {
-            assert!(events.div_ceil(events_per_bucket(events)) <= MOST_BUCKETS);
+        for events in [0, 1, MAX_BUCKETS, MAX_BUCKETS + 1, 1_000_000, 1 << 26] {
+            assert!(events.div_ceil(events_per_bucket(events)) <= MAX_BUCKETS);
         }
-        assert_eq!([1, MOST_BUCKETS].map(events_per_bucket), [1, 1]);
+        assert_eq!([1, MAX_BUCKETS].map(events_per_bucket), [1, 1]);
     }
 }

@@ -19,7 +19,7 @@ use super::terms::{Depth, Terms};
 use crate::replay::{DeviceName, Policy, open_device};
 
 /// What a page may have at most.
-const MOST_BYTES: usize = 5 << 20;
+const MAX_BYTES: usize = 5 << 20;
 
 fn reported(trace: &Trace, capacity: Option<Bytes>, is_thorough: bool) -> Report {
     let settings = Settings::default();
@@ -77,7 +77,7 @@ fn every_figure_is_that_of_a_replay() {
     let report = reported(&trace, None, false);
     assert_equals_replay(&trace, None, &report);
     assert_eq!(report.timeline.events_per_bucket, 2);
-    assert!(page(&report).unwrap().len() < MOST_BYTES);
+    assert!(page(&report).unwrap().len() < MAX_BYTES);
     let moved: u64 = report.pool.moved_pages.iter().sum();
     assert_eq!(report.happenings.moved_pages, moved);
     assert!(report.happenings.growths > 0);
@@ -253,7 +253,7 @@ fn a_page_has_a_bound() {
     assert_eq!(drawn + report.map.blocks_left_out, 29_999);
     assert!(report.map.blocks_left_out > 0 && report.labels.len() == 1000);
     let size = page(&report).unwrap().len();
-    assert!(size < MOST_BYTES, "{size}");
+    assert!(size < MAX_BYTES, "{size}");
 }
 
 #[test]

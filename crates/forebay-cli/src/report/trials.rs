@@ -29,7 +29,7 @@ pub(super) const ONE_STREAM: &str = "all on one stream";
 const STEPS: u64 = 64;
 
 /// The largest factor that is looked for.
-const MOST_FACTOR: u64 = 64;
+const MAX_FACTOR: u64 = 64;
 
 /// Passes of each replay, as in `forebay replay`.
 pub(super) const PASSES: u32 = 2;
@@ -175,7 +175,7 @@ fn batch(
         let passes = replay(&larger, &mut *player, options)?;
         Ok(passes.iter().all(|pass| pass.out_of_memory == 0))
     };
-    let (mut suffices, mut fails) = (STEPS, STEPS * MOST_FACTOR + 1);
+    let (mut suffices, mut fails) = (STEPS, STEPS * MAX_FACTOR + 1);
     if !fits_with(suffices)? {
         return Ok(None);
     }

@@ -9,16 +9,16 @@ use forebay_trace::{BlockIndex, Event, Moment};
 use super::data::{Happening, HappeningKind, Happenings, HeldRanges, PoolSamples};
 
 /// The most moments at which the pool's statistics are read.
-const MOST_SAMPLES: u64 = 1024;
+const MAX_SAMPLES: u64 = 1024;
 
 /// The most moments at which the pool's addresses are read, which takes longer.
-const MOST_MAPS: u64 = 128;
+const MAX_MAPS: u64 = 128;
 
 /// The most ranges of addresses that are kept of a moment.
-const MOST_RANGES: usize = 128;
+const MAX_RANGES: usize = 128;
 
 /// The most happenings of one kind that are listed.
-const MOST_LISTED: usize = 150;
+const MAX_LISTED: usize = 150;
 
 /// An observer of the first pass on forebay's pool.
 #[derive(Debug)]
@@ -74,8 +74,8 @@ impl PoolWatch {
             let every = self.events.div_ceil(most).max(1);
             at.is_multiple_of(every) || at + 1 == self.events || at == self.peak_at
         };
-        let is_map_due = is_due(MOST_MAPS);
-        if is_due(MOST_SAMPLES) {
+        let is_map_due = is_due(MAX_MAPS);
+        if is_due(MAX_SAMPLES) {
             self.sample(at);
         }
         if is_map_due {
@@ -122,10 +122,10 @@ impl PoolWatch {
                 _ => ranges.push((start, size)),
             }
         }
-        if ranges.len() > MOST_RANGES {
+        if ranges.len() > MAX_RANGES {
             // The largest stay, the lowest first as before.
             ranges.sort_by_key(|&(start, size)| (core::cmp::Reverse(size), start));
-            ranges.truncate(MOST_RANGES);
+            ranges.truncate(MAX_RANGES);
             ranges.sort_unstable();
         }
         if self.seen.maps.last().is_none_or(|last| last.ranges != ranges) {
@@ -137,7 +137,7 @@ impl PoolWatch {
     fn list(&mut self, kind: HappeningKind, at: u64, bytes: u64, count: u64) {
         let listed = self.listed.entry(kind).or_default();
         listed.push(Happening { at, kind, bytes, count });
-        if listed.len() >= 2 * MOST_LISTED {
+        if listed.len() >= 2 * MAX_LISTED {
             keep_largest(listed);
         }
     }
@@ -154,5 +154,5 @@ impl PoolWatch {
 
 fn keep_largest(listed: &mut Vec<Happening>) {
     listed.sort_by_key(|one| (core::cmp::Reverse((one.bytes, one.count)), one.at));
-    listed.truncate(MOST_LISTED);
+    listed.truncate(MAX_LISTED);
 }

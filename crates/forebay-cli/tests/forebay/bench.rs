@@ -186,7 +186,7 @@ const RIM: [&str; 10] = [
 ];
 
 #[test]
-fn every_workload_at_the_rim_has_valid_rows() {
+fn every_stress_workload_has_valid_rows() {
     let run = forebay(&["bench", "alloc", "RIM", "--quick", "--json"]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
     let rows = rows(&run);
@@ -244,8 +244,8 @@ fn every_workload_at_the_rim_has_valid_rows() {
 
 /// In words: a target with its bound, nothing too wide, and what is missed is not a failure.
 #[test]
-fn people_get_the_targets_of_the_rim() {
-    let run = forebay(&["bench", "alloc", "rim", "--quick"]);
+fn people_get_the_targets_of_stress() {
+    let run = forebay(&["bench", "alloc", "stress", "--quick"]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
     let said = text(&run.stdout);
     for workload in RIM {
@@ -256,14 +256,14 @@ fn people_get_the_targets_of_the_rim() {
     let words = said.replace('\n', " ");
     assert!(words.contains("does not change the exit status"), "{said}");
     let mut forebay = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    let rim = ["bench", "alloc", "rim", "--quick"];
-    let run = forebay.env("COLUMNS", "80").args(rim).output().unwrap();
+    let stress = ["bench", "alloc", "stress", "--quick"];
+    let run = forebay.env("COLUMNS", "80").args(stress).output().unwrap();
     let wide = text(&run.stdout).lines().find(|line| line.chars().count() > 80);
     assert_eq!(wide, None, "nothing runs out of a terminal");
 }
 
 #[test]
-fn the_rim_chooses_its_devices() {
+fn stress_chooses_its_devices() {
     let run = forebay(&["bench", "alloc", "RIM-HOLES", "--quick", "--device", "host"]);
     assert_eq!(run.status.code(), Some(2));
     assert!(text(&run.stderr).contains("leave --device out"), "{}", text(&run.stderr));

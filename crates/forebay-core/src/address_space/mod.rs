@@ -153,7 +153,7 @@ impl AddressSpace {
     }
 
     /// Allocates from the start of the lowest hole that has `size` bytes and is free in the order of
-    /// the stream with number `taker`. From [`Streams::MOST`] on, only memory that is free for all streams qualifies.
+    /// the stream with number `taker`. From [`Streams::MAX`] on, only memory that is free for all streams qualifies.
     /// Returns `None` if there is no such hole or `size` is 0.
     ///
     /// The lowest hole, not the smallest: long-lived blocks gather at the low end, so whole pages

@@ -32,14 +32,14 @@ impl Streams {
     pub const ALL: Self = Self { rest: true, summary: u32::MAX, words: [u64::MAX; WORDS] };
 
     /// How many streams can be told apart.
-    pub const MOST: u32 = 2048;
+    pub const MAX: u32 = 2048;
 
-    /// The set of one stream. Numbers from [`Streams::MOST`] on give the empty set: no stream may use
+    /// The set of one stream. Numbers from [`Streams::MAX`] on give the empty set: no stream may use
     /// memory freed there until the device is known to be idle.
     #[inline]
     pub const fn only(number: u32) -> Self {
         let mut set = Self::NONE;
-        if number < Self::MOST {
+        if number < Self::MAX {
             set.summary = 1 << (number / 64);
             set.words[(number / 64) as usize] = 1 << (number % 64);
         }
@@ -194,7 +194,7 @@ impl Streams {
 /// A set of streams by reference, or one stream by its number, which is the common case.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum StreamsRef<'a> {
-    /// The stream with this number. Numbers from [`Streams::MOST`] on are in no set.
+    /// The stream with this number. Numbers from [`Streams::MAX`] on are in no set.
     One(u32),
     /// All of these streams. A set of one stream is [`StreamsRef::One`] instead.
     Many(&'a Streams),

@@ -128,7 +128,7 @@ impl Pair {
             Event::GiveAnything { at, size, streams } => drop(self.free(at, size, streams)),
             Event::Waited { taker, owner } => self.record_wait(taker, owner),
             Event::Idle { streams } => self.record_idle(streams),
-            Event::Place { at, size, streams } => drop(self.add_page(at, size, streams)),
+            Event::Location { at, size, streams } => drop(self.add_page(at, size, streams)),
             Event::Lift { page } => {
                 if let Some((at, _)) = pick(&self.model.free_pages(), page) {
                     self.remove_page(at).unwrap();
@@ -490,7 +490,7 @@ fn a_line_of_many_holes_finds_the_lowest() {
 
 #[test]
 fn streams_that_cannot_be_told_apart_have_nothing_in_common() {
-    let nameless = Streams::only(Streams::MOST);
+    let nameless = Streams::only(Streams::MAX);
     let mut pair = Pair::new();
     pair.add_page(0, GRANULE, B).unwrap();
     assert_eq!(pair.allocate(CELL, nameless), None, "B may still be using it");

@@ -61,11 +61,11 @@ impl Model {
 }
 
 /// Where the next chunk begins, so that some touch and some do not, at odd addresses.
-struct Ground {
+struct MemoryBelow {
     next: u64,
 }
 
-impl Ground {
+impl MemoryBelow {
     fn chunk(&mut self, gap: u64, size: u64) -> Span {
         let start = Address::new(self.next + gap);
         self.next = start.get() + size;
@@ -76,7 +76,7 @@ impl Ground {
 fn run(ops: Vec<Op>) -> Result<(), TestCaseError> {
     let mut bump = Bump::new(BumpGrowth::Fixed);
     let mut model = Model::default();
-    let mut ground = Ground { next: 4096 };
+    let mut memory = MemoryBelow { next: 4096 };
     for op in ops {
         let before = bump.usage();
         match op {
@@ -128,7 +128,7 @@ fn run(ops: Vec<Op>) -> Result<(), TestCaseError> {
                 model.back_to(0, true);
             }
             Op::Chunk { gap, size } => {
-                let span = ground.chunk(gap, size);
+                let span = memory.chunk(gap, size);
                 bump.add_chunk(span).unwrap();
                 if size > 0 {
                     let (chunk, start) = (model.chunks, span.start().get());

@@ -145,7 +145,7 @@ impl fmt::Display for CompressedError {
                 f,
                 "compressed data in blocks of {found} B; expected {} to {}",
                 Lz4Layout::LEAST_BLOCK,
-                Lz4Layout::MOST_BLOCK
+                Lz4Layout::MAX_BLOCK
             ),
             Self::Length { expected, found } => {
                 write!(f, "compressed data of {found} B, whose table says {expected} B")
@@ -180,14 +180,14 @@ impl Lz4Layout {
     pub const LEAST_BLOCK: u32 = 1 << 10;
 
     /// The longest block, so that no decoder's arithmetic overflows in 32 bits.
-    pub const MOST_BLOCK: u32 = 4 << 20;
+    pub const MAX_BLOCK: u32 = 4 << 20;
 
     /// The usual block: as far as LZ4's matches reach back, and small enough that a GPU has many at once.
     pub const USUAL_BLOCK: u32 = 64 << 10;
 
     /// `total` bytes in blocks of `block` bytes.
     pub fn new(block: u32, total: u64) -> Result<Self, CompressedError> {
-        if !(Self::LEAST_BLOCK..=Self::MOST_BLOCK).contains(&block) {
+        if !(Self::LEAST_BLOCK..=Self::MAX_BLOCK).contains(&block) {
             return Err(CompressedError::BlockSize { found: block.into() });
         }
         let count = total.div_ceil(block.into());

@@ -5,9 +5,9 @@ use forebay_core::Bytes;
 use super::*;
 use crate::sys::SYMBOLS;
 
-fn refusal(code: Code) -> Refusal {
+fn refusal(code: Code) -> DriverError {
     let symbol = SYMBOLS.iter().find(|symbol| symbol.name == "cuMemAlloc");
-    Refusal { symbol: symbol.unwrap_or(&SYMBOLS[0]), code }
+    DriverError { symbol: symbol.unwrap_or(&SYMBOLS[0]), code }
 }
 
 fn error_of(code: Code) -> Error {

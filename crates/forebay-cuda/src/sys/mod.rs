@@ -15,6 +15,7 @@ pub mod values;
 pub use code::{CUDA, Code, Interface};
 pub use structs::{
     AccessDescription, AllocationFlags, AllocationProperties, Copy2d, Copy3d, CopyAttributes,
-    Location, RawContext, RawEvent, RawFunction, RawMemoryPool, RawModule, RawPage, RawStream,
+    MemoryLocation, RawContext, RawEvent, RawFunction, RawMemoryPool, RawModule, RawPage,
+    RawStream,
 };
-pub use table::{Function, HostFunction, Need, Outcome, Refusal, SYMBOLS, Symbol, Table};
+pub use table::{DriverError, Function, HostFunction, Need, Outcome, SYMBOLS, Symbol, Symbols};

@@ -44,7 +44,7 @@ impl RawStream {
 /// `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Location {
+pub struct MemoryLocation {
     /// One of [`values::location`](super::values::location).
     pub kind: u32,
     /// The number within its kind.
@@ -74,7 +74,7 @@ pub struct AllocationProperties {
     /// Of [`values::handle_type`](super::values::handle_type).
     pub handle_types: u32,
     /// The location of the memory.
-    pub location: Location,
+    pub location: MemoryLocation,
     /// Null except on Windows.
     pub win32_metadata: u64,
     /// The flags.
@@ -86,7 +86,7 @@ pub struct AllocationProperties {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessDescription {
     /// The device that gets access.
-    pub location: Location,
+    pub location: MemoryLocation,
     /// One of [`values::access`](super::values::access).
     pub flags: u32,
 }
@@ -98,9 +98,9 @@ pub struct CopyAttributes {
     /// One of [`values::access_order`](super::values::access_order).
     pub source_order: u32,
     /// Where managed memory is read from.
-    pub source: Location,
+    pub source: MemoryLocation,
     /// Where managed memory is written to.
-    pub destination: Location,
+    pub destination: MemoryLocation,
     /// 0.
     pub flags: u32,
 }

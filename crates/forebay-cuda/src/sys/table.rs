@@ -7,7 +7,8 @@ use core::ffi::{c_char, c_int, c_void};
 
 use super::{
     AccessDescription, AllocationProperties, CUDA, Code, Copy2d, Copy3d, CopyAttributes, Interface,
-    Location, RawContext, RawEvent, RawFunction, RawMemoryPool, RawModule, RawPage, RawStream,
+    MemoryLocation, RawContext, RawEvent, RawFunction, RawMemoryPool, RawModule, RawPage,
+    RawStream,
 };
 
 /// A function that the driver calls in stream order.
@@ -61,10 +62,10 @@ impl<F: Copy> Function<F> {
     }
 
     /// The function, or an error if the driver lacks it.
-    pub const fn get(&self) -> Result<F, Refusal> {
+    pub const fn get(&self) -> Result<F, DriverError> {
         match self.address {
             Some(function) => Ok(function),
-            None => Err(Refusal { symbol: self.symbol, code: Code::MISSING }),
+            None => Err(DriverError { symbol: self.symbol, code: Code::MISSING }),
         }
     }
 }
@@ -88,7 +89,7 @@ impl<F> Function<F> {
     /// Returns an error for 0 from a function that reported success in allocating memory or creating a stream.
     pub const fn check_allocated(&self, given: u64) -> Outcome {
         if given == 0 {
-            return Err(Refusal { symbol: self.symbol, code: Code::ERROR_OUT_OF_MEMORY });
+            return Err(DriverError { symbol: self.symbol, code: Code::ERROR_OUT_OF_MEMORY });
         }
         Ok(())
     }
@@ -102,28 +103,28 @@ impl<F> Function<F> {
 
 /// A failed driver call: its function and code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct DriverError {
     /// The function.
     pub symbol: &'static Symbol,
     /// Its answer.
     pub code: Code,
 }
 
-impl Refusal {
+impl DriverError {
     /// CUDA's code for what was answered.
     pub fn understood(self) -> Code {
         self.symbol.interface.understood(self.code)
     }
 }
 
-impl From<Refusal> for Code {
-    fn from(refusal: Refusal) -> Self {
+impl From<DriverError> for Code {
+    fn from(refusal: DriverError) -> Self {
         refusal.code
     }
 }
 
 /// What a function gives, or why it was refused.
-pub type Outcome<T = ()> = Result<T, Refusal>;
+pub type Outcome<T = ()> = Result<T, DriverError>;
 
 /// Makes a table of functions from a list: `Need field = "name" version (arguments);`, with `as "export"` after the name
 /// where that version is exported by another.
@@ -142,7 +143,7 @@ macro_rules! driver_functions {
 
         /// The driver's functions, found at run time.
         #[derive(Clone, Copy, Debug)]
-        pub struct Table {
+        pub struct Symbols {
             $(
                 $(#[$doc])*
                 pub $name: $crate::sys::Function<
@@ -151,7 +152,7 @@ macro_rules! driver_functions {
             )+
         }
 
-        impl Table {
+        impl Symbols {
             /// Fills the table with what `find` finds; returns the first required function that is missing as an error.
             ///
             /// # Safety
@@ -200,7 +201,7 @@ macro_rules! driver_functions {
                     // filled the table promised.
                     match unsafe { function($($argument),*) } {
                         $crate::sys::Code::SUCCESS => Ok(()),
-                        code => Err($crate::sys::Refusal { symbol, code }),
+                        code => Err($crate::sys::DriverError { symbol, code }),
                     }
                 }
             )+
@@ -292,13 +293,13 @@ driver_functions! {
         (address: u64, size: u64, device: c_int, stream: RawStream);
     /// Moves managed memory to a location.
     Optional mem_prefetch_v2 = "cuMemPrefetchAsync" as "cuMemPrefetchAsync_v2" 12020
-        (address: u64, size: u64, location: Location, flags: u32, stream: RawStream);
+        (address: u64, size: u64, location: MemoryLocation, flags: u32, stream: RawStream);
     /// Says how managed memory will be used, with a device by number or -1.
     Optional mem_advise_v1 = "cuMemAdvise" 8000
         (address: u64, size: u64, advice: u32, device: c_int);
     /// Says how managed memory will be used, with a location.
     Optional mem_advise_v2 = "cuMemAdvise" as "cuMemAdvise_v2" 12020
-        (address: u64, size: u64, advice: u32, location: Location);
+        (address: u64, size: u64, advice: u32, location: MemoryLocation);
     /// The attributes of an address.
     Required pointer_get_attributes = "cuPointerGetAttributes" 7000
         (count: u32, attributes: *const u32, values: *const *mut c_void, address: u64);

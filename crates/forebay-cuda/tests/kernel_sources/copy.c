@@ -17,7 +17,7 @@
 #endif
 
 #define ROUNDS 400u
-#define MOST 64u
+#define MAX 64u
 #define GROUPS 3u
 static unsigned int lane_number, group_number;
 #define LANE lane_number
@@ -55,12 +55,12 @@ static struct side side(u64 skip, u64 size, int random)
 
 int main(void)
 {
-    static struct piece pieces[MOST];
-    static struct side to[MOST], from[MOST];
+    static struct piece pieces[MAX];
+    static struct side to[MAX], from[MAX];
     u32 round, i;
     u64 at;
     for (round = 0; round < ROUNDS; round++) {
-        u32 count = (u32)below(MOST + 1u);
+        u32 count = (u32)below(MAX + 1u);
         for (i = 0; i < count; i++) {
             u64 size = round % 2u == 0u ? below(80) : below(9000), skip = below(32);
             /* Half of them as far from a multiple of 16 on both sides, a quarter of one of 4. */

@@ -10,8 +10,8 @@ use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::{Code, RawContext, RawStream};
 use forebay_hal::{
-    Access, Call, Copy, Device, Error, Fill, ForeignStreams, ManagedMemory, Memory, PageOptions,
-    Pattern, PinnedFlags, PinnedMemory, Place, Priority, Progress, StreamHandle, Streams,
+    Access, Call, Copy, Device, Error, Fill, ForeignStreams, Location, ManagedMemory, Memory,
+    PageOptions, Pattern, PinnedFlags, PinnedMemory, Priority, Progress, StreamHandle, Streams,
     Transfers, VirtualMemory, valid_span,
 };
 
@@ -89,14 +89,14 @@ impl Bench {
 
     fn up(&self, to: u64, from: u64, size: u64) -> Copy {
         let (to, from) = (Address::new(self.memory.get() + to), self.host.get() + from);
-        let from = Place::Host(Address::new(from));
-        Copy::linear(Place::Device(to), from, Bytes::new(size)).unwrap()
+        let from = Location::Host(Address::new(from));
+        Copy::linear(Location::Device(to), from, Bytes::new(size)).unwrap()
     }
 
     fn down(&self, to: u64, from: u64, size: u64) -> Copy {
         let (to, from) = (Address::new(self.back.get() + to), self.memory.get() + from);
-        let from = Place::Device(Address::new(from));
-        Copy::linear(Place::Host(to), from, Bytes::new(size)).unwrap()
+        let from = Location::Device(Address::new(from));
+        Copy::linear(Location::Host(to), from, Bytes::new(size)).unwrap()
     }
 
     fn copy_all(&self, copies: &[Copy], stream: StreamHandle) -> Result<(), Error> {
@@ -113,8 +113,8 @@ impl Bench {
     /// What is on the device, after all work.
     fn on_device(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.size as usize];
-        let to = Place::Host(Address::of_pointer(bytes.as_mut_ptr()));
-        let from = Place::Device(self.memory);
+        let to = Location::Host(Address::of_pointer(bytes.as_mut_ptr()));
+        let from = Location::Device(self.memory);
         let copy = Copy::linear(to, from, Bytes::new(self.size)).unwrap();
         self.device.synchronize_device().unwrap();
         // SAFETY: as for `copy_all`, and waited for.

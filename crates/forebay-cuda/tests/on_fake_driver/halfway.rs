@@ -10,7 +10,7 @@ use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::Code;
 use forebay_hal::{
-    Call, Copy, Error, Extent, ForeignStreams, Memory, PinnedFlags, PinnedMemory, Pitch, Place,
+    Call, Copy, Error, Extent, ForeignStreams, Location, Memory, PinnedFlags, PinnedMemory, Pitch,
     Priority, Progress, StreamHandle, Streams, Transfers,
 };
 
@@ -30,8 +30,8 @@ enum Way {
 }
 
 fn linear(way: Way, memory: Address, host: &mut [u8]) -> Copy {
-    let here = Place::Host(Address::of_pointer(host.as_mut_ptr().cast_const()));
-    let there = Place::Device(memory);
+    let here = Location::Host(Address::of_pointer(host.as_mut_ptr().cast_const()));
+    let there = Location::Device(memory);
     let (to, from) = if way == Way::Up { (there, here) } else { (here, there) };
     Copy::linear(to, from, Bytes::new(host.len() as u64)).unwrap()
 }
@@ -210,7 +210,7 @@ impl Rows {
     }
 
     fn copy(&self, way: Way) -> Copy {
-        let (there, here) = (Place::Device(self.memory), Place::Host(self.pinned));
+        let (there, here) = (Location::Device(self.memory), Location::Host(self.pinned));
         let (to, from) = if way == Way::Up { (there, here) } else { (here, there) };
         let (pitch, extent) = (
             Pitch::rows(Bytes::new(PITCH as u64)),

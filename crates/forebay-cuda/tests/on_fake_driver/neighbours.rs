@@ -9,7 +9,7 @@ use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::sys::{RawContext, RawStream, values};
 use forebay_cuda::{CudaDevice, CudaDriver};
 use forebay_hal::{
-    Call, Copy, Device, Error, ForeignStreams, HostTask, Memory, Place, Priority, Progress,
+    Call, Copy, Device, Error, ForeignStreams, HostTask, Location, Memory, Priority, Progress,
     StreamHandle, Streams, Transfers,
 };
 
@@ -40,8 +40,8 @@ fn make_stream(driver: &CudaDriver) -> u64 {
 fn there_and_back(device: &CudaDevice, memory: Address, stream: StreamHandle, bytes: &[u8]) {
     let size = Bytes::new(bytes.len() as u64);
     let mut back = vec![0_u8; bytes.len()];
-    let there = Place::Device(memory);
-    let host = |bytes: *const u8| Place::Host(Address::of_pointer(bytes));
+    let there = Location::Device(memory);
+    let host = |bytes: *const u8| Location::Host(Address::of_pointer(bytes));
     let upload = Copy::linear(there, host(bytes.as_ptr()), size).unwrap();
     let download = Copy::linear(host(back.as_mut_ptr()), there, size).unwrap();
     // SAFETY: all of it outlives the work, which is waited for.
@@ -168,8 +168,8 @@ fn another_librarys_memory_is_good_for_copies_and_is_not_ours() {
     assert_eq!((known.span.start(), known.on_host, known.managed), (theirs, false, false));
     // One byte past its end is nobody's.
     let host = vec![0_u8; 8193];
-    let place = Place::Host(Address::of_pointer(host.as_ptr()));
-    let copy = Copy::linear(Place::Device(theirs), place, Bytes::new(8193)).unwrap();
+    let place = Location::Host(Address::of_pointer(host.as_ptr()));
+    let copy = Copy::linear(Location::Device(theirs), place, Bytes::new(8193)).unwrap();
     // SAFETY: the driver knows where its memory ends, so the call is refused.
     let refused = unsafe { device.copy(&copy, StreamHandle::DEFAULT) }.unwrap_err();
     assert!(matches!(refused, Error::Invalid { call: Call::Copy, .. }), "{refused}");

@@ -36,7 +36,7 @@ fn same_width<A, B>(one: fn(&A) -> usize, two: fn(&B) -> usize, what: &str) {
 
 #[test]
 fn structures_lie_as_the_driver_reads_them() {
-    same_layout!(ours::Location, theirs::CUmemLocation { kind = type_, id = id });
+    same_layout!(ours::MemoryLocation, theirs::CUmemLocation { kind = type_, id = id });
     same_layout!(ours::AllocationFlags, theirs::CUmemAllocationProp_st__bindgen_ty_1 {
         compression = compressionType, gpu_direct = gpuDirectRDMACapable, usage = usage,
         reserved = reserved,

@@ -11,7 +11,7 @@ use forebay_core::{Address, Alignment, Bytes};
 use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::{RawContext, RawStream};
 use forebay_hal::{
-    Call, Capabilities, Copy, Device, Error, Fill, ForeignStreams, Memory, Pattern, Place,
+    Call, Capabilities, Copy, Device, Error, Fill, ForeignStreams, Location, Memory, Pattern,
     Priority, Progress, StreamHandle, Streams, Transfers,
 };
 
@@ -146,8 +146,8 @@ fn pinned_memory_does_not_grow_with_the_threads_that_copied() {
         let device = Arc::clone(&device);
         let worker = std::thread::spawn(move || {
             let host = vec![round; 2 << 20];
-            let place = Place::Host(Address::of_pointer(host.as_ptr()));
-            let copy = Copy::linear(Place::Device(memory), place, size).unwrap();
+            let place = Location::Host(Address::of_pointer(host.as_ptr()));
+            let copy = Copy::linear(Location::Device(memory), place, size).unwrap();
             // SAFETY: the bytes outlive the copy, which is waited for.
             unsafe { device.copy(&copy, OWN) }.unwrap();
             device.synchronize_stream(OWN).unwrap();
@@ -163,8 +163,8 @@ fn pinned_memory_does_not_grow_with_the_threads_that_copied() {
             for _ in 0..8 {
                 scope.spawn(|| {
                     let host = vec![7_u8; 2 << 20];
-                    let place = Place::Host(Address::of_pointer(host.as_ptr()));
-                    let copy = Copy::linear(Place::Device(memory), place, size).unwrap();
+                    let place = Location::Host(Address::of_pointer(host.as_ptr()));
+                    let copy = Copy::linear(Location::Device(memory), place, size).unwrap();
                     for _ in 0..4 {
                         // SAFETY: as above.
                         unsafe { device.copy(&copy, OWN) }.unwrap();

@@ -10,9 +10,9 @@ use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::Code;
 use forebay_hal::conformance::{self, Fixture, Outcome};
 use forebay_hal::{
-    Access, Advice, Call, Capabilities, Copy, Device, Error, EventKind, Fill, Lz4Blocks,
-    ManagedMemory, Memory, PageOptions, Pattern, PinnedFlags, PinnedMemory, Place, Priority,
-    Result, StreamHandle, Streams, Transfers, VirtualMemory, valid_span,
+    Access, Advice, Call, Capabilities, Copy, Device, Error, EventKind, Fill, Location, Lz4Blocks,
+    ManagedMemory, Memory, PageOptions, Pattern, PinnedFlags, PinnedMemory, Priority, Result,
+    StreamHandle, Streams, Transfers, VirtualMemory, valid_span,
 };
 
 use super::fake_driver::FakeDriver;
@@ -41,9 +41,9 @@ pub(crate) fn tour(device: &CudaDevice) -> Result<()> {
     let (from, to) = (vec![7_u8; 100_000], Box::leak(vec![0_u8; 100_000].into_boxed_slice()));
     // The copies may still run where a later call fails: what they touch is never given back.
     let from: &'static [u8] = from.leak();
-    let host = |bytes: *const u8| Place::Host(Address::of_pointer(bytes));
-    let upload = Copy::linear(Place::Device(memory), host(from.as_ptr()), size)?;
-    let download = Copy::linear(host(to.as_ptr()), Place::Device(memory), size)?;
+    let host = |bytes: *const u8| Location::Host(Address::of_pointer(bytes));
+    let upload = Copy::linear(Location::Device(memory), host(from.as_ptr()), size)?;
+    let download = Copy::linear(host(to.as_ptr()), Location::Device(memory), size)?;
     let fill = Fill::linear(memory, Bytes::new(4), Pattern::U32(9))?;
     // SAFETY: the host's bytes are leaked, and the memory is given back below, or with the device,
     // when the work is done.

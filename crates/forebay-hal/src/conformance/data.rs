@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_core::{Address, Bytes};
 
 use super::verdict::{Failure, Verdict, ensure};
-use crate::Place;
+use crate::Location;
 
 /// `length` bytes that tell their places. Neighbours, equal places of other pictures and places a power of two away all
 /// differ often enough that no shift or mix-up of two bytes or more goes unseen.
@@ -70,14 +70,14 @@ impl HostBytes {
     }
 
     /// The place of the first byte.
-    pub(super) fn place(&self) -> Place {
-        Place::Host(self.address())
+    pub(super) fn place(&self) -> Location {
+        Location::Host(self.address())
     }
 
     /// The place `offset` bytes on.
-    pub(super) fn place_at(&self, offset: u64) -> Place {
+    pub(super) fn place_at(&self, offset: u64) -> Location {
         let address = self.address().checked_add(Bytes::new(offset)).unwrap_or(Address::NULL);
-        Place::Host(address)
+        Location::Host(address)
     }
 
     pub(super) fn address(&self) -> Address {

@@ -6,8 +6,8 @@ fn bytes(count: u64) -> Bytes {
     Bytes::new(count)
 }
 
-fn device(address: u64) -> Place {
-    Place::Device(Address::new(address))
+fn device(address: u64) -> Location {
+    Location::Device(Address::new(address))
 }
 
 proptest! {
@@ -62,7 +62,7 @@ proptest! {
             let reach = copy.written();
             prop_assert!(copy.rows().take(100).all(|(to, _)| reach.contains_span(to)));
         }
-        let _ = Copy::linear(device(at), Place::Host(Address::new(row)), bytes(width));
+        let _ = Copy::linear(device(at), Location::Host(Address::new(row)), bytes(width));
         let _ = Fill::plane(Address::new(at), bytes(row), (bytes(width), rows), Pattern::U16(7));
     }
 }
@@ -85,7 +85,7 @@ fn a_bad_pitch_says_what_is_allowed() {
 fn linear_copies_do_not_overlap_on_one_side() {
     assert!(Copy::linear(device(0), device(15), bytes(16)).is_err());
     assert!(Copy::linear(device(0), device(16), bytes(16)).is_ok());
-    assert!(Copy::linear(device(0), Place::Host(Address::new(8)), bytes(16)).is_ok());
+    assert!(Copy::linear(device(0), Location::Host(Address::new(8)), bytes(16)).is_ok());
     assert!(Copy::linear(device(8), device(8), bytes(0)).is_ok());
 }
 

@@ -10,4 +10,4 @@ pub mod values;
 
 pub use code::HIP;
 pub use structs::{Copy3d, NarrowCopy3d, PointerAttributes};
-pub use table::{SYMBOLS, Table};
+pub use table::{SYMBOLS, Symbols};

@@ -6,8 +6,8 @@ use core::ffi::{c_char, c_int, c_void};
 
 use forebay_cuda::driver_functions;
 use forebay_cuda::sys::{
-    AccessDescription, AllocationProperties, Code, Copy2d, CopyAttributes, HostFunction, Location,
-    RawEvent, RawPage, RawStream,
+    AccessDescription, AllocationProperties, Code, Copy2d, CopyAttributes, HostFunction,
+    MemoryLocation, RawEvent, RawPage, RawStream,
 };
 
 use super::{HIP, PointerAttributes};
@@ -72,12 +72,12 @@ driver_functions! {
         (address: u64, size: u64, device: c_int, stream: RawStream);
     /// Moves managed memory to a location.
     Optional mem_prefetch_v2 = "hipMemPrefetchAsync_v2" 7010
-        (address: u64, size: u64, location: Location, flags: u32, stream: RawStream);
+        (address: u64, size: u64, location: MemoryLocation, flags: u32, stream: RawStream);
     /// Says how managed memory will be used, with a device by number or -1.
     Optional mem_advise = "hipMemAdvise" 4020 (address: u64, size: u64, advice: u32, device: c_int);
     /// Says how managed memory will be used, with a location.
     Optional mem_advise_v2 = "hipMemAdvise_v2" 7010
-        (address: u64, size: u64, advice: u32, location: Location);
+        (address: u64, size: u64, advice: u32, location: MemoryLocation);
     /// The attributes of an address.
     Required pointer_get_attributes = "hipPointerGetAttributes" 4020
         (attributes: *mut PointerAttributes, address: u64);

@@ -10,7 +10,7 @@ use core::ffi::c_int;
 /// The first version with ROCm 6's structures and memory types.
 pub const WIDE_FROM: c_int = 6000;
 
-/// The version from which on [`hipMemImportFromShareableHandle`](super::Table::mem_import) takes a descriptor as CUDA does;
+/// The version from which on [`hipMemImportFromShareableHandle`](super::Symbols::mem_import) takes a descriptor as CUDA does;
 /// before, it takes the address of one.
 pub const DESCRIPTOR_BY_VALUE_FROM: c_int = 7010;
 

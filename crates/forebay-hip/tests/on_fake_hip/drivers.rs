@@ -12,9 +12,9 @@ use forebay_cuda::CudaDevice;
 use forebay_cuda::sys::Code;
 use forebay_hal::conformance::Fixture;
 use forebay_hal::{
-    Call, Capabilities, Copy, Device, DeviceKind, Error, EventKind, Extent, Fill, Memory,
-    PageOptions, Pattern, PinnedFlags, PinnedMemory, Pitch, Place, Priority, Progress,
-    StreamHandle, Streams, Transfers, VirtualMemory,
+    Call, Capabilities, Copy, Device, DeviceKind, Error, EventKind, Extent, Fill, Location, Memory,
+    PageOptions, Pattern, PinnedFlags, PinnedMemory, Pitch, Priority, Progress, StreamHandle,
+    Streams, Transfers, VirtualMemory,
 };
 use forebay_hip::{HipDevice, current_device};
 
@@ -206,11 +206,11 @@ fn a_copy_of_rows_to_the_host_does_not_wait() {
     let (near, far) = (Bytes::new(64), Bytes::new(4096));
     let pitch = |row: Bytes| Pitch { row, slice: Bytes::new(row.get() * 16) };
     let shape = |rows, slices| Extent { width: Bytes::new(64), rows, slices };
-    let (to, from) = (Place::Host(pinned), Place::Device(memory));
+    let (to, from) = (Location::Host(pinned), Location::Device(memory));
     let plane = Copy::volumes(to, pitch(near), from, pitch(far), shape(16, 1)).unwrap();
     let volume = Copy::volumes(to, pitch(far), from, pitch(near), shape(16, 3)).unwrap();
     let few = Copy::volumes(to, pitch(near), from, pitch(far), shape(4, 1)).unwrap();
-    let to = Place::Host(Address::of_pointer(ordinary.as_mut_ptr()));
+    let to = Location::Host(Address::of_pointer(ordinary.as_mut_ptr()));
     let many = Copy::planes(to, near, from, far, (near, 500)).unwrap();
     let begin = Instant::now();
     let open = hold(&device, stream);
@@ -265,8 +265,8 @@ fn rows_of_a_full_device_reach_the_host() {
     let fill = Fill::linear(memory, Bytes::mib(2), Pattern::U8(9)).unwrap();
     let mut ordinary = vec![0_u8; 100 * 64];
     let (near, far) = (Bytes::new(64), Bytes::new(4096));
-    let to = Place::Host(Address::of_pointer(ordinary.as_mut_ptr()));
-    let copy = Copy::planes(to, near, Place::Device(memory), far, (near, 100)).unwrap();
+    let to = Location::Host(Address::of_pointer(ordinary.as_mut_ptr()));
+    let copy = Copy::planes(to, near, Location::Device(memory), far, (near, 100)).unwrap();
     fake.fail(Some("cuMemAlloc"), 0, Code::ERROR_OUT_OF_MEMORY);
     // SAFETY: the memory is given back below, when the work is done.
     unsafe {
@@ -341,7 +341,7 @@ fn a_copy_too_large_for_hip_5s_structure_is_refused() {
     fake.max_pitch(i32::MAX);
     let device = HipDevice::open_with(driver, 0).unwrap();
     let memory = device.allocate(Bytes::mib(2), Alignment::BLOCK).unwrap();
-    let place = |at: u64| Place::Device(Address::new(memory.get() + at));
+    let place = |at: u64| Location::Device(Address::new(memory.get() + at));
     // Two slices of one byte, five times 2^32 rows of one byte apart: nothing HIP 5 has a number for.
     let far = Pitch { row: Bytes::new(1), slice: Bytes::new(5 << 32) };
     let near = Pitch { row: Bytes::new(1), slice: Bytes::new(1) };

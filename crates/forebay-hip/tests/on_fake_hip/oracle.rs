@@ -51,7 +51,7 @@ fn structures_lie_as_hip_reads_them() {
 
 #[test]
 fn structures_shared_with_cuda_lie_as_hip_reads_them() {
-    same_layout!(cuda::Location, theirs::hipMemLocation { kind = type_, id = id });
+    same_layout!(cuda::MemoryLocation, theirs::hipMemLocation { kind = type_, id = id });
     same_layout!(cuda::AccessDescription, theirs::hipMemAccessDesc {
         location = location, flags = flags,
     });
@@ -266,7 +266,9 @@ fn kinds_of<F: Signature>(_: F) -> Vec<(&'static str, usize)> {
     F::kinds()
 }
 
-fn kinds_in<F: Signature>(_: fn(&ours::Table) -> cuda::Function<F>) -> Vec<(&'static str, usize)> {
+fn kinds_in<F: Signature>(
+    _: fn(&ours::Symbols) -> cuda::Function<F>,
+) -> Vec<(&'static str, usize)> {
     F::kinds()
 }
 

@@ -4,8 +4,8 @@ use std::fs;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
 use forebay_hal::{
-    Access, Advice, Capabilities, Copy, Device, Error, Fill, ManagedMemory, Memory, PageOptions,
-    Pattern, PinnedFlags, PinnedMemory, Place, PointerKind, StreamHandle, Streams, Transfers,
+    Access, Advice, Capabilities, Copy, Device, Error, Fill, Location, ManagedMemory, Memory,
+    PageOptions, Pattern, PinnedFlags, PinnedMemory, PointerKind, StreamHandle, Streams, Transfers,
     VirtualMemory,
 };
 use rustix::mm::MapFlags;
@@ -294,7 +294,7 @@ fn a_dropped_device_leaves_its_memory_to_the_work_and_then_to_the_system() {
     let address = device.allocate(PAGE, Alignment::ONE).unwrap();
     let stream = device.create_stream(forebay_hal::Priority::Normal).unwrap();
     let mut back = vec![0_u8; 1 << 20];
-    let host = Place::Host(Address::of_pointer(back.as_mut_ptr()));
+    let host = Location::Host(Address::of_pointer(back.as_mut_ptr()));
     let (send, receive) = std::sync::mpsc::channel();
     let wait = move || {
         std::thread::sleep(std::time::Duration::from_millis(50));
@@ -302,7 +302,7 @@ fn a_dropped_device_leaves_its_memory_to_the_work_and_then_to_the_system() {
     };
     device.enqueue_host(Box::new(wait), stream).unwrap();
     let fill = Fill::linear(address, PAGE, Pattern::U8(9)).unwrap();
-    let copy = Copy::linear(host, Place::Device(address), Bytes::mib(1)).unwrap();
+    let copy = Copy::linear(host, Location::Device(address), Bytes::mib(1)).unwrap();
     let (done, is_done) = std::sync::mpsc::channel();
     // SAFETY: the vector outlives the work, which is waited for below.
     unsafe {

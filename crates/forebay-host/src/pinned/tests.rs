@@ -1,6 +1,6 @@
 //! Locked memory: limits, shared pages, overlaps.
 
-use forebay_hal::{Copy, Device, Place, PointerKind, StreamHandle, Streams, Transfers};
+use forebay_hal::{Copy, Device, Location, PointerKind, StreamHandle, Streams, Transfers};
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::CapabilitySet;
 
@@ -52,11 +52,11 @@ fn pinned_memory_is_locked_and_mapped_where_asked() {
     let unmapped = device.allocate_pinned(Bytes::new(8192), PinnedFlags::PORTABLE).unwrap();
     assert!(device.device_address(unmapped).is_err());
     let size = Bytes::new(8192);
-    let refused = Copy::linear(Place::Device(unmapped), Place::Device(pinned), size).unwrap();
+    let refused = Copy::linear(Location::Device(unmapped), Location::Device(pinned), size).unwrap();
     // SAFETY: both are memory, and live until the device has done.
     let error = unsafe { device.copy(&refused, StreamHandle::DEFAULT) }.unwrap_err();
     assert!(error.to_string().contains("not asked to be mapped"), "{error}");
-    let allowed = Copy::linear(Place::Host(unmapped), Place::Device(pinned), size).unwrap();
+    let allowed = Copy::linear(Location::Host(unmapped), Location::Device(pinned), size).unwrap();
     // SAFETY: as above.
     unsafe { device.copy(&allowed, StreamHandle::DEFAULT) }.unwrap();
     device.synchronize_device().unwrap();

@@ -12,11 +12,11 @@ use super::System;
 
 /// The most that is read of one file. The largest real one, the list of mounts of a machine full
 /// of containers, stays well below.
-const MOST: u64 = 16 << 20;
+const MAX: u64 = 16 << 20;
 
 /// The most numbers a list such as "0-3,7" may name: more than any machine has processors, and
 /// little enough that a nonsense range cannot take the memory it is there to measure.
-const MOST_LISTED: usize = 1 << 16;
+const MAX_LISTED: usize = 1 << 16;
 
 /// A value that was read, or why it is unknown.
 pub type Reading<T> = Result<T, Unknown>;
@@ -82,7 +82,7 @@ impl System {
         let path = path.as_ref();
         let mut bytes = Vec::new();
         File::open(self.place(path))
-            .and_then(|file| file.take(MOST).read_to_end(&mut bytes))
+            .and_then(|file| file.take(MAX).read_to_end(&mut bytes))
             .map_err(|error| Unknown::unreadable(path, &error))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -153,7 +153,7 @@ pub(super) fn parse_list(text: &str) -> Option<Vec<u32>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
         let span: u32 = u32::checked_sub(last, first)?;
-        if numbers.len().saturating_add(span as usize) >= MOST_LISTED {
+        if numbers.len().saturating_add(span as usize) >= MAX_LISTED {
             return None;
         }
         numbers.extend(first..=last);

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 
 use forebay_hal::{
-    Copy, Device, Fill, Memory, Pattern, Place, Sharing, StreamHandle, Streams, Transfers,
+    Copy, Device, Fill, Location, Memory, Pattern, Sharing, StreamHandle, Streams, Transfers,
 };
 
 use super::*;
@@ -172,9 +172,9 @@ fn a_copy_may_cross_mappings_but_no_hole_and_no_closed_door() {
         device.set_access(span(6, 2), Access::Read, HERE).unwrap();
     }
     let mut host = vec![0_u8; 8 << 20];
-    let place = Place::Host(Address::of_pointer(host.as_mut_ptr()));
+    let place = Location::Host(Address::of_pointer(host.as_mut_ptr()));
     let copy = |mib, size| {
-        let copy = Copy::linear(place, Place::Device(at(mib)), Bytes::mib(size)).unwrap();
+        let copy = Copy::linear(place, Location::Device(at(mib)), Bytes::mib(size)).unwrap();
         // SAFETY: the vector outlives the work, which is waited for below.
         unsafe { device.copy(&copy, StreamHandle::DEFAULT) }
     };
@@ -190,8 +190,8 @@ fn a_copy_may_cross_mappings_but_no_hole_and_no_closed_door() {
     // SAFETY: the rows are mapped; the gap between them need not be.
     unsafe { device.fill(&rows, StreamHandle::DEFAULT) }.unwrap();
     device.synchronize_device().unwrap();
-    let elsewhere = Place::Device(Address::of_pointer(host.as_ptr()));
-    let foreign = Copy::linear(elsewhere, Place::Device(at(0)), Bytes::new(8)).unwrap();
+    let elsewhere = Location::Device(Address::of_pointer(host.as_ptr()));
+    let foreign = Copy::linear(elsewhere, Location::Device(at(0)), Bytes::new(8)).unwrap();
     // SAFETY: refused.
     let foreign = unsafe { device.copy(&foreign, StreamHandle::DEFAULT) }.unwrap_err();
     assert!(foreign.to_string().contains("this device has no memory"), "{foreign}");

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::{
-    Copy, Device, EventKind, Extent, Fill, Lz4Blocks, Memory, Pattern, PinnedFlags, PinnedMemory,
-    Pitch, Place, Priority, Progress, Result, StreamHandle, Streams, Transfers,
+    Copy, Device, EventKind, Extent, Fill, Location, Lz4Blocks, Memory, Pattern, PinnedFlags,
+    PinnedMemory, Pitch, Priority, Progress, Result, StreamHandle, Streams, Transfers,
 };
 use forebay_opencl::{MapAccess, OpenClDevice};
 
@@ -57,7 +57,7 @@ fn fill(device: &OpenClDevice, memory: Address, size: u64, byte: u8) -> Result<(
 
 /// Copies, and waits. The host's memory is not used after this, whatever comes of it: a refused copy has finished with
 /// it.
-fn copy(device: &OpenClDevice, to: Place, from: Place, size: u64) -> Result<()> {
+fn copy(device: &OpenClDevice, to: Location, from: Location, size: u64) -> Result<()> {
     let copy = Copy::linear(to, from, Bytes::new(size))?;
     // SAFETY: the memory of both sides is kept until the stream was waited for.
     unsafe { device.copy(&copy, DEFAULT) }?;
@@ -69,8 +69,8 @@ pub(crate) fn works(device: &OpenClDevice) {
     with_memory(device, 4096, |memory| {
         fill(device, memory, 4096, 0x5a)?;
         let mut bytes = vec![0_u8; 4096];
-        let host = Place::Host(Address::of_pointer(bytes.as_mut_ptr()));
-        copy(device, host, Place::Device(memory), 4096)?;
+        let host = Location::Host(Address::of_pointer(bytes.as_mut_ptr()));
+        copy(device, host, Location::Device(memory), 4096)?;
         assert!(bytes.iter().all(|&byte| byte == 0x5a));
         Ok(())
     })
@@ -81,8 +81,8 @@ pub(crate) fn works(device: &OpenClDevice) {
 pub(crate) fn upload(device: &OpenClDevice) -> Result<()> {
     let memory = device.allocate(Bytes::new(4096), Alignment::BLOCK)?;
     let bytes = vec![1_u8; 4096];
-    let host = Place::Host(Address::of_pointer(bytes.as_ptr()));
-    let outcome = copy(device, Place::Device(memory), host, 4096);
+    let host = Location::Host(Address::of_pointer(bytes.as_ptr()));
+    let outcome = copy(device, Location::Device(memory), host, 4096);
     // SAFETY: the copy was waited for, or was not made.
     unsafe { device.free(memory) }?;
     outcome
@@ -192,9 +192,9 @@ fn volumes(device: &Arc<OpenClDevice>) -> Result<()> {
     let mut back = vec![0_u8; 732];
     with_memory(device, 2000, |one| {
         with_memory(device, 2000, |two| {
-            let from = Place::Host(Address::of_pointer(data.as_ptr()));
-            let to = Place::Host(Address::of_pointer(back.as_mut_ptr()));
-            let [one, two] = [Place::Device(at(one, 33)), Place::Device(at(two, 7))];
+            let from = Location::Host(Address::of_pointer(data.as_ptr()));
+            let to = Location::Host(Address::of_pointer(back.as_mut_ptr()));
+            let [one, two] = [Location::Device(at(one, 33)), Location::Device(at(two, 7))];
             let copies = [
                 Copy::volumes(one, wide, from, tight, extent)?,
                 Copy::volumes(two, pitch(64, 256), one, wide, extent)?,
@@ -216,8 +216,8 @@ fn volumes(device: &Arc<OpenClDevice>) -> Result<()> {
 pub(crate) fn many_rows(device: &Arc<OpenClDevice>) -> Result<()> {
     let (rows, data) = (50_000, vec![1_u8; 100_000]);
     with_memory(device, 150_000, |memory| {
-        let from = Place::Host(Address::of_pointer(data.as_ptr()));
-        let (to, pitch) = (Place::Device(memory), Bytes::new(3));
+        let from = Location::Host(Address::of_pointer(data.as_ptr()));
+        let (to, pitch) = (Location::Device(memory), Bytes::new(3));
         let copy = Copy::planes(to, pitch, from, Bytes::new(2), (Bytes::new(2), rows))?;
         // SAFETY: both sides are kept until the device was waited for.
         unsafe { device.copy(&copy, DEFAULT) }
@@ -226,7 +226,7 @@ pub(crate) fn many_rows(device: &Arc<OpenClDevice>) -> Result<()> {
 
 fn interleaved_rows(device: &Arc<OpenClDevice>) -> Result<()> {
     with_memory(device, 4096, |memory| {
-        let (to, from) = (Place::Device(at(memory, 64)), Place::Device(memory));
+        let (to, from) = (Location::Device(at(memory, 64)), Location::Device(memory));
         let row = Bytes::new(128);
         let copy = Copy::planes(to, row, from, row, (Bytes::new(60), 6))?;
         // SAFETY: the rows interleave and share no byte; the memory is kept.
@@ -255,8 +255,8 @@ fn blocks(device: &Arc<OpenClDevice>) -> Result<()> {
     with_memory(device, 1 << 16, |memory| {
         // One block that is its own data.
         let table = 64_u64.to_le_bytes();
-        let host = Place::Host(Address::of_pointer(table.as_ptr()));
-        copy(device, Place::Device(memory), host, 8)?;
+        let host = Location::Host(Address::of_pointer(table.as_ptr()));
+        copy(device, Location::Device(memory), host, 8)?;
         let [data, to] =
             [64, 128].map(|start| Span::new(at(memory, start), Bytes::new(64)).unwrap());
         let blocks = Lz4Blocks::new(data, memory, to, 1024, at(memory, 256))?;

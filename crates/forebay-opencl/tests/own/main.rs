@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::{
-    Call, Copy, Device, Error, EventKind, Fill, HostTask, Memory, Pattern, PinnedFlags,
-    PinnedMemory, Place, Priority, StreamHandle, Streams, Transfers,
+    Call, Copy, Device, Error, EventKind, Fill, HostTask, Location, Memory, Pattern, PinnedFlags,
+    PinnedMemory, Priority, StreamHandle, Streams, Transfers,
 };
 use forebay_opencl::cl3::context::{CL_CONTEXT_REFERENCE_COUNT, get_context_data};
 use forebay_opencl::{ObjectCounts, OpenClDevice, OpenClDriver, OpenClOptions};
@@ -71,8 +71,8 @@ fn fill(device: &OpenClDevice, memory: Address, size: u64, byte: u8, stream: Str
 
 fn read(device: &OpenClDevice, memory: Address, size: usize, stream: StreamHandle) -> Vec<u8> {
     let mut bytes = vec![0_u8; size];
-    let to = Place::Host(Address::of_pointer(bytes.as_mut_ptr()));
-    let copy = Copy::linear(to, Place::Device(memory), Bytes::new(size as u64)).unwrap();
+    let to = Location::Host(Address::of_pointer(bytes.as_mut_ptr()));
+    let copy = Copy::linear(to, Location::Device(memory), Bytes::new(size as u64)).unwrap();
     // SAFETY: the bytes are kept until the stream was waited for.
     unsafe { device.copy(&copy, stream) }.unwrap();
     device.synchronize_stream(stream).unwrap();
@@ -164,7 +164,8 @@ fn use_everything(device: &OpenClDevice) {
         device.enqueue_host(Box::new(|| ()), stream).unwrap();
         device.wait_event(StreamHandle::DEFAULT, event).unwrap();
         let copy =
-            Copy::linear(Place::Host(pinned), Place::Device(memory), Bytes::new(64 * KIB)).unwrap();
+            Copy::linear(Location::Host(pinned), Location::Device(memory), Bytes::new(64 * KIB))
+                .unwrap();
         // SAFETY: both are kept until the device was waited for.
         unsafe { device.copy(&copy, stream) }.unwrap();
         device.destroy_event(event).unwrap();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{
-    Call, Capabilities, Copy, Device, Error, Fill, Memory, Pattern, Place, Priority, Progress,
+    Call, Capabilities, Copy, Device, Error, Fill, Location, Memory, Pattern, Priority, Progress,
     StreamHandle, Streams, Transfers,
 };
 use forebay_opencl::cl3::types::cl_mem;
@@ -80,11 +80,11 @@ pub(crate) fn bytes_beyond_four_gibibytes_of_one_buffer_are_filled_and_copied() 
         assert_eq!(read(&device, at(memory, edge), 1, stream), [byte], "at {edge}");
     }
     assert_eq!(read(&device, at(memory, 7 * GIB), 9, stream), [7, 0, 0, 0, 7, 0, 0, 0, 1]);
-    let (to, from) = (Place::Device(at(memory, 100)), Place::Device(at(memory, 8 * GIB - 3)));
+    let (to, from) = (Location::Device(at(memory, 100)), Location::Device(at(memory, 8 * GIB - 3)));
     // SAFETY: as above.
     unsafe { device.copy(&Copy::linear(to, from, Bytes::new(3)).unwrap(), stream) }.unwrap();
     assert_eq!(read(&device, at(memory, 99), 5, stream), [1, 1, 14, 1, 1]);
-    let (to, from) = (Place::Device(at(memory, 9 * GIB / 2)), Place::Device(memory));
+    let (to, from) = (Location::Device(at(memory, 9 * GIB / 2)), Location::Device(memory));
     // SAFETY: as above.
     unsafe { device.copy(&Copy::linear(to, from, Bytes::gib(4)).unwrap(), stream) }.unwrap();
     assert_eq!(read(&device, at(memory, 17 * GIB / 2 - 2), 3, stream), [1, 11, 1]);
@@ -207,8 +207,8 @@ pub(crate) fn a_copy_of_ordinary_memory_does_not_wait_for_a_kernel() -> Ending {
     let (buffer, _) = device.buffer_at(memory).unwrap();
     let (kernel, turns) = spinning(&device, buffer, stream);
     let mut bytes = vec![5_u8; 64 << 20];
-    let host = Place::Host(Address::of_pointer(bytes.as_mut_ptr()));
-    for (to, from) in [(Place::Device(memory), host), (host, Place::Device(memory))] {
+    let host = Location::Host(Address::of_pointer(bytes.as_mut_ptr()));
+    for (to, from) in [(Location::Device(memory), host), (host, Location::Device(memory))] {
         kernel.spin(&device, buffer, turns, stream);
         let begin = Instant::now();
         let copy = Copy::linear(to, from, Bytes::new(size)).unwrap();

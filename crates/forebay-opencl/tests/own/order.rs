@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use forebay_core::{Address, Alignment, Bytes};
 use forebay_hal::{
-    Copy, Device, Error, EventKind, Memory, PinnedFlags, PinnedMemory, Place, Priority, Progress,
-    StreamHandle, Streams, Transfers,
+    Copy, Device, Error, EventKind, Location, Memory, PinnedFlags, PinnedMemory, Priority,
+    Progress, StreamHandle, Streams, Transfers,
 };
 use forebay_opencl::{HostCopies, MapAccess, ObjectCounts, OpenClDevice, OpenClOptions};
 
@@ -52,8 +52,8 @@ pub(crate) fn an_event_of_one_device_orders_work_of_another() -> Ending {
         let stream = StreamHandle::DEFAULT;
         for round in 1..20_u8 {
             let mut passing = vec![0_u8; 4096];
-            let host = Place::Host(Address::of_pointer(passing.as_mut_ptr()));
-            let [out, into] = [Place::Device(here), Place::Device(there)];
+            let host = Location::Host(Address::of_pointer(passing.as_mut_ptr()));
+            let [out, into] = [Location::Device(here), Location::Device(there)];
             let event = one.create_event(EventKind::Order).unwrap();
             let (open, closed) = gate();
             one.enqueue_host(closed, stream).unwrap();
@@ -97,8 +97,9 @@ pub(crate) fn a_stream_waits_for_every_copy_of_a_call() -> Ending {
     let (size, memory) = (64 << 20, allocate(&device, 2 * KIB));
     let (mut from, mut to) = (vec![7_u8; size], vec![0_u8; size]);
     let there = memory.checked_add(Bytes::new(KIB)).unwrap();
-    let host = |bytes: &mut [u8]| Place::Host(Address::of_pointer(bytes.as_mut_ptr()));
-    let short = Copy::linear(Place::Device(there), Place::Device(memory), Bytes::new(KIB)).unwrap();
+    let host = |bytes: &mut [u8]| Location::Host(Address::of_pointer(bytes.as_mut_ptr()));
+    let short =
+        Copy::linear(Location::Device(there), Location::Device(memory), Bytes::new(KIB)).unwrap();
     // A thread makes this one, after the driver has made the first.
     let long = Copy::linear(host(&mut to), host(&mut from), Bytes::new(size as u64)).unwrap();
     for copies in [[short, long], [long, short]] {
@@ -124,9 +125,10 @@ pub(crate) fn host_memory_of_a_device_that_went_is_released_after_its_work() -> 
     unsafe { host.write_bytes(0x77, 64 << 10) };
     let (open_gate, closed) = gate();
     device.enqueue_host(closed, StreamHandle::DEFAULT).unwrap();
-    for (to, from) in
-        [(Place::Device(memory), Place::Host(pinned)), (Place::Host(pinned), Place::Device(memory))]
-    {
+    for (to, from) in [
+        (Location::Device(memory), Location::Host(pinned)),
+        (Location::Host(pinned), Location::Device(memory)),
+    ] {
         // SAFETY: the device keeps both for work that is under way.
         unsafe { device.copy(&Copy::linear(to, from, size).unwrap(), StreamHandle::DEFAULT) }
             .unwrap();

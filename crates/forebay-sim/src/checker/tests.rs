@@ -25,7 +25,7 @@ impl Bench {
 
     fn act(&mut self, stream: usize) -> Actor {
         self.number += 1;
-        let slot = Slot(stream);
+        let slot = ClockSlot(stream);
         let number = self.clocks[stream].advance(slot);
         let operation = Operation {
             number: self.number,

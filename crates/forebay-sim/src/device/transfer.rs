@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use forebay_core::{Bytes, DeviceOrdinal, Span};
 use forebay_hal::{
-    Access, Call, Copy, Error, Fill, Place, PointerKind, Result, StreamHandle, Transfers,
+    Access, Call, Copy, Error, Fill, Location, PointerKind, Result, StreamHandle, Transfers,
 };
 
 use super::SimDevice;
 use crate::checker::OverlapRule;
-use crate::engine::{CopyEnd, CopyPiece, Job, Piece, Space, Wire, Work};
+use crate::engine::{CopyEnd, CopyPiece, Job, PageRun, Space, Wire, Work};
 use crate::finding::Effect;
 use crate::kernel::{Kernel, KernelBody, KernelMemory};
 
 /// The most rows of one copy or fill. A copy of a billion single bytes is a mistake, or wants
 /// another way; noting each would take all the memory there is.
-const MOST_ROWS: usize = 1 << 20;
+const MAX_ROWS: usize = 1 << 20;
 
 /// One side of a row, cut where its memory changes.
-type Side = Vec<(CopyEnd, Bytes)>;
+type CopyEnds = Vec<(CopyEnd, Bytes)>;
 
 impl SimDevice {
     /// The memory behind one side of a row, with its uses noted in `job`.
@@ -26,14 +26,16 @@ impl SimDevice {
         &self,
         space: &Space,
         argument: &'static str,
-        (place, span): (Place, Span),
+        (place, span): (Location, Span),
         effect: Effect,
         job: &mut Job,
-    ) -> Result<Side> {
+    ) -> Result<CopyEnds> {
         let pieces = match (place, space.book.memory_of(span)) {
             // Host memory that the device knows: pinned or managed.
-            (Place::Host(_), Some(block)) => vec![Piece::of(&block.owner.store, block.span, span)],
-            (Place::Host(_), None) if space.book.region_at(span.start()).is_none() => {
+            (Location::Host(_), Some(block)) => {
+                vec![PageRun::of(&block.owner.store, block.span, span)]
+            }
+            (Location::Host(_), None) if space.book.region_at(span.start()).is_none() => {
                 job.host_uses.push((effect, span));
                 return Ok(vec![(CopyEnd::Host(span.start()), span.size())]);
             }
@@ -46,7 +48,7 @@ impl SimDevice {
                 space.resolve(Call::Copy, argument, span, need)?
             }
         };
-        let mut side = Side::new();
+        let mut side = CopyEnds::new();
         for piece in pieces {
             side.push((CopyEnd::Store(Arc::clone(&piece.store), piece.offset), piece.size));
             job.uses.push((effect, self.ordinal, piece));
@@ -79,7 +81,7 @@ impl SimDevice {
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;
         let stream = state.stream(call, self.ordinal, stream)?;
         let space = state.space(call, self.ordinal)?;
-        let resolve = |spans: &[Span], argument, need| -> Result<Vec<Piece>> {
+        let resolve = |spans: &[Span], argument, need| -> Result<Vec<PageRun>> {
             let mut pieces = Vec::new();
             for &span in spans {
                 pieces.extend(space.resolve(call, argument, span, need)?);
@@ -88,7 +90,7 @@ impl SimDevice {
         };
         let reads = resolve(&kernel.reads, "reads", Access::Read)?;
         let writes = resolve(&kernel.writes, "writes", Access::ReadWrite)?;
-        let tell = |effect| move |piece: &Piece| (effect, self.ordinal, piece.clone());
+        let tell = |effect| move |piece: &PageRun| (effect, self.ordinal, piece.clone());
         let read = reads.iter().map(tell(Effect::Reads));
         let mut job = Job::named(kernel.name);
         job.manner = OverlapRule::Computes;
@@ -103,15 +105,15 @@ impl SimDevice {
 
 /// Refuses more rows than are sensibly noted one by one.
 fn few_enough(call: Call, rows: usize) -> Result<()> {
-    if rows <= MOST_ROWS {
+    if rows <= MAX_ROWS {
         return Ok(());
     }
-    let missing = format!("more than {MOST_ROWS} rows at once: the simulation notes each of them");
+    let missing = format!("more than {MAX_ROWS} rows at once: the simulation notes each of them");
     Err(Error::Unsupported { call, missing: missing.into() })
 }
 
 /// Cuts the two sides of a row to the same lengths.
-fn pair(to: Side, from: Side, moves: &mut Vec<CopyPiece>) -> Option<()> {
+fn pair(to: CopyEnds, from: CopyEnds, moves: &mut Vec<CopyPiece>) -> Option<()> {
     let (mut to, mut from) = (to.into_iter(), from.into_iter());
     let (mut left, mut right) = (to.next(), from.next());
     while let (Some((to_spot, to_size)), Some((from_spot, from_size))) = (left, right) {
@@ -149,7 +151,7 @@ unsafe impl Transfers for SimDevice {
         }
         let costs = state.costs();
         let space = state.space(call, self.ordinal)?;
-        few_enough(call, copy.rows().take(MOST_ROWS + 1).count())?;
+        few_enough(call, copy.rows().take(MAX_ROWS + 1).count())?;
         let mut job = Job::named(call.name());
         let mut moves = Vec::new();
         for (to, from) in copy.rows() {
@@ -180,7 +182,7 @@ unsafe impl Transfers for SimDevice {
         if fill.extent().is_empty() {
             return Ok(());
         }
-        few_enough(call, fill.rows().take(MOST_ROWS + 1).count())?;
+        few_enough(call, fill.rows().take(MAX_ROWS + 1).count())?;
         let mut pieces = Vec::new();
         let space = state.space(call, self.ordinal)?;
         for row in fill.rows() {
@@ -199,11 +201,11 @@ unsafe impl Transfers for SimDevice {
 
 /// The moves and uses of a copy between two devices.
 pub(super) fn peer_moves(
-    to: (DeviceOrdinal, Vec<Piece>),
-    from: (DeviceOrdinal, Vec<Piece>),
-) -> (Vec<CopyPiece>, Vec<(Effect, DeviceOrdinal, Piece)>) {
-    let spots = |pieces: &[Piece]| -> Side {
-        let spot = |piece: &Piece| CopyEnd::Store(Arc::clone(&piece.store), piece.offset);
+    to: (DeviceOrdinal, Vec<PageRun>),
+    from: (DeviceOrdinal, Vec<PageRun>),
+) -> (Vec<CopyPiece>, Vec<(Effect, DeviceOrdinal, PageRun)>) {
+    let spots = |pieces: &[PageRun]| -> CopyEnds {
+        let spot = |piece: &PageRun| CopyEnd::Store(Arc::clone(&piece.store), piece.offset);
         pieces.iter().map(|piece| (spot(piece), piece.size)).collect()
     };
     let mut moves = Vec::new();

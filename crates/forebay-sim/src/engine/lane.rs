@@ -16,7 +16,7 @@ use forebay_hal::{EventKind, Priority};
 
 use super::State;
 use super::work::Work;
-use crate::clock::{Slot, VectorClock};
+use crate::clock::{ClockSlot, VectorClock};
 
 /// Whether a stream can be given more work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) enum LaneState {
 /// One stream.
 pub(crate) struct Lane {
     pub(crate) device: DeviceOrdinal,
-    pub(crate) slot: Slot,
+    pub(crate) slot: ClockSlot,
     pub(crate) priority: Priority,
     pub(crate) state: LaneState,
     /// The past of whatever is enqueued next.
@@ -208,13 +208,13 @@ impl State {
     /// A place in the vector clocks: one whose stream is gone and all of whose work the host has
     /// seen the end of, or a new one. So a program that makes and destroys streams for ever does
     /// not make the clocks grow for ever, and nothing unordered comes to look ordered.
-    pub(crate) fn take_slot(&mut self) -> Slot {
+    pub(crate) fn take_slot(&mut self) -> ClockSlot {
         let host = &self.host;
         let free = self.retired.iter().position(|&(slot, number, _)| host.covers(slot, number));
         match free {
             Some(index) => self.retired.swap_remove(index).0,
             None => {
-                let slot = Slot(self.slots);
+                let slot = ClockSlot(self.slots);
                 self.slots += 1;
                 slot
             }

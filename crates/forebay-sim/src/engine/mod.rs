@@ -25,14 +25,14 @@ use forebay_hal::address_book::{Entry, Figures};
 use forebay_hal::{
     Call, Capabilities, Error, EventHandle, MemoryInfo, Priority, Result, StreamHandle, invalid,
 };
-use forebay_sync::fork::Birth;
+use forebay_sync::fork::ForkGeneration;
 
 pub(crate) use self::lane::{EventState, Lane, LaneState, Point, Reach};
-pub(crate) use self::space::{Block, PageStore, Piece, Region, Space, Wire};
+pub(crate) use self::space::{Block, PageRun, PageStore, Region, Space, Wire};
 pub(crate) use self::store::{Store, system_refused};
 pub(crate) use self::work::{CopyEnd, CopyPiece, Work};
 use crate::checker::{Actor, Checker, OverlapRule, Removal, Shadow, Uses};
-use crate::clock::{Slot, VectorClock};
+use crate::clock::{ClockSlot, VectorClock};
 use crate::cost::CostModel;
 use crate::fault::{FaultKind, Faults};
 use crate::finding::{Effect, Operation};
@@ -89,7 +89,7 @@ pub(crate) struct State {
     host_shadow: Shadow,
     slots: usize,
     /// Places in the clocks that streams of a device have left, and how much work they had.
-    retired: Vec<(Slot, u64, DeviceOrdinal)>,
+    retired: Vec<(ClockSlot, u64, DeviceOrdinal)>,
     operations: u64,
     /// Host functions running now, on threads of their own.
     tasks: usize,
@@ -105,7 +105,7 @@ pub(crate) struct Engine {
     /// Told whenever a host function ends.
     changed: Condvar,
     /// The process that made it.
-    birth: Birth,
+    fork_generation: ForkGeneration,
 }
 
 /// What an operation does, for the checker and the clock.
@@ -114,7 +114,7 @@ pub(crate) struct Job {
     pub(crate) manner: OverlapRule,
     /// The wire it goes over, if it does.
     pub(crate) wire: Option<Wire>,
-    pub(crate) uses: Vec<(Effect, DeviceOrdinal, Piece)>,
+    pub(crate) uses: Vec<(Effect, DeviceOrdinal, PageRun)>,
     pub(crate) host_uses: Vec<(Effect, Span)>,
     pub(crate) duration: Duration,
 }
@@ -173,7 +173,11 @@ impl Engine {
             let stream = state.add_lane(ordinal, Priority::Normal);
             state.handles.insert((ordinal, StreamHandle::DEFAULT), stream);
         }
-        Self { state: Mutex::new(state), changed: Condvar::new(), birth: Birth::here() }
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            fork_generation: ForkGeneration::here(),
+        }
     }
 
     /// The state. A thread that panicked while it held the lock was running a kernel's body, which
@@ -373,7 +377,7 @@ impl State {
 
     fn note(
         &mut self,
-        uses: &[(Effect, DeviceOrdinal, Piece)],
+        uses: &[(Effect, DeviceOrdinal, PageRun)],
         host_uses: &[(Effect, Span)],
         actor: &Actor,
         clock: &VectorClock,

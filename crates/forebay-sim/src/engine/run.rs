@@ -22,7 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const DEEPEST_QUEUE: usize = 1024;
 
 /// The most pieces of work one query lets run. Few, so that work is late as on a device.
-const MOST_STEPS_A_QUERY: u64 = 3;
+const MAX_STEPS_A_QUERY: u64 = 3;
 
 impl Engine {
     /// Waits until `point` is reached, and takes note that the host has seen it.
@@ -64,7 +64,7 @@ impl Engine {
         call: Call,
         point: &Point,
     ) -> Result<Progress> {
-        for _ in 0..state.random.below(MOST_STEPS_A_QUERY + 1) {
+        for _ in 0..state.random.below(MAX_STEPS_A_QUERY + 1) {
             let ran;
             (state, ran) = self.run_one(state);
             if !ran {
@@ -205,7 +205,7 @@ impl State {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if self.birth.is_elsewhere() {
+        if self.fork_generation.is_stale() {
             // Its work is the parent's, and its lock may be held for ever.
             return;
         }

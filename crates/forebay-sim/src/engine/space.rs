@@ -33,7 +33,7 @@ pub(crate) type Region = address_book::Region<Option<AddressRange>, Uses>;
 
 /// A part of an operation's span that lies in one memory.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct PageRun {
     pub(crate) store: Arc<Store>,
     pub(crate) offset: Bytes,
     pub(crate) size: Bytes,
@@ -41,7 +41,7 @@ pub(crate) struct Piece {
     pub(crate) at: Address,
 }
 
-impl Piece {
+impl PageRun {
     /// The part of `whole`, where `store` is mapped, that is in `span`.
     pub(crate) fn of(store: &Arc<Store>, whole: Span, span: Span) -> Self {
         let (at, end) = (span.start().max(whole.start()), span.end().min(whole.end()));
@@ -109,15 +109,15 @@ impl Space {
         argument: &'static str,
         span: Span,
         need: Access,
-    ) -> Result<Vec<Piece>> {
+    ) -> Result<Vec<PageRun>> {
         self.book.check_use(call, argument, span, need)?;
         let piece = |mapping: &Mapping<Uses>| {
             let page = self.book.mapped_page(mapping)?;
-            Some(Piece::of(&page.owner.store, mapping.span, span))
+            Some(PageRun::of(&page.owner.store, mapping.span, span))
         };
         Ok(match self.book.find(span.start()) {
             Some(Entry::Memory(memory)) => {
-                vec![Piece::of(&memory.owner.store, memory.span, span)]
+                vec![PageRun::of(&memory.owner.store, memory.span, span)]
             }
             Some(Entry::Region(region)) => region.overlapping(span).filter_map(piece).collect(),
             None => Vec::new(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_core::{Address, Bytes, StreamId};
 use forebay_hal::{HostTask, Pattern};
 
-use super::space::Piece;
+use super::space::PageRun;
 use super::store::Store;
 use crate::kernel::{KernelBody, KernelMemory};
 
@@ -45,7 +45,7 @@ pub(crate) enum Work {
     /// Copy bytes.
     Moves(Vec<CopyPiece>),
     /// Fill bytes.
-    Fill(Vec<Piece>, Pattern),
+    Fill(Vec<PageRun>, Pattern),
     /// Run a simulated kernel.
     Kernel(KernelBody, KernelMemory),
     /// Run a host function, on a thread of its own.
@@ -84,7 +84,7 @@ fn run_move(step: &CopyPiece) {
 }
 
 /// Fills `piece` with the four bytes from number `phase` on; gives the phase after it.
-fn run_fill(piece: &Piece, four: [u8; 4], phase: usize) -> usize {
+fn run_fill(piece: &PageRun, four: [u8; 4], phase: usize) -> usize {
     let Ok(size) = piece.size.to_usize() else { return phase };
     if let Some(start) = piece.store.pointer(piece.offset) {
         // SAFETY: `resolve` cut the piece to lie within the store, which it holds alive; work runs

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
 use forebay_hal::{
-    Access, Call, Capabilities, Copy, Device, Error, EventKind, Fill, ForeignStreams, Memory,
-    PageOptions, Pattern, PinnedFlags, PinnedMemory, Place, Priority, Progress, StreamHandle,
+    Access, Call, Capabilities, Copy, Device, Error, EventKind, Fill, ForeignStreams, Location,
+    Memory, PageOptions, Pattern, PinnedFlags, PinnedMemory, Priority, Progress, StreamHandle,
     Streams, Transfers, VirtualMemory,
 };
 use forebay_sim::{
@@ -132,7 +132,7 @@ fn calls_and_copies_take_their_measured_time() {
 
     let [start, end] = [(); 2].map(|()| device.create_event(EventKind::Timed).unwrap());
     device.record_event(start, DEFAULT).unwrap();
-    let copy = Copy::linear(Place::Device(at), Place::Host(pinned), size).unwrap();
+    let copy = Copy::linear(Location::Device(at), Location::Host(pinned), size).unwrap();
     // SAFETY: both live until the device was synchronised.
     unsafe { device.copy(&copy, DEFAULT) }.unwrap();
     device.record_event(end, DEFAULT).unwrap();
@@ -224,7 +224,7 @@ fn one_page_at_two_places_races_with_itself() {
     machine.clear_findings();
     device.synchronize_device().unwrap();
 
-    let [to, from] = [Place::Device(second), Place::Device(region.start())];
+    let [to, from] = [Location::Device(second), Location::Device(region.start())];
     let copy = Copy::linear(to, from, Bytes::new(64)).unwrap();
     // SAFETY: the page lives until the device was synchronised.
     unsafe { device.copy(&copy, DEFAULT) }.unwrap();
@@ -238,8 +238,8 @@ fn host_memory_is_watched_too() {
     let other = device.create_stream(Priority::Normal).unwrap();
     let at = device.allocate(Bytes::new(64), Alignment::BLOCK).unwrap();
     let mut buffer = [0_u8; 64];
-    let host = Place::Host(Address::of_pointer(buffer.as_mut_ptr()));
-    let down = Copy::linear(host, Place::Device(at), Bytes::new(64)).unwrap();
+    let host = Location::Host(Address::of_pointer(buffer.as_mut_ptr()));
+    let down = Copy::linear(host, Location::Device(at), Bytes::new(64)).unwrap();
     for stream in [DEFAULT, other] {
         // SAFETY: buffer and memory live until the device was synchronised.
         unsafe { device.copy(&down, stream) }.unwrap();
@@ -343,7 +343,7 @@ fn copies_in_one_direction_share_the_wire() {
     let other = device.create_stream(Priority::Normal).unwrap();
     let [at, more] = [(); 2].map(|()| device.allocate(size, Alignment::BLOCK).unwrap());
     let [one, two] = [(); 2].map(|()| device.allocate_pinned(size, PinnedFlags::empty()).unwrap());
-    let time = |copies: &[(Place, Place, StreamHandle)]| {
+    let time = |copies: &[(Location, Location, StreamHandle)]| {
         let before = machine.host_time();
         for &(to, from, stream) in copies {
             let copy = Copy::linear(to, from, size).unwrap();
@@ -353,11 +353,11 @@ fn copies_in_one_direction_share_the_wire() {
         device.synchronize_device().unwrap();
         (machine.host_time() - before).as_secs_f64()
     };
-    let up = |to, from, stream| (Place::Device(to), Place::Host(from), stream);
+    let up = |to, from, stream| (Location::Device(to), Location::Host(from), stream);
     let alone = time(&[up(at, one, DEFAULT)]);
     let together = time(&[up(at, one, DEFAULT), up(more, two, other)]);
     assert!((together / alone - 2.0).abs() < 0.01, "{together} s for two, {alone} s for one");
-    let down = (Place::Host(two), Place::Device(more), other);
+    let down = (Location::Host(two), Location::Device(more), other);
     let both_ways = time(&[up(at, one, DEFAULT), down]);
     assert!(both_ways < alone * 1.1, "{both_ways} s both ways, {alone} s one way");
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
 use forebay_hal::{
-    Access, Call, Copy, Device, Error, Event, EventKind, Fill, Memory, PageHandle, PageOptions,
-    Pattern, Place, Priority, Progress, Sharing, Stream, StreamHandle, Streams, Transfers,
+    Access, Call, Copy, Device, Error, Event, EventKind, Fill, Location, Memory, PageHandle,
+    PageOptions, Pattern, Priority, Progress, Sharing, Stream, StreamHandle, Streams, Transfers,
     VirtualMemory,
 };
 use forebay_sim::{Finding, Kernel, SimDevice, SimMachine};
@@ -146,8 +146,8 @@ fn what_is_still_to_come_is_not_forgotten() {
     let there = machine.device(1).unwrap();
     let memory = there.allocate(SIZE, Alignment::BLOCK).unwrap();
     let mut host = [0_u8; 4096];
-    let target = Place::Host(Address::of_pointer(host.as_mut_ptr()));
-    let down = Copy::linear(target, Place::Device(memory), SIZE).unwrap();
+    let target = Location::Host(Address::of_pointer(host.as_mut_ptr()));
+    let down = Copy::linear(target, Location::Device(memory), SIZE).unwrap();
     let other = there.create_stream(Priority::Normal).unwrap();
     // SAFETY: the buffer outlives the work, which is synchronised below.
     unsafe { there.copy(&down, DEFAULT) }.unwrap();
@@ -169,15 +169,15 @@ fn much_host_memory_is_remembered_while_it_is_in_use() {
     let mut host = vec![0_u8; 20_000];
     let base = Address::of_pointer(host.as_mut_ptr());
     let up = |offset: u64| {
-        let from = Place::Host(base.checked_add(Bytes::new(offset)).unwrap());
-        Copy::linear(Place::Device(memory), from, Bytes::new(1)).unwrap()
+        let from = Location::Host(base.checked_add(Bytes::new(offset)).unwrap());
+        Copy::linear(Location::Device(memory), from, Bytes::new(1)).unwrap()
     };
     for offset in (0..20_000).step_by(2) {
         // SAFETY: the buffer outlives the work, which is synchronised below.
         unsafe { device.copy(&up(offset), DEFAULT) }.unwrap();
     }
     assert_eq!(machine.findings(), []);
-    let back = Copy::linear(Place::Host(base), Place::Device(memory), Bytes::new(1)).unwrap();
+    let back = Copy::linear(Location::Host(base), Location::Device(memory), Bytes::new(1)).unwrap();
     // SAFETY: as above.
     unsafe { device.copy(&back, other) }.unwrap();
     assert_eq!(machine.finding_count(), 2, "{:?}", machine.findings());

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Span};
 use forebay_hal::{
     Access, Advice, Call, Copy, Decompression, Device, Error, EventHandle, EventKind, Fill,
-    ForeignStreams, Lz4Blocks, ManagedMemory, Memory, PageHandle, PageOptions, Pattern, PeerCopy,
-    PeerPlace, Peers, PinnedFlags, PinnedMemory, Place, Priority, Result, Sharing, StreamHandle,
-    Streams, Transfers, VirtualMemory,
+    ForeignStreams, Location, Lz4Blocks, ManagedMemory, Memory, PageHandle, PageOptions, Pattern,
+    PeerCopy, PeerLocation, Peers, PinnedFlags, PinnedMemory, Priority, Result, Sharing,
+    StreamHandle, Streams, Transfers, VirtualMemory,
 };
 use forebay_sim::{Census, Fault, FaultKind, Kernel, SimDevice, SimMachine, When};
 
@@ -139,7 +139,7 @@ impl Tour {
         self.events.push(event);
         self.call(|| here.record_event(event, stream))?;
         self.call(|| here.wait_event(default, event))?;
-        let [to, from] = [Place::Device(region.start()), Place::Device(plain)];
+        let [to, from] = [Location::Device(region.start()), Location::Device(plain)];
         let copy = Copy::linear(to, from, SIZE)?;
         // SAFETY: as for the fill.
         self.call(|| unsafe { here.copy(&copy, default) })?;
@@ -166,8 +166,8 @@ impl Tour {
         self.peers.push(DeviceOrdinal(1));
         let far = self.call(|| there.allocate(SIZE, Alignment::BLOCK))?;
         self.plain.push((Arc::clone(&there), far));
-        let to = PeerPlace { device: DeviceOrdinal(1), address: far };
-        let from = PeerPlace { device: DeviceOrdinal(0), address: region.start() };
+        let to = PeerLocation { device: DeviceOrdinal(1), address: far };
+        let from = PeerLocation { device: DeviceOrdinal(0), address: region.start() };
         let copy = PeerCopy::new(to, from, SIZE)?;
         // SAFETY: as for the fill.
         self.call(|| unsafe { here.copy_peer(&copy, default) })?;

@@ -30,8 +30,8 @@ fn a_value_is_dropped_once_by_the_process_that_made_it() {
 fn a_value_of_another_process_is_leaked() {
     let drops = Cell::new(0);
     // The generation that a child of this process has.
-    let birth = Birth(Birth::here().0.wrapping_add(1));
-    let foreign = || LeakOnFork { value: ManuallyDrop::new(Counted(&drops)), birth };
+    let fork_generation = ForkGeneration(ForkGeneration::here().0.wrapping_add(1));
+    let foreign = || LeakOnFork { value: ManuallyDrop::new(Counted(&drops)), fork_generation };
     assert_eq!(foreign().get().err(), Some(Forked));
     assert_eq!(foreign().get_mut().err(), Some(Forked));
     assert_eq!(foreign().take().err(), Some(Forked));

@@ -4,7 +4,7 @@ use core::cmp::Reverse;
 
 use forebay_core::{Bytes, counted};
 
-use super::{Analysis, SizeFigures};
+use super::{Analysis, SizeStatistics};
 
 /// Below this many requests a share of them means nothing.
 const FEW: u64 = 100;
@@ -78,8 +78,8 @@ fn warm_up(run: &Analysis) -> Option<String> {
     }
     let count = run.hottest.len();
     let shapes = largest_sums(&run.hottest).map(|figures| {
-        let plural = if figures.most_live == 1 { "" } else { "s" };
-        format!("{} block{plural} of {}", figures.most_live, figures.size)
+        let plural = if figures.max_live == 1 { "" } else { "s" };
+        format!("{} block{plural} of {}", figures.max_live, figures.size)
     });
     let shapes: Vec<String> = shapes.collect();
     Some(format!(
@@ -91,9 +91,9 @@ fn warm_up(run: &Analysis) -> Option<String> {
 }
 
 /// Those that have the most bytes live at once.
-fn largest_sums(sizes: &[SizeFigures]) -> impl Iterator<Item = SizeFigures> {
+fn largest_sums(sizes: &[SizeStatistics]) -> impl Iterator<Item = SizeStatistics> {
     let mut sizes = sizes.to_vec();
-    sizes.sort_by_key(|figures| Reverse(figures.most_live.saturating_mul(figures.size.get())));
+    sizes.sort_by_key(|figures| Reverse(figures.max_live.saturating_mul(figures.size.get())));
     sizes.into_iter().take(SAID)
 }
 

@@ -33,7 +33,7 @@ fn figures_are_those_of_the_run() {
     let hottest: Vec<(u64, u64, u64, u64)> = found
         .hottest
         .iter()
-        .map(|size| (size.size.get(), size.requests, size.most_live, size.at_peak))
+        .map(|size| (size.size.get(), size.requests, size.max_live, size.at_peak))
         .collect();
     assert_eq!(hottest, [(1000, 2000, 10, 10), (1 << 20, 200, 1, 1), (8 << 20, 2, 2, 2)]);
     // All but the first ten small ones, the first activation, and those after one whose memory went to

@@ -23,10 +23,10 @@ use crate::{
 };
 
 /// The most points of a counter, blocks and transfers.
-const MOST: usize = 1 << 14;
+const MAX: usize = 1 << 14;
 
 /// The most bytes of call stacks.
-const MOST_STACKS: usize = 4 << 20;
+const MAX_STACKS: usize = 4 << 20;
 
 /// The most characters of a name.
 const LONGEST_NAME: usize = 100;
@@ -40,7 +40,7 @@ pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
     let named = json(trace.name());
     write!(out, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"schema\":\"forebay.chrome.v1\",")?;
     write!(out, "\"name\":{named},\"events\":{},\"blocks_left_out\":{left_out},", trace.len())?;
-    let transfers_left_out = transfers.len().saturating_sub(MOST);
+    let transfers_left_out = transfers.len().saturating_sub(MAX);
     let clock = if trace.time(0).is_some() { "recorded" } else { "an event a microsecond" };
     writeln!(out, "\"transfers_left_out\":{transfers_left_out},\"clock\":\"{clock}\"}},")?;
     write!(out, "\"traceEvents\":[\n{{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",")?;
@@ -51,11 +51,11 @@ pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
         write!(out, "\"args\":{{\"name\":\"{name}s\"}}}}")?;
     }
     counters(trace, out)?;
-    let mut stacks = MOST_STACKS;
+    let mut stacks = MAX_STACKS;
     for life in lives {
         block(trace, &life, &mut stacks, out)?;
     }
-    for transfer in transfers.iter().take(MOST) {
+    for transfer in transfers.iter().take(MAX) {
         slice(transfer, out)?;
     }
     writeln!(out, "\n]}}")?;
@@ -79,7 +79,7 @@ struct Spans {
 
 impl Spans {
     fn of(trace: &Trace) -> Self {
-        Self { per: trace.len().div_ceil(MOST).max(1), most: Vec::new() }
+        Self { per: trace.len().div_ceil(MAX).max(1), most: Vec::new() }
     }
 
     fn note(&mut self, event: usize, value: Bytes) {
@@ -150,14 +150,14 @@ fn lives(trace: &Trace) -> (Vec<Life>, usize) {
             }
         }
     }
-    let left_out = lives.len().saturating_sub(MOST);
+    let left_out = lives.len().saturating_sub(MAX);
     if left_out > 0 {
         lives.sort_by_key(|life| {
             let events = life.freed.unwrap_or(trace.len()) - life.born;
             let area = u128::from(trace.size(life.block).get()) * events as u128;
             (core::cmp::Reverse(area), life.block)
         });
-        lives.truncate(MOST);
+        lives.truncate(MAX);
         lives.sort_by_key(|life| life.block);
     }
     (lives, left_out)

@@ -93,13 +93,13 @@ impl FormatError {
 
 /// The beginning of a text, without what a terminal would take for a command.
 pub(super) fn shortened(text: &str) -> String {
-    const MOST: usize = 60;
+    const MAX: usize = 60;
     let mut short: String = text
         .chars()
-        .take(MOST)
+        .take(MAX)
         .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
         .collect();
-    if text.chars().nth(MOST).is_some() {
+    if text.chars().nth(MAX).is_some() {
         short.push_str("...");
     }
     short

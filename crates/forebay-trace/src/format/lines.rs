@@ -5,7 +5,7 @@ use std::io::{BufRead, Read};
 use super::{Format, FormatError, Position, ReadOptions};
 
 /// The longest line a recording has any use for.
-const MOST: u64 = 4096;
+const MAX: u64 = 4096;
 
 /// The lines of a file, with their numbers.
 pub(super) struct Lines<'a> {
@@ -39,15 +39,15 @@ impl<'a> Lines<'a> {
         self.number += 1;
         let at = Position::Line(self.number);
         self.buffer.clear();
-        let mut part = Read::take(&mut *self.input, MOST + 1);
+        let mut part = Read::take(&mut *self.input, MAX + 1);
         let length = part
             .read_until(b'\n', &mut self.buffer)
             .map_err(|error| FormatError::Io { at: Some(at), error })? as u64;
         if length == 0 {
             return Ok(None);
         }
-        if length > MOST {
-            let expected = format!("a line of at most {MOST} bytes");
+        if length > MAX {
+            let expected = format!("a line of at most {MAX} bytes");
             return Err(FormatError::malformed(self.format, at, "a longer line", expected));
         }
         self.left = self

@@ -29,7 +29,7 @@ fn pointer(text: &str) -> Option<u64> {
 }
 
 /// The most failures that are written, as a recording has only their number.
-const MOST_FAILURES: u64 = 1000;
+const MAX_FAILURES: u64 = 1000;
 
 const DAY: u64 = 24 * 3600 * 1_000_000;
 
@@ -128,7 +128,7 @@ pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
         let (address, size) = (placement.address(block), trace.size(block).get());
         writeln!(out, "{thread},{time},{action},{address:#x},{size},{stream}")?;
     }
-    for _ in 0..trace.remarks().failed_allocations.min(MOST_FAILURES) {
+    for _ in 0..trace.remarks().failed_allocations.min(MAX_FAILURES) {
         writeln!(out, "1,{time},allocate failure,0x0,0,0")?;
     }
     out.flush()

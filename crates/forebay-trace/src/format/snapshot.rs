@@ -24,13 +24,13 @@ use super::{Format, FormatError, Intake, Position, ReadOptions};
 use crate::Trace;
 
 /// How many frames of a call stack are kept.
-const MOST_FRAMES: usize = 32;
+const MAX_FRAMES: usize = 32;
 
 /// The entry of snapshots that forebay wrote.
 const OWN: &str = "forebay";
 
 /// How many bytes of a call stack are kept.
-const MOST_TEXT: usize = 1 << 10;
+const MAX_TEXT: usize = 1 << 10;
 
 pub(super) fn read(
     input: &mut dyn BufRead,
@@ -162,7 +162,7 @@ impl Snapshot<'_> {
     fn text(&self, of: ValueId, key: &str) -> String {
         let text = self.heap.entry(of, key).and_then(|value| self.heap.text(value));
         let text = text.unwrap_or_default();
-        String::from_utf8_lossy(text.get(..MOST_TEXT).unwrap_or(text)).into_owned()
+        String::from_utf8_lossy(text.get(..MAX_TEXT).unwrap_or(text)).into_owned()
     }
 
     /// The events of a device.
@@ -233,11 +233,11 @@ impl Snapshot<'_> {
     fn stack(&self, of: ValueId) -> String {
         let frames = self.heap.entry(of, "frames").and_then(|frames| self.heap.items(frames));
         let mut text = String::new();
-        for &frame in frames.unwrap_or_default().iter().take(MOST_FRAMES) {
+        for &frame in frames.unwrap_or_default().iter().take(MAX_FRAMES) {
             let part = |key| self.heap.entry(frame, key).and_then(|part| self.heap.text(part));
             let [name, file] = ["name", "filename"].map(|key| part(key).unwrap_or_default());
             // Before any of it is copied: a file may name one long text a million times.
-            if text.len() + name.len() + file.len() > MOST_TEXT {
+            if text.len() + name.len() + file.len() > MAX_TEXT {
                 break;
             }
             let line = self.heap.entry(frame, "line").and_then(|line| self.heap.integer(line));

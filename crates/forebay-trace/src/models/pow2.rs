@@ -16,7 +16,7 @@ use crate::{BlockIndex, ReplayError, StreamIndex};
 /// The smallest class.
 const LEAST: u64 = 512;
 /// The largest class.
-const MOST: u64 = 2 * GIB;
+const MAX: u64 = 2 * GIB;
 
 /// The pool of powers of two.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl PowersOfTwo {
 
     /// What a request is rounded to: a power of two, or itself where it is too large for any.
     fn class(size: Bytes) -> Bytes {
-        if size.get() > MOST { size } else { Bytes::new(size.get().max(LEAST).next_power_of_two()) }
+        if size.get() > MAX { size } else { Bytes::new(size.get().max(LEAST).next_power_of_two()) }
     }
 
     fn release_free(&mut self) -> Result<(), ReplayError> {
@@ -78,7 +78,7 @@ unsafe impl Policy for PowersOfTwo {
 
     fn free(&mut self, block: BlockIndex) -> Result<(), ReplayError> {
         let (at, class) = self.live.remove(&block).ok_or_else(|| missing(block))?;
-        if class.get() > MOST {
+        if class.get() > MAX {
             return self.driver.free(at, class).map_err(ReplayError::Device);
         }
         self.free.entry(class).or_default().push(at);

@@ -51,10 +51,10 @@ impl fmt::Display for InvalidEvent {
                 "allocates {key} ({key:#x}), which is live; a name may come back once it is freed"
             ),
             Self::TooManyBlocks => {
-                write!(f, "one block too many; a recording has at most {MOST_BLOCKS}")
+                write!(f, "one block too many; a recording has at most {MAX_BLOCKS}")
             }
             Self::TooManyStreams => {
-                write!(f, "one stream too many; a recording has at most {MOST_STREAMS}")
+                write!(f, "one stream too many; a recording has at most {MAX_STREAMS}")
             }
             Self::TooMuchLive { size } => write!(
                 f,
@@ -68,10 +68,10 @@ impl fmt::Display for InvalidEvent {
 impl core::error::Error for InvalidEvent {}
 
 /// The most blocks of a recording: their number shares 32 bits with the kind of event.
-const MOST_BLOCKS: u32 = FREE;
+const MAX_BLOCKS: u32 = FREE;
 
 /// The most streams of a recording. Programs have a few dozen.
-const MOST_STREAMS: usize = 1 << 16;
+const MAX_STREAMS: usize = 1 << 16;
 
 /// What a name of the source stands for.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +129,7 @@ impl TraceBuilder {
         let live = self.live.checked_add(size).ok_or(InvalidEvent::TooMuchLive { size })?;
         let block = u32::try_from(self.trace.sizes.len())
             .ok()
-            .filter(|&block| block < MOST_BLOCKS)
+            .filter(|&block| block < MAX_BLOCKS)
             .ok_or(InvalidEvent::TooManyBlocks)?;
         let lane = self.lane(handle)?;
         self.live = live;
@@ -265,10 +265,10 @@ mod tests {
     #[test]
     fn streams_have_an_end() {
         let mut builder = TraceBuilder::new("streams");
-        for handle in 0..MOST_STREAMS as u64 {
+        for handle in 0..MAX_STREAMS as u64 {
             builder.stream(handle).unwrap();
         }
-        assert_eq!(builder.stream(MOST_STREAMS as u64), Err(InvalidEvent::TooManyStreams));
+        assert_eq!(builder.stream(MAX_STREAMS as u64), Err(InvalidEvent::TooManyStreams));
         assert_eq!(builder.stream(3), Ok(()));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::BlockIndex;
 
 /// The most different labels of a recording; blocks of others have none.
-const MOST_LABELS: usize = 1 << 16;
+const MAX_LABELS: usize = 1 << 16;
 
 /// The most bytes of a label; the rest is cut off.
 const LONGEST: usize = 1 << 10;
@@ -41,7 +41,7 @@ impl Labels {
         let text = text.get(..end.unwrap_or(0)).unwrap_or_default();
         let number = match self.numbers.get(text) {
             Some(&number) => number,
-            None if self.texts.len() == MOST_LABELS || text.is_empty() => return,
+            None if self.texts.len() == MAX_LABELS || text.is_empty() => return,
             None => {
                 self.texts.push(text.to_owned());
                 let number = u32::try_from(self.texts.len()).unwrap_or(0);
@@ -73,9 +73,9 @@ mod tests {
         assert_eq!(found, [None, Some("forward"), None, Some("forward"), None]);
         labels.set(BlockIndex(0), &"ä".repeat(LONGEST));
         assert_eq!(labels.of(BlockIndex(0)).map(str::len), Some(LONGEST));
-        for number in 0..2 * MOST_LABELS {
+        for number in 0..2 * MAX_LABELS {
             labels.set(BlockIndex(0), &number.to_string());
         }
-        assert_eq!(labels.texts.len(), MOST_LABELS);
+        assert_eq!(labels.texts.len(), MAX_LABELS);
     }
 }

@@ -102,7 +102,7 @@ impl<A: Allocate> Counted<A> {
 
     /// The counts. In a forked child, those of the parent's adaptor are all 0.
     pub fn counts(&self) -> Counts {
-        if self.ledger.is_inherited() { Counts::default() } else { *self.lock() }
+        if self.ledger.is_from_parent() { Counts::default() } else { *self.lock() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {

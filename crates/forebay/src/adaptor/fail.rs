@@ -130,7 +130,7 @@ impl<A: Allocate> Failing<A> {
 
     /// `None` in a forked child: the parent may have held the lock at the fork, so it might never be released.
     fn lock(&self) -> Option<MutexGuard<'_, Plan>> {
-        let inherited = self.inner.device().descriptor().is_inherited();
+        let inherited = self.inner.device().descriptor().is_from_parent();
         // Plain numbers: consistent at any time.
         (!inherited).then(|| lock(&self.plan))
     }

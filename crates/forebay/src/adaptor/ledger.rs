@@ -26,7 +26,7 @@ impl<T> Ledger<T> {
     }
 
     /// Whether this is a forked child that inherited its parent's ledger.
-    pub(super) fn is_inherited(&self) -> bool {
+    pub(super) fn is_from_parent(&self) -> bool {
         self.parts.get().is_err()
     }
 

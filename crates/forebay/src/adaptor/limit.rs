@@ -26,7 +26,7 @@ use crate::{Allocate, Block, Error, Request, Result};
 /// let limited = Limited::new(Pool::new(&device)?, Bytes::mib(10));
 /// let block = limited.allocate_request(Request::new(Bytes::mib(7), stream))?;
 /// let refused = limited.allocate_request(Request::new(Bytes::mib(4), stream));
-/// assert!(matches!(refused, Err(Error::OutOfMemory(told)) if told.limit == Bytes::mib(10)));
+/// assert!(matches!(refused, Err(Error::OutOfMemory(shortage)) if shortage.limit == Bytes::mib(10)));
 /// limited.free(block.address(), stream)?;
 /// assert_eq!(limited.available(), Bytes::mib(10));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

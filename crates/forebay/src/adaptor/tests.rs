@@ -31,8 +31,8 @@ fn a_limit_is_met_exactly_and_told() {
     let limited = Limited::new(roomy(), Bytes::new(1000));
     let first = limited.allocate_request(bytes(999)).unwrap();
     let error = limited.allocate_request(bytes(2)).unwrap_err();
-    let Error::OutOfMemory(told) = error else { panic!("{error}") };
-    let figures = [told.requested, told.limit, told.live, told.largest_free];
+    let Error::OutOfMemory(shortage) = error else { panic!("{error}") };
+    let figures = [shortage.requested, shortage.limit, shortage.live, shortage.largest_free];
     assert_eq!(figures, [2, 1000, 999, 1].map(Bytes::new));
     let last = limited.allocate_request(bytes(1)).unwrap();
     assert_eq!(limited.available(), Bytes::ZERO);
@@ -240,7 +240,7 @@ fn what_is_to_fail_fails_and_nothing_else() {
     assert!(failing.allocate_request(bytes(0)).is_ok());
     let error = failing.allocate_request(bytes(9)).unwrap_err();
     assert!(
-        matches!(&error, Error::OutOfMemory(told) if told.requested == Bytes::new(9)),
+        matches!(&error, Error::OutOfMemory(shortage) if shortage.requested == Bytes::new(9)),
         "{error}"
     );
     failing.plan(FailWhen::Never);

@@ -184,8 +184,8 @@ fn growth_doubles_and_makes_do_with_less_where_that_is_all_there_is() {
     assert!(arena.usage().used > before.used);
     let before = arena.usage();
     let error = fill(&arena, 2).unwrap_err();
-    let Error::OutOfMemory(told) = error else { panic!("{error}") };
-    assert_eq!((told.requested, told.limit), (Bytes::mib(2), Bytes::mib(10)));
+    let Error::OutOfMemory(shortage) = error else { panic!("{error}") };
+    assert_eq!((shortage.requested, shortage.limit), (Bytes::mib(2), Bytes::mib(10)));
     assert_eq!(arena.usage(), before);
     // Past the bound the allocator is not even asked.
     assert!(matches!(fill(&arena, 23), Err(Error::ArenaFull(_))));

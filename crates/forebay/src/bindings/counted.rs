@@ -19,8 +19,8 @@ use forebay_core::{Address, BufferState, Bytes, Replica};
 use forebay_hal::{Call, StreamHandle, invalid};
 
 use super::object::{Counted, CountedError};
-use crate::buffer::{Access, Buffer, BufferFigures, BufferSlice, BufferSliceMut};
-use crate::sync::fork::Birth;
+use crate::buffer::{Access, Buffer, BufferSlice, BufferSliceMut, BufferStatistics};
+use crate::sync::fork::ForkGeneration;
 use crate::sync::lock;
 
 /// A buffer of bytes with counted views.
@@ -29,7 +29,7 @@ pub struct CountedBuffer {
     buffer: Counted<Buffer<u8>>,
     /// The live views. Adding one takes a turn; removing one does not.
     views: Mutex<Vec<LiveView>>,
-    birth: Birth,
+    fork_generation: ForkGeneration,
 }
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub struct View {
 /// The state of a buffer at one moment.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct CountedFigures {
+pub struct CountedStatistics {
     /// Its id in the manager's list.
     pub id: u64,
     /// Its size.
@@ -62,7 +62,7 @@ pub struct CountedFigures {
     /// Number of live views.
     pub views: usize,
     /// Memory use and copies.
-    pub figures: BufferFigures,
+    pub statistics: BufferStatistics,
 }
 
 type Result<T> = core::result::Result<T, CountedError>;
@@ -117,7 +117,7 @@ impl CountedBuffer {
         Self {
             buffer: Counted::new("buffer", buffer),
             views: Mutex::default(),
-            birth: Birth::here(),
+            fork_generation: ForkGeneration::here(),
         }
     }
 
@@ -141,11 +141,11 @@ impl CountedBuffer {
     }
 
     /// The current state of the buffer.
-    pub fn figures(&self) -> Result<CountedFigures> {
+    pub fn statistics(&self) -> Result<CountedStatistics> {
         self.buffer.with(|buffer| {
             let (id, size, state) = (buffer.id(), buffer.size(), buffer.state());
             let views = lock(&self.views).len();
-            Ok(CountedFigures { id, size, state, views, figures: buffer.figures() })
+            Ok(CountedStatistics { id, size, state, views, statistics: buffer.statistics() })
         })
     }
 
@@ -213,7 +213,7 @@ impl CountedBuffer {
     /// Ends a view made by [`map`](Self::map) or [`export`](Self::export). Does not wait.
     pub fn end_view(&self, number: u64) -> Result<()> {
         // In a forked child another thread of the parent may hold the lock for ever.
-        self.birth.check()?;
+        self.fork_generation.check()?;
         let mut views = lock(&self.views);
         let found = views.iter().position(|view| view.number == number);
         views.swap_remove(found.ok_or(CountedError::NoView)?);

@@ -23,7 +23,7 @@ pub use forebay_core::address_space::Growth;
 pub mod host_vec {
     pub use crate::host_vec::{copied, with_capacity, zeroed};
 }
-pub use self::counted::{CountedBuffer, CountedFigures, View};
+pub use self::counted::{CountedBuffer, CountedStatistics, View};
 pub use self::object::{Counted, CountedError, Turn};
 pub use crate::named::bytes::SharedBytes;
 pub use crate::pool::KeptBlock;

@@ -1,12 +1,12 @@
 //! What languages without a borrow checker have of the library: values that the program may close, and whose uses are
 //! counted. Both bindings check by this that a value is of this process, open, and not in use. One call at a time uses a
-//! value; see [`Turns`].
+//! value; see [`ReentryLock`].
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::Error;
-use crate::buffer::{self, Turns};
+use crate::buffer::{self, ReentryLock};
 use crate::sync::fork::LeakOnFork;
 
 /// A value of the program's, used by one call at a time. In a forked child it is neither used nor dropped.
@@ -20,7 +20,7 @@ pub struct Counted<T> {
 #[derive(Debug)]
 struct Inner<T> {
     /// `None` once it was closed.
-    value: Turns<Option<T>>,
+    value: ReentryLock<Option<T>>,
     /// Whether it was closed, as of the last turn.
     is_closed: AtomicBool,
     /// Uses that outlive a call. Incremented during a turn; decremented at any time.
@@ -73,7 +73,7 @@ impl<E: Into<Error>> From<E> for CountedError {
 impl<T> Counted<T> {
     /// Takes a value. `name` is what errors call it, such as "arena".
     pub fn new(name: &'static str, value: T) -> Self {
-        let (value, is_closed) = (Turns::new(Some(value)), AtomicBool::new(false));
+        let (value, is_closed) = (ReentryLock::new(Some(value)), AtomicBool::new(false));
         Self { inner: LeakOnFork::new(Inner { value, is_closed, pins: AtomicUsize::new(0) }), name }
     }
 
@@ -138,7 +138,7 @@ impl<T> Counted<T> {
 /// The value for the duration of a call.
 #[derive(Debug)]
 pub struct Turn<'a, T> {
-    value: buffer::Turn<'a, Option<T>>,
+    value: buffer::ReentryGuard<'a, Option<T>>,
     inner: &'a Inner<T>,
     name: &'static str,
 }

@@ -10,18 +10,21 @@ use forebay_sim::{SimMachine, SimOptions};
 use super::counted::CountedBuffer;
 use super::object::{Counted, CountedError};
 use crate::HostDevice;
-use crate::buffer::{Access, Memory, Turns};
+use crate::buffer::{Access, BufferManager, ReentryLock};
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
 
 /// A manager of a device with memory of its own, and one whose memory is the host's.
-fn managers() -> [Memory; 2] {
+fn managers() -> [BufferManager; 2] {
     let options: SimOptions = SimMachine::builder().without(Capabilities::HOST_VISIBLE);
     let device = options.build().unwrap().device(0).unwrap();
-    [Memory::new(&device).unwrap(), Memory::new(&HostDevice::open().unwrap()).unwrap()]
+    [
+        BufferManager::new(&device).unwrap(),
+        BufferManager::new(&HostDevice::open().unwrap()).unwrap(),
+    ]
 }
 
-fn buffer(memory: &Memory, size: usize) -> CountedBuffer {
+fn buffer(memory: &BufferManager, size: usize) -> CountedBuffer {
     CountedBuffer::new(memory.buffer::<u8>(size).unwrap())
 }
 
@@ -89,14 +92,14 @@ fn a_live_view_refuses_what_conflicts_and_nothing_else() {
             let other = self::buffer(&memory, 100);
             assert!(is_in_use(buffer.copy_from(&other, DEFAULT)));
             assert_eq!(is_in_use(other.copy_from(&buffer, DEFAULT)), refused[0]);
-            assert_eq!(buffer.figures().unwrap().views, 1);
+            assert_eq!(buffer.statistics().unwrap().views, 1);
 
             buffer.end_view(view.number).unwrap();
             assert!(matches!(buffer.end_view(view.number), Err(CountedError::NoView)));
             assert!(matches!(other.end_view(view.number), Err(CountedError::NoView)));
             buffer.resize(50, || ()).unwrap();
             buffer.close().unwrap();
-            assert!(matches!(buffer.figures(), Err(CountedError::Closed(_))));
+            assert!(matches!(buffer.statistics(), Err(CountedError::Closed(_))));
             assert!(matches!(buffer.close(), Err(CountedError::Closed(_))));
         }
     }
@@ -118,7 +121,7 @@ fn what_is_written_through_a_view_reaches_the_device_and_back() {
         assert_eq!((read(&two, 500), read(&two, 501), read(&one, 500)), (7, 0, 7));
         one.fill(8, 16, 0x0102, 2).unwrap();
         assert_eq!((read(&one, 7), read(&one, 8), read(&one, 9), read(&one, 24)), (0, 2, 1, 0));
-        assert_ne!(one.figures().unwrap().state, BufferState::Uninitialized);
+        assert_ne!(one.statistics().unwrap().state, BufferState::Uninitialized);
     }
 }
 
@@ -167,13 +170,13 @@ fn threads_take_turns_and_never_write_the_same_bytes() {
             }
         });
         assert!(written.load(Ordering::Relaxed) > 0);
-        assert_eq!(one.figures().unwrap().views, 0);
+        assert_eq!(one.statistics().unwrap().views, 0);
     }
 }
 
 #[test]
 fn a_thread_that_has_the_value_is_refused_and_a_panic_gives_it_back() {
-    let turns = Turns::new(5);
+    let turns = ReentryLock::new(5);
     let turn = turns.take().unwrap();
     assert!(turns.take().is_none());
     drop(turn);

@@ -22,7 +22,7 @@ const CHUNK: usize = 1 << 20;
 /// [`DeviceArray`], `PinnedArray`, [`SharedBuffer`](crate::SharedBuffer), and types of your own.
 ///
 /// ```
-/// use forebay::buffer::{Access, Buffer, DeviceBuffer, Memory, OnDevice};
+/// use forebay::buffer::{Access, Buffer, DeviceBuffer, BufferManager, OnDevice};
 /// use forebay::{Result, StreamHandle};
 ///
 /// /// A type of the program's own.
@@ -63,7 +63,7 @@ const CHUNK: usize = 1 << 20;
 ///     Ok(elements.iter().sum())
 /// }
 ///
-/// let memory = Memory::host()?;
+/// let memory = BufferManager::host()?;
 /// let mut matrix = Matrix { columns: 10, elements: memory.buffer(100)? };
 /// let mut array = memory.pool().default_stream().uninit::<f32>(100)?;
 /// array.fill(2.0)?;

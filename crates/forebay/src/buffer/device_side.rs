@@ -45,7 +45,7 @@ impl KnownStream {
 }
 
 /// The most streams whose reads are known one by one. Threads that end leave theirs behind.
-const MOST_READERS: usize = 64;
+const MAX_READERS: usize = 64;
 
 /// A stream whose work reads a block.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +82,7 @@ fn undone(advice: Advice) -> Option<Advice> {
 impl Drop for DeviceSide {
     fn drop(&mut self) {
         let device = self.block.allocator().device();
-        if self.advised.is_empty() || device.descriptor().is_inherited() {
+        if self.advised.is_empty() || device.descriptor().is_from_parent() {
             return;
         }
         let Some(managed) = device.managed_memory() else { return };
@@ -178,7 +178,7 @@ impl DeviceSide {
     /// Records a stream that reads.
     fn read_by(&mut self, stream: KnownStream, follows: bool) {
         self.block.used_on(stream.handle);
-        let has_room = self.readers.len() < MOST_READERS;
+        let has_room = self.readers.len() < MAX_READERS;
         match self.readers.iter_mut().find(|reader| reader.stream == stream) {
             Some(reader) => reader.follows = follows,
             None if has_room => self.readers.push(Reader { stream, follows }),

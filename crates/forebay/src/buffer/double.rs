@@ -2,7 +2,7 @@
 
 use bytemuck::Pod;
 
-use super::memory::Memory;
+use super::memory::BufferManager;
 use super::typed::Buffer;
 use crate::Result;
 
@@ -12,7 +12,7 @@ use crate::Result;
 /// use forebay::buffer::{DoubleBuffer, Memory};
 /// use forebay::{HostDevice, StreamHandle};
 ///
-/// let memory = Memory::new(&HostDevice::open()?)?;
+/// let memory = BufferManager::new(&HostDevice::open()?)?;
 /// let mut frames = DoubleBuffer::<f32>::new(&memory, 1024)?;
 /// for step in 0..10 {
 ///     // Waits only for the copy of two steps ago: that of the last step reads the other buffer.
@@ -33,7 +33,7 @@ pub struct DoubleBuffer<T: Pod> {
 impl<T: Pod> DoubleBuffer<T> {
     /// Allocates two buffers of `length` elements each.
     #[track_caller]
-    pub fn new(memory: &Memory, length: usize) -> Result<Self> {
+    pub fn new(memory: &BufferManager, length: usize) -> Result<Self> {
         Ok(Self { front: memory.buffer(length)?, back: memory.buffer(length)? })
     }
 

@@ -10,7 +10,7 @@ use bytemuck::Pod;
 use forebay_hal::{Call, invalid};
 
 use super::host_memory::{HostMemory, Permission, Release};
-use super::memory::Memory;
+use super::memory::BufferManager;
 use super::typed::{Buffer, size_of_elements};
 use crate::Result;
 
@@ -20,15 +20,15 @@ use crate::Result;
 /// cannot be [resized](Buffer::resize), and their host memory cannot be compacted. On read-only memory, calls that
 /// write fail or do nothing, as documented there. What the device wrote reaches the memory with [`host`](Buffer::host)
 /// or [`synchronize`](Buffer::synchronize), not before.
-impl Memory {
+impl BufferManager {
     /// Makes a buffer whose host memory is that of `owner`: a vector, a box, a
     /// [`HostAllocation`](crate::host::HostAllocation). Copies nothing. The owner is dropped with the buffer, once no
     /// copy uses its memory, or at once if this fails.
     ///
     /// ```
-    /// use forebay::buffer::Memory;
+    /// use forebay::buffer::BufferManager;
     ///
-    /// let memory = Memory::host()?;
+    /// let memory = BufferManager::host()?;
     /// let mut buffer = memory.wrap(vec![1.0_f32; 1000])?;
     /// buffer.host_mut()?[7] = 2.0; // in the vector
     /// assert_eq!(buffer.host()?[6..8], [1.0, 2.0]);
@@ -55,11 +55,11 @@ impl Memory {
     /// with [`Error::ReadOnly`](crate::Error::ReadOnly).
     ///
     /// ```
-    /// use forebay::buffer::Memory;
+    /// use forebay::buffer::BufferManager;
     /// use std::sync::Arc;
     ///
     /// let weights: Arc<[f32]> = vec![0.5; 1000].into();
-    /// let mut buffer = Memory::host()?.wrap_read_only(Arc::clone(&weights))?;
+    /// let mut buffer = BufferManager::host()?.wrap_read_only(Arc::clone(&weights))?;
     /// assert_eq!(buffer.host()?[999], 0.5);
     /// assert!(matches!(buffer.host_mut(), Err(forebay::Error::ReadOnly { .. })));
     /// # Ok::<(), forebay::Error>(())
@@ -113,12 +113,12 @@ impl Memory {
     /// whole number of elements.
     ///
     /// ```
-    /// # use forebay::buffer::Memory;
+    /// # use forebay::buffer::BufferManager;
     /// use forebay::host::FileMode;
     ///
     /// # let path = std::env::temp_dir().join(format!("forebay-example-{}", std::process::id()));
     /// # std::fs::write(&path, [1_u8, 0, 0, 0, 2, 0, 0, 0])?;
-    /// let memory = Memory::host()?;
+    /// let memory = BufferManager::host()?;
     /// // SAFETY: nobody else writes or shortens the file while the buffer lives.
     /// let mut buffer = unsafe { memory.map_file::<u32>(&path, FileMode::Shared) }?;
     /// assert_eq!(buffer.host()?, [1, 2]);

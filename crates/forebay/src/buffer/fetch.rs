@@ -43,10 +43,10 @@ impl<T: Pod> Buffer<T> {
     /// Returns the elements in host memory once their copies are done, as a future for any executor.
     ///
     /// ```
-    /// # use forebay::buffer::Memory;
+    /// # use forebay::buffer::BufferManager;
     /// # use forebay::HostDevice;
     /// # use std::task::{Context, Poll, Waker};
-    /// # let memory = Memory::new(&HostDevice::open()?)?;
+    /// # let memory = BufferManager::new(&HostDevice::open()?)?;
     /// let buffer = memory.buffer::<f32>(1000)?;
     /// let mut fetch = std::pin::pin!(buffer.fetch());
     /// // In a program, `buffer.fetch().await?`.

@@ -11,10 +11,10 @@ use core::marker::PhantomData;
 
 use bytemuck::Pod;
 use forebay_core::{Address, Bytes};
-use forebay_hal::{self as hal, Call, Place, StreamHandle, invalid};
+use forebay_hal::{self as hal, Call, Location, StreamHandle, invalid};
 
 use super::access::Access;
-use super::raw::offset;
+use super::replicas::offset;
 use super::typed::Buffer;
 use crate::Result;
 use crate::range::check_length;
@@ -104,8 +104,8 @@ impl<S: Pod, T: Pod> Field<S, T> {
         rows: usize,
         to: bool,
     ) -> Result<hal::Copy> {
-        let field = Place::Device(offset(structures, self.offset as u64)?);
-        let elements = Place::Device(elements);
+        let field = Location::Device(offset(structures, self.offset as u64)?);
+        let elements = Location::Device(elements);
         let (pitch, width) = (Bytes::new(size_of::<S>() as u64), Bytes::new(size_of::<T>() as u64));
         let extent = (width, rows as u64);
         Ok(match to {
@@ -123,7 +123,7 @@ impl<S: Pod> Buffer<S> {
     /// ```
     /// # use forebay::buffer::{Field, Memory};
     /// # use forebay::StreamHandle;
-    /// let memory = Memory::host()?;
+    /// let memory = BufferManager::host()?;
     /// let points = memory.buffer_from(&[[1.0_f32, 2.0], [3.0, 4.0]])?;
     /// let mut second = memory.buffer::<f32>(2)?;
     /// points.copy_field_to(Field::at(4)?, &mut second, StreamHandle::DEFAULT)?;

@@ -7,8 +7,9 @@ use forebay_core::{Address, Bytes, Coherence, Replica};
 use forebay_hal::StreamHandle;
 
 use super::access::Access;
-use super::raw::{RawBuffer, offset};
+use super::raw::RawBuffer;
 use super::replicas::Replicas;
+use super::replicas::offset;
 use crate::Result;
 
 /// Elements of a buffer in host memory, to read and write. The first mutable use marks them as newer than the device's;
@@ -17,9 +18,9 @@ use crate::Result;
 /// The guard borrows the buffer, so that nothing copies the elements meanwhile:
 ///
 /// ```compile_fail,E0502
-/// # use forebay::buffer::Memory;
+/// # use forebay::buffer::BufferManager;
 /// # use forebay::{HostDevice, StreamHandle};
-/// # let memory = Memory::new(&HostDevice::open()?)?;
+/// # let memory = BufferManager::new(&HostDevice::open()?)?;
 /// let mut buffer = memory.buffer::<f32>(10)?;
 /// let mut view = buffer.host_mut()?;
 /// buffer.on_device(StreamHandle::DEFAULT)?;

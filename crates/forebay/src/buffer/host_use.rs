@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay_core::Replica;
 use forebay_hal::{self as hal, Call, Device, Event, EventKind, StreamHandle};
 
-use super::figures::Figures;
+use super::statistics::Counters;
 use crate::retry::retry_once;
 
 /// Smallest copy, in bytes, that is timed. A copy of this size takes some 10 us, the extra event about 1 us. Tests time
@@ -65,11 +65,11 @@ impl HostUse {
     }
 
     /// Counts the duration of the copy, which is done.
-    pub(super) fn count_time(&self, figures: &Figures) {
+    pub(super) fn count_time(&self, statistics: &Counters) {
         if let (Some(end), Some(TimedCopy { start, to, bytes })) = (&self.event, &self.timed)
             && let Ok(time) = end.since(start)
         {
-            figures.count_time(*to, *bytes, time);
+            statistics.count_time(*to, *bytes, time);
         }
     }
 

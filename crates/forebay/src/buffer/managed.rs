@@ -12,7 +12,7 @@ use forebay_hal::{self as hal, Advice, Call, StreamHandle};
 use super::access::Access;
 #[cfg(feature = "host")]
 use super::managed_source::ManagedSource;
-use super::memory::Memory;
+use super::memory::BufferManager;
 use super::replicas::Replicas;
 use super::store::Migration;
 use super::typed::Buffer;
@@ -21,7 +21,7 @@ use crate::Result;
 use crate::{Pool, PoolOptions, Settings};
 
 /// # Managed memory
-impl Memory {
+impl BufferManager {
     /// Makes a manager of buffers in managed memory: one replica, which the driver migrates to where it is used. Fails
     /// with [`Unsupported`](hal::Error::Unsupported) if `device` has none.
     ///
@@ -29,10 +29,10 @@ impl Memory {
     /// buffers copy just that, at full bus speed.
     ///
     /// ```
-    /// use forebay::buffer::{Advice, Memory, Replica};
+    /// use forebay::buffer::{Advice, BufferManager, Replica};
     /// use forebay::{HostDevice, StreamHandle};
     ///
-    /// let memory = Memory::managed(&HostDevice::open()?)?;
+    /// let memory = BufferManager::managed(&HostDevice::open()?)?;
     /// let table = memory.buffer_from(&[1.0_f32; 1000])?;
     /// table.advise(Advice::ReadMostly)?;
     /// table.prefetch(Replica::Device, StreamHandle::DEFAULT)?;
@@ -72,7 +72,7 @@ impl Memory {
 impl<T: Pod> Buffer<T> {
     /// Advises the driver how the buffer will be used, until it is dropped or resized. This affects where data lives,
     /// never its value. Fails with [`Unsupported`](hal::Error::Unsupported) unless the buffer is from
-    /// [`Memory::managed`]; does nothing for one that emulates it.
+    /// [`BufferManager::managed`]; does nothing for one that emulates it.
     pub fn advise(&self, advice: Advice) -> Result<()> {
         self.raw.shared()?.advise(advice)
     }
@@ -93,7 +93,7 @@ impl Replicas {
             Migration::Emulated => Ok(()),
             Migration::Copies => {
                 let missing =
-                    "the buffer copies its data: advice is for buffers of Memory::managed";
+                    "the buffer copies its data: advice is for buffers of BufferManager::managed";
                 let call = Call::Advise;
                 Err(hal::Error::Unsupported { call, missing: missing.into() }.into())
             }

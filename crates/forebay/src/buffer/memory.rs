@@ -9,26 +9,27 @@ use bytemuck::Pod;
 use forebay_core::Alignment;
 use forebay_hal::{Call, Device, ToDevice};
 
-use super::figures::{CopyFigures, Figures};
 use super::host_memory::HostMemory;
 use super::raw::RawBuffer;
 use super::registry::{
-    LineFigures, LiveBuffer, LiveShared, MemoryTotals, Record, Registry, SharedRegistration, stack,
+    LineStatistics, LiveBuffer, LiveShared, MemoryTotals, Record, Registry, SharedRegistration,
+    stack,
 };
 use super::replicas::Replicas;
+use super::statistics::{CopyStatistics, Counters};
 use super::store::{Migration, Store};
 use super::typed::{Buffer, size_of_elements};
-use crate::monitor::{BufferCopies, BufferManager, Part, ProcessSnapshot, provide};
+use crate::monitor::{BufferCopies, ManagerStatistics, Part, ProcessSnapshot, provide};
 use crate::sync::fork::ForkSafeMutex;
 use crate::{Pool, Result};
 
 /// Makes buffers on one device, with memory from a pool. Clones share the same manager.
 ///
 /// ```
-/// use forebay::buffer::Memory;
+/// use forebay::buffer::BufferManager;
 /// use forebay::HostDevice;
 ///
-/// let memory = Memory::new(&HostDevice::open()?)?;
+/// let memory = BufferManager::new(&HostDevice::open()?)?;
 /// let mut buffer = memory.buffer::<f32>(1_000_000)?;
 /// buffer.host_mut()?.fill(2.0);
 /// assert_eq!(memory.live_buffers().len(), 1);
@@ -37,7 +38,7 @@ use crate::{Pool, Result};
 /// # Ok::<(), forebay::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Memory {
+pub struct BufferManager {
     shared: Arc<Manager>,
 }
 
@@ -57,9 +58,9 @@ static REGISTRIES: ForkSafeMutex<Vec<Weak<Registry>>> = ForkSafeMutex::new(Vec::
 ///
 /// ```standalone_crate
 /// use forebay::HostDevice;
-/// use forebay::buffer::{Memory, leaks};
+/// use forebay::buffer::{BufferManager, leaks};
 ///
-/// let memory = Memory::new(&HostDevice::open()?)?;
+/// let memory = BufferManager::new(&HostDevice::open()?)?;
 /// let forgotten = memory.buffer::<f32>(1000)?;
 /// for leak in leaks() {
 ///     println!("{} elements of {} from {}, {:?} ago", leak.length, leak.element, leak.created_at, leak.age);
@@ -79,7 +80,7 @@ pub(crate) fn leaked_shared() -> Vec<LiveShared> {
 }
 
 /// Statistics of the buffers made by each line of the program, by manager.
-pub(crate) fn lines() -> Vec<LineFigures> {
+pub(crate) fn lines() -> Vec<LineStatistics> {
     registries().iter().flat_map(|registry| registry.lines()).collect()
 }
 
@@ -91,26 +92,26 @@ fn registries() -> Vec<Arc<Registry>> {
 
 /// Adds the buffers of each manager to a snapshot of the process.
 fn show(snapshot: &mut ProcessSnapshot) {
-    let copies = |of: CopyFigures| BufferCopies { copies: of.copies, bytes: of.bytes };
+    let copies = |of: CopyStatistics| BufferCopies { copies: of.copies, bytes: of.bytes };
     let managers = registries().into_iter().map(|registry| {
-        let MemoryTotals { buffers, created, figures, shared, shared_bytes, .. } =
+        let MemoryTotals { buffers, created, statistics, shared, shared_bytes, .. } =
             registry.totals(0);
-        BufferManager {
+        ManagerStatistics {
             manager: registry.number,
             buffers: buffers as u64,
             created,
-            host_bytes: figures.host_bytes,
-            device_bytes: figures.device_bytes,
-            to_device: copies(figures.to_device),
-            to_host: copies(figures.to_host),
+            host_bytes: statistics.host_bytes,
+            device_bytes: statistics.device_bytes,
+            to_device: copies(statistics.to_device),
+            to_host: copies(statistics.to_host),
             shared: shared as u64,
             shared_bytes,
         }
     });
-    snapshot.buffers.extend(managers.take(ProcessSnapshot::MOST_OTHERS));
+    snapshot.buffers.extend(managers.take(ProcessSnapshot::MAX_OTHERS));
 }
 
-impl Memory {
+impl BufferManager {
     /// Makes a manager on `device`, with its own pool.
     pub fn new(device: &impl ToDevice) -> Result<Self> {
         Ok(Self::over(&Pool::new(device)?))
@@ -191,8 +192,8 @@ impl Memory {
             Migration::Copies | Migration::Emulated => Alignment::ONE,
         };
         let alignment = Alignment::new(align_of::<T>() as u64).unwrap_or(Alignment::ONE).max(least);
-        let figures = Arc::<Figures>::default();
-        let (store, counted) = (&self.shared.store, Arc::clone(&figures));
+        let statistics = Arc::<Counters>::default();
+        let (store, counted) = (&self.shared.store, Arc::clone(&statistics));
         let replicas = match host {
             Some(host) => Replicas::over(store, host, alignment, counted),
             None => Replicas::new(store, size, alignment, counted),
@@ -200,7 +201,7 @@ impl Memory {
         let raw = RawBuffer::new(store, replicas);
         let (element, since) = (type_name::<T>(), Instant::now());
         let stack = stack();
-        let record = Record { element, length, size, since, created_at, stack, figures };
+        let record = Record { element, length, size, since, created_at, stack, statistics };
         Ok(Buffer::new(raw, length, self.shared.registry.enter(record)))
     }
 
@@ -222,8 +223,8 @@ impl Memory {
     /// child, empty for the parent's manager.
     ///
     /// ```
-    /// # use forebay::buffer::Memory;
-    /// let memory = Memory::host()?;
+    /// # use forebay::buffer::BufferManager;
+    /// let memory = BufferManager::host()?;
     /// let name = format!("live-{}", std::process::id());
     /// let samples = memory.shared::<f32>(&name, 1000)?;
     /// let [live] = &memory.live_shared()[..] else { panic!("one") };
@@ -249,7 +250,7 @@ impl Memory {
 
     /// The totals of all buffers. All zero in a forked child.
     pub fn totals(&self) -> MemoryTotals {
-        if self.device().descriptor().is_inherited() {
+        if self.device().descriptor().is_from_parent() {
             return MemoryTotals::default();
         }
         self.shared.registry.totals(self.shared.store.sweep())

@@ -13,10 +13,10 @@
 //! that was never written is zero on both sides, and is never copied.
 //!
 //! ```
-//! use forebay::buffer::Memory;
+//! use forebay::buffer::BufferManager;
 //! use forebay::{HostDevice, StreamHandle};
 //!
-//! let memory = Memory::new(&HostDevice::open()?)?; // CudaDevice::open(0)? for the first GPU
+//! let memory = BufferManager::new(&HostDevice::open()?)?; // CudaDevice::open(0)? for the first GPU
 //! let mut x = memory.buffer::<f32>(1_000_000)?;
 //! x.host_mut()?.fill(2.0); // the host's replica is newer
 //! let on_device = x.on_device_mut(StreamHandle::DEFAULT)?; // copied once, if the device has memory of its own
@@ -26,8 +26,8 @@
 //! # Ok::<(), forebay::Error>(())
 //! ```
 //!
-//! A buffer can also wrap memory that the program already has, without a copy: see [`Memory::wrap`],
-//! [`Memory::wrap_raw_parts`], and `Memory::map_file` for a mapped file.
+//! A buffer can also wrap memory that the program already has, without a copy: see [`BufferManager::wrap`],
+//! [`BufferManager::wrap_raw_parts`], and `BufferManager::map_file` for a mapped file.
 //!
 //! The guide, docs/buffers.md, tabulates what each operation does in each [state](Buffer::state). The policy is
 //! [`forebay_core::Coherence`].
@@ -49,7 +49,6 @@ mod double;
 mod external;
 mod fetch;
 mod fields;
-mod figures;
 mod guard;
 mod host_memory;
 mod host_use;
@@ -58,11 +57,12 @@ mod managed;
 mod managed_source;
 mod memory;
 mod raw;
+mod reentry;
 mod registry;
 mod replicas;
 mod slice;
+mod statistics;
 mod store;
-mod turn;
 mod typed;
 
 #[cfg(test)]
@@ -73,14 +73,14 @@ pub use device_buffer::DeviceBuffer;
 pub use double::DoubleBuffer;
 pub use fetch::Fetch;
 pub use fields::Field;
-pub use figures::{BufferFigures, CopyFigures};
 pub use forebay_core::{BufferState, Replica};
 pub use forebay_hal::Advice;
 pub use guard::{HostMut, OnDevice};
-pub use memory::{Memory, leaks};
+pub use memory::{BufferManager, leaks};
 pub(crate) use memory::{leaked_shared, lines};
-pub(crate) use registry::{LineFigures, SharedRegistration};
+pub(crate) use reentry::{ReentryGuard, ReentryLock};
+pub(crate) use registry::{LineStatistics, SharedRegistration};
 pub use registry::{LiveBuffer, LiveShared, MemoryTotals, capture_stacks};
 pub use slice::{BufferSlice, BufferSliceMut};
-pub(crate) use turn::{Turn, Turns};
+pub use statistics::{BufferStatistics, CopyStatistics};
 pub use typed::Buffer;

@@ -10,33 +10,33 @@ use core::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use forebay_core::{Address, Bytes, Coherence};
-use forebay_hal::{self as hal, Call, invalid};
+use forebay_core::Coherence;
+use forebay_hal::{self as hal, Call};
 
 use super::access::Access;
-use super::figures::Figures;
+use super::reentry::{ReentryGuard, ReentryLock};
 use super::replicas::{Replicas, to_usize};
+use super::statistics::Counters;
 use super::store::Store;
-use super::turn::{Turn, Turns};
 use crate::Result;
 
 #[derive(Debug)]
 pub(super) struct RawBuffer {
     store: Arc<Store>,
-    pub(super) figures: Arc<Figures>,
+    pub(super) statistics: Arc<Counters>,
     /// The host's replica, if all of it is current and nothing writes it; else null. Once set, it stays valid until an
     /// [exclusive](Self::exclusive) call.
     ready: AtomicPtr<u8>,
-    replicas: Turns<Replicas>,
+    replicas: ReentryLock<Replicas>,
 }
 
 impl RawBuffer {
     pub(super) fn new(store: &Arc<Store>, replicas: Replicas) -> Self {
         Self {
             store: Arc::clone(store),
-            figures: Arc::clone(&replicas.figures),
+            statistics: Arc::clone(&replicas.statistics),
             ready: AtomicPtr::new(ptr::null_mut()),
-            replicas: Turns::new(replicas),
+            replicas: ReentryLock::new(replicas),
         }
     }
 
@@ -46,7 +46,7 @@ impl RawBuffer {
     }
 
     /// The replicas, for calls that change no contents.
-    pub(super) fn shared(&self) -> Result<Turn<'_, Replicas>> {
+    pub(super) fn shared(&self) -> Result<ReentryGuard<'_, Replicas>> {
         self.check_process()?;
         self.replicas.take().ok_or_else(|| {
             let what = "a call of this thread uses the buffer: code that runs within it cannot";
@@ -101,10 +101,4 @@ impl RawBuffer {
         let part = part.map_or(&mut [][..], |mut part| unsafe { part.as_mut() });
         Ok((part, &mut replicas.coherence))
     }
-}
-
-/// The address `offset` bytes after `start`.
-pub(super) fn offset(start: Address, offset: u64) -> Result<Address> {
-    let beyond = || invalid(Call::Copy, "offset", offset, "within the address space");
-    Ok(start.checked_add(Bytes::new(offset)).ok_or_else(beyond)?)
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use super::figures::{BufferFigures, Figures};
+use super::statistics::{BufferStatistics, Counters};
 use crate::report::Stack;
-use crate::sync::fork::Birth;
+use crate::sync::fork::ForkGeneration;
 use crate::sync::lock;
 
 /// The live buffers of a manager.
@@ -17,7 +17,7 @@ use crate::sync::lock;
 pub(super) struct Registry {
     /// Unique among the managers of the process.
     pub(super) number: u64,
-    birth: Birth,
+    fork_generation: ForkGeneration,
     records: Mutex<Records>,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn stack() -> Stack {
 
 /// Statistics of the buffers made by one line of the program.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LineFigures {
+pub(crate) struct LineStatistics {
     pub(crate) created_at: &'static Location<'static>,
     pub(crate) made: u64,
     pub(crate) live: u64,
@@ -50,10 +50,10 @@ pub(crate) struct LineFigures {
 #[derive(Debug, Default)]
 struct Records {
     live: BTreeMap<u64, Record>,
-    lines: BTreeMap<&'static Location<'static>, LineFigures>,
+    lines: BTreeMap<&'static Location<'static>, LineStatistics>,
     created: u64,
     /// The copies of dropped buffers.
-    gone: BufferFigures,
+    gone: BufferStatistics,
     /// Since when each shared buffer lives, and what is listed of it.
     shared: BTreeMap<u64, (Instant, LiveShared)>,
     /// The number of the last shared buffer.
@@ -69,7 +69,7 @@ pub(super) struct Record {
     pub(super) since: Instant,
     pub(super) created_at: &'static Location<'static>,
     pub(super) stack: Stack,
-    pub(super) figures: Arc<Figures>,
+    pub(super) statistics: Arc<Counters>,
 }
 
 /// A buffer's entry. Dropping it removes the entry.
@@ -105,7 +105,7 @@ pub struct LiveBuffer {
     /// The stack of the call that made it, if [`capture_stacks`](crate::leak::capture_stacks) was on.
     pub stack: Stack,
     /// Its memory and copies.
-    pub figures: BufferFigures,
+    pub statistics: BufferStatistics,
 }
 
 /// A [shared buffer](crate::named) of this process, as listed by [`Memory::live_shared`](super::Memory::live_shared).
@@ -137,7 +137,7 @@ pub struct MemoryTotals {
     /// Buffers made so far.
     pub created: u64,
     /// Memory of live buffers, and copies of all buffers so far.
-    pub figures: BufferFigures,
+    pub statistics: BufferStatistics,
     /// Bytes of host memory of dropped buffers that copies still use.
     pub parked_bytes: u64,
     /// Live [shared buffers](crate::named), not included in `buffers`. One that was opened twice counts twice.
@@ -150,7 +150,7 @@ impl Registry {
     pub(super) fn new() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { number, birth: Birth::here(), records: Mutex::default() }
+        Self { number, fork_generation: ForkGeneration::here(), records: Mutex::default() }
     }
 
     /// Registers a buffer.
@@ -159,7 +159,7 @@ impl Registry {
         records.created += 1;
         let (id, created_at) = (records.created, record.created_at);
         records.live.insert(id, record);
-        let new = LineFigures { created_at, made: 0, live: 0, most: 0, longest: Duration::ZERO };
+        let new = LineStatistics { created_at, made: 0, live: 0, most: 0, longest: Duration::ZERO };
         let line = records.lines.entry(created_at).or_insert(new);
         line.made += 1;
         line.live += 1;
@@ -169,7 +169,7 @@ impl Registry {
 
     /// Whether this process made it.
     pub(super) fn is_ours(&self) -> bool {
-        !self.birth.is_elsewhere()
+        !self.fork_generation.is_stale()
     }
 
     /// The records. `None` in a forked child: a thread of the parent may have held the lock.
@@ -188,7 +188,7 @@ impl Registry {
             age: record.since.elapsed(),
             created_at: record.created_at.to_string(),
             stack: record.stack,
-            figures: record.figures.read(),
+            statistics: record.statistics.read(),
         });
         live.collect()
     }
@@ -224,20 +224,20 @@ impl Registry {
     }
 
     /// Statistics per line of the program. Empty in a forked child.
-    pub(super) fn lines(&self) -> Vec<LineFigures> {
+    pub(super) fn lines(&self) -> Vec<LineStatistics> {
         self.records().map_or_else(Vec::new, |records| records.lines.values().copied().collect())
     }
 
     /// The totals. The caller supplies the parked bytes.
     pub(super) fn totals(&self, parked_bytes: u64) -> MemoryTotals {
         let Some(records) = self.records() else { return MemoryTotals::default() };
-        let mut figures = records.gone;
-        records.live.values().for_each(|record| figures.add(&record.figures.read()));
+        let mut statistics = records.gone;
+        records.live.values().for_each(|record| statistics.add(&record.statistics.read()));
         let (buffers, created) = (records.live.len(), records.created);
         let shared_bytes = records.shared.values().map(|(_, record)| record.bytes);
         let shared_bytes = shared_bytes.fold(0, u64::saturating_add);
         let shared = records.shared.len();
-        MemoryTotals { buffers, created, figures, parked_bytes, shared, shared_bytes }
+        MemoryTotals { buffers, created, statistics, parked_bytes, shared, shared_bytes }
     }
 }
 
@@ -245,7 +245,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let Some(mut records) = self.registry.records() else { return };
         if let Some(record) = records.live.remove(&self.id) {
-            let mut last = record.figures.read();
+            let mut last = record.statistics.read();
             (last.host_bytes, last.device_bytes) = (0, 0);
             records.gone.add(&last);
             if let Some(line) = records.lines.get_mut(record.created_at) {

@@ -18,15 +18,14 @@ use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, Coherence, Contents, Replica, Update, UpdateKind};
 use forebay_hal::{
-    self as hal, Call, Capabilities, Device, Fill, Pattern, Place, StreamHandle, invalid,
+    self as hal, Call, Capabilities, Device, Fill, Location, Pattern, StreamHandle, invalid,
 };
 
 use super::access::Access;
 use super::device_side::DeviceSide;
-use super::figures::Figures;
 use super::host_memory::{HostMemory, SMALLEST_ALIGNMENT};
 use super::host_use::{HostUse, TimedCopy};
-use super::raw::offset;
+use super::statistics::Counters;
 use super::store::{Migration, Parked, Store};
 use crate::range::out_of_range;
 use crate::{Error, Result};
@@ -57,11 +56,17 @@ pub(super) struct Replicas {
     /// Ranges being copied to the host, and ranges to zero there afterwards.
     arrivals: Vec<Update>,
     device: Option<DeviceSide>,
-    pub(super) figures: Arc<Figures>,
+    pub(super) statistics: Arc<Counters>,
 }
 
 pub(super) fn to_usize(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// The address `offset` bytes after `start`.
+pub(super) fn offset(start: Address, offset: u64) -> Result<Address> {
+    let beyond = || invalid(Call::Copy, "offset", offset, "within the address space");
+    Ok(start.checked_add(Bytes::new(offset)).ok_or_else(beyond)?)
 }
 
 fn usize_range(range: &Range<u64>) -> Range<usize> {
@@ -73,7 +78,7 @@ impl Replicas {
         store: &Arc<Store>,
         size: u64,
         alignment: Alignment,
-        figures: Arc<Figures>,
+        statistics: Arc<Counters>,
     ) -> Self {
         let capabilities = store.pool.source().descriptor().capabilities;
         Self {
@@ -87,7 +92,7 @@ impl Replicas {
             lent: Lent::No,
             arrivals: Vec::new(),
             device: None,
-            figures,
+            statistics,
         }
     }
 
@@ -96,13 +101,13 @@ impl Replicas {
         store: &Arc<Store>,
         host: HostMemory,
         alignment: Alignment,
-        figures: Arc<Figures>,
+        statistics: Arc<Counters>,
     ) -> Self {
-        let mut raw = Self::new(store, host.size() as u64, alignment, figures);
+        let mut raw = Self::new(store, host.size() as u64, alignment, statistics);
         raw.unified = false;
         raw.coherence.allocated(Replica::Host, false);
         raw.coherence.written(Replica::Host, 0..raw.size());
-        raw.figures.set_host(raw.size());
+        raw.statistics.set_host(raw.size());
         raw.host = Some(host);
         raw
     }
@@ -192,7 +197,7 @@ impl Replicas {
         if self.host.is_none() {
             self.host = Some(HostMemory::zeroed(to_usize(self.size()), self.alignment)?);
             self.coherence.allocated(Replica::Host, true);
-            self.figures.set_host(self.size());
+            self.statistics.set_host(self.size());
         }
         if access == Access::Overwrite {
             return Ok(());
@@ -276,12 +281,12 @@ impl Replicas {
         };
         let stream = side.stream_after_write(&*device)?;
         // Copies from an earlier replica may still read what this one overwrites.
-        forget_done(&mut self.host_uses, &self.figures);
+        forget_done(&mut self.host_uses, &self.statistics);
         for earlier in &self.host_uses {
             earlier.precede(&*device, stream)?;
         }
-        let to = Place::Host(offset(host.address(), range.start)?);
-        let from = Place::Device(offset(side.address(), range.start)?);
+        let to = Location::Host(offset(host.address(), range.start)?);
+        let from = Location::Device(offset(side.address(), range.start)?);
         side.read_on(&*device, stream);
         self.host_written = true;
         self.copy(to, from, range, stream)
@@ -290,8 +295,8 @@ impl Replicas {
     /// Enqueues a copy between the replicas, counts it, and records that it uses host memory.
     fn copy(
         &mut self,
-        to: Place,
-        from: Place,
+        to: Location,
+        from: Location,
         range: &Range<u64>,
         stream: StreamHandle,
     ) -> Result<()> {
@@ -305,9 +310,9 @@ impl Replicas {
         // different memory.
         match unsafe { device.copy(&copy, stream) } {
             Ok(()) => {
-                forget_done(&mut self.host_uses, &self.figures);
+                forget_done(&mut self.host_uses, &self.statistics);
                 self.host_uses.push(HostUse::on(&device, stream, timed));
-                self.figures.count_copy(replica, bytes);
+                self.statistics.count_copy(replica, bytes);
                 Ok(())
             }
             Err(error) => {
@@ -326,7 +331,7 @@ impl Replicas {
     fn wait_for_host(&mut self) -> Result<()> {
         while let Some(host_use) = self.host_uses.last() {
             host_use.wait(&**self.store.device())?;
-            host_use.count_time(&self.figures);
+            host_use.count_time(&self.statistics);
             self.host_uses.pop();
         }
         self.host_written = false;
@@ -372,7 +377,7 @@ impl Replicas {
             let side = DeviceSide::allocate(pool, size, self.alignment, stream)?;
             let replica = if self.unified { Replica::Host } else { Replica::Device };
             self.coherence.allocated(replica, false);
-            self.figures.set_device(side.size());
+            self.statistics.set_device(side.size());
             self.device = Some(side);
         }
         self.device.as_mut().ok_or_else(|| out_of_range(&(0..0), 0))
@@ -394,8 +399,8 @@ impl Replicas {
                 unsafe { self.store.device().fill(&fill, stream) }?;
             }
             (UpdateKind::Copy, Some(host)) => {
-                let from = Place::Host(offset(host.address(), range.start)?);
-                self.copy(Place::Device(to), from, range, stream)?;
+                let from = Location::Host(offset(host.address(), range.start)?);
+                self.copy(Location::Device(to), from, range, stream)?;
             }
             (UpdateKind::Copy, None) => return Err(out_of_range(&usize_range(range), 0)),
         }
@@ -475,11 +480,11 @@ impl Replicas {
                     return Ok(0);
                 }
                 self.wait_for_host()?;
-                self.figures.set_host(0);
+                self.statistics.set_host(0);
                 self.host.take().map_or(0, |host| host.size() as u64)
             }
             Replica::Device => {
-                self.figures.set_device(0);
+                self.statistics.set_device(0);
                 self.device.take().map_or(0, |side| side.size())
             }
         };
@@ -514,21 +519,21 @@ impl Replicas {
             }
             resized.coherence.written(Replica::Host, range);
         }
-        let figures = Arc::clone(&self.figures);
+        let statistics = Arc::clone(&self.statistics);
         *self = resized;
-        self.figures = figures;
-        self.figures.set_host(self.host.as_ref().map_or(0, |host| host.size() as u64));
-        self.figures.set_device(self.device.as_ref().map_or(0, DeviceSide::size));
+        self.statistics = statistics;
+        self.statistics.set_host(self.host.as_ref().map_or(0, |host| host.size() as u64));
+        self.statistics.set_device(self.device.as_ref().map_or(0, DeviceSide::size));
         Ok(())
     }
 }
 
 /// Removes copies that are done, and counts their durations.
-fn forget_done(uses: &mut Vec<HostUse>, figures: &Figures) {
+fn forget_done(uses: &mut Vec<HostUse>, statistics: &Counters) {
     uses.retain(|one| {
         let done = one.is_done();
         if done {
-            one.count_time(figures);
+            one.count_time(statistics);
         }
         !done
     });
@@ -537,7 +542,7 @@ fn forget_done(uses: &mut Vec<HostUse>, figures: &Figures) {
 impl Drop for Replicas {
     /// Does not wait: host memory still used by a copy is parked with the manager.
     fn drop(&mut self) {
-        if self.store.device().descriptor().is_inherited() {
+        if self.store.device().descriptor().is_from_parent() {
             // A forked child takes no locks: a thread of the parent may have held them.
             core::mem::forget((self.host.take(), core::mem::take(&mut self.host_uses)));
             return;
@@ -546,14 +551,14 @@ impl Drop for Replicas {
             // A lost device may still use it.
             core::mem::forget(self.host.take());
         }
-        forget_done(&mut self.host_uses, &self.figures);
+        forget_done(&mut self.host_uses, &self.statistics);
         let uses = core::mem::take(&mut self.host_uses);
         if let Some(host) = self.host.take()
             && !uses.is_empty()
         {
             self.store.park(Parked { host, uses });
         }
-        self.figures.set_host(0);
-        self.figures.set_device(0);
+        self.statistics.set_host(0);
+        self.statistics.set_device(0);
     }
 }

@@ -78,9 +78,9 @@ impl<'a, T: Pod> BufferSlice<'a, T> {
     /// buffer, and their size are multiples of its size.
     ///
     /// ```
-    /// # use forebay::buffer::Memory;
+    /// # use forebay::buffer::BufferManager;
     /// # use forebay::HostDevice;
-    /// # let memory = Memory::new(&HostDevice::open()?)?;
+    /// # let memory = BufferManager::new(&HostDevice::open()?)?;
     /// let buffer = memory.buffer_from(&[1.0_f32; 6])?;
     /// assert_eq!(buffer.slice(2..)?.cast::<u32>()?.host()?, [0x3f80_0000; 4]);
     /// assert!(buffer.slice(1..)?.cast::<[u8; 16]>().is_err());

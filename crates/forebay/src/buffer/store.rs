@@ -68,7 +68,7 @@ impl Drop for Store {
         let device = Arc::clone(self.pool.device());
         let parked = self.parked.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         for one in parked.drain(..) {
-            let inherited = device.descriptor().is_inherited();
+            let inherited = device.descriptor().is_from_parent();
             if inherited || !one.uses.iter().all(|used| used.wait(&*device).is_ok()) {
                 core::mem::forget(one.host);
             }

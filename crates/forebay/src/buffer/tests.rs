@@ -15,24 +15,24 @@ use forebay_sim::{
 use super::*;
 use crate::{Error, HostDevice};
 
-mod figures;
 mod futures;
 mod generic;
 mod managed;
 mod shared;
+mod statistics;
 
 const DEFAULT: StreamHandle = StreamHandle::DEFAULT;
 
 /// A machine whose device has memory of its own.
-pub(super) fn open(options: SimOptions) -> (SimMachine, Arc<SimDevice>, Memory) {
+pub(super) fn open(options: SimOptions) -> (SimMachine, Arc<SimDevice>, BufferManager) {
     open_any(options.without(Capabilities::HOST_VISIBLE))
 }
 
-pub(super) fn open_any(options: SimOptions) -> (SimMachine, Arc<SimDevice>, Memory) {
+pub(super) fn open_any(options: SimOptions) -> (SimMachine, Arc<SimDevice>, BufferManager) {
     let machine = options.build().unwrap();
     let device = machine.device(0).unwrap();
     let shared: Arc<dyn Device> = device.clone();
-    (machine, device, Memory::new(&shared).unwrap())
+    (machine, device, BufferManager::new(&shared).unwrap())
 }
 
 pub(super) fn span_of(on_device: &OnDevice<'_>) -> Span {
@@ -133,7 +133,7 @@ fn random_program(
 ) -> bool {
     let (machine, device, memory) = open_any(options.seed(seed));
     let memory = match host {
-        Host::Managed => Memory::managed(memory.device()).unwrap(),
+        Host::Managed => BufferManager::managed(memory.device()).unwrap(),
         Host::Own | Host::Wrapped => memory,
     };
     let wrapped = host == Host::Wrapped;
@@ -243,18 +243,21 @@ fn random_program(
     device.synchronize_device().unwrap();
     assert_eq!(wrong.load(Ordering::Relaxed), 0, "seed {seed}");
     assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
-    let figures = buffer.figures();
+    let statistics = buffer.statistics();
     if unified {
-        assert_eq!((figures.to_host.copies, figures.to_device.copies), (0, 0));
+        assert_eq!((statistics.to_host.copies, statistics.to_device.copies), (0, 0));
     } else if !faulty {
         let whole = 0..model.bytes.len();
         model.used(Replica::Host, &whole, Access::Read, 0);
-        let moved = (figures.to_host.bytes, figures.to_device.bytes);
+        let moved = (statistics.to_host.bytes, statistics.to_device.bytes);
         assert_eq!(moved, (model.to_host, model.to_device), "copies are minimal, seed {seed}");
     }
     drop(buffer);
     let totals = memory.totals();
-    assert_eq!((totals.buffers, totals.figures.host_bytes, totals.figures.device_bytes), (0, 0, 0));
+    assert_eq!(
+        (totals.buffers, totals.statistics.host_bytes, totals.statistics.device_bytes),
+        (0, 0, 0)
+    );
     failed > 0
 }
 
@@ -303,7 +306,7 @@ fn ten_elements_of_a_million_are_ten() {
     assert_eq!(buffer.state(), BufferState::HostDirty);
     let _ = buffer.on_device_mut(DEFAULT).unwrap();
     assert_eq!(buffer.state(), BufferState::DeviceDirty);
-    let moved = buffer.figures().to_device;
+    let moved = buffer.statistics().to_device;
     assert_eq!((moved.copies, moved.bytes), (2, 4_000_040));
     // A guard that is only read through marks nothing.
     let view = buffer.host_mut().unwrap();
@@ -315,11 +318,11 @@ fn ten_elements_of_a_million_are_ten() {
 fn a_buffer_that_is_used_on_one_side_has_memory_there_alone() {
     let (_machine, device, memory) = open(SimMachine::builder());
     let mut buffer = memory.buffer::<u8>(4096).unwrap();
-    assert_eq!(memory.totals().figures, BufferFigures::default());
+    assert_eq!(memory.totals().statistics, BufferStatistics::default());
     launch_write(&device, &buffer.on_device_overwrite(DEFAULT).unwrap(), 7).unwrap();
-    let figures = buffer.figures();
-    assert_eq!((figures.host_bytes, figures.device_bytes), (0, 4096));
-    assert_eq!((buffer.state(), figures.to_device.copies), (BufferState::DeviceOnly, 0));
+    let statistics = buffer.statistics();
+    assert_eq!((statistics.host_bytes, statistics.device_bytes), (0, 4096));
+    assert_eq!((buffer.state(), statistics.to_device.copies), (BufferState::DeviceOnly, 0));
     assert_eq!(buffer.to_vec().unwrap(), [7; 4096]);
     assert_eq!(buffer.compact(Replica::Device, DEFAULT).unwrap(), Bytes::new(4096));
     assert_eq!(buffer.state(), BufferState::HostOnly);
@@ -356,15 +359,15 @@ fn large_buffers_and_counts_that_overflow() {
     assert_eq!(buffer.size(), Bytes::gib(6));
     // In pages of 4 KiB, or more: second of the figures.
     let resident = || {
-        let figures = std::fs::read_to_string("/proc/self/statm").ok()?;
-        figures.split_whitespace().nth(1)?.parse::<u64>().ok()
+        let statistics = std::fs::read_to_string("/proc/self/statm").ok()?;
+        statistics.split_whitespace().nth(1)?.parse::<u64>().ok()
     };
     let before = resident();
     buffer.slice_mut(..10).unwrap().host_mut().unwrap().fill(1.0);
     let touched = resident().zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
     assert!(touched < Bytes::gib(1).get() / 4096, "{touched} pages for ten elements");
     let _ = buffer.on_device_mut(DEFAULT).unwrap();
-    assert_eq!(buffer.figures().to_device.bytes, 80);
+    assert_eq!(buffer.statistics().to_device.bytes, 80);
     for length in [usize::MAX, usize::MAX / 8 + 2, 1 << 60] {
         let error = memory.buffer::<f64>(length).unwrap_err();
         assert!(matches!(error, Error::Device(_)) && error.to_string().contains("elements"));
@@ -405,7 +408,7 @@ fn slices_alias_and_ranges_are_checked() {
 
 #[test]
 fn where_the_devices_memory_is_the_hosts_nothing_is_copied() {
-    let memory = Memory::over(&crate::Pool::new(&HostDevice::open().unwrap()).unwrap());
+    let memory = BufferManager::over(&crate::Pool::new(&HostDevice::open().unwrap()).unwrap());
     let mut buffer = memory.buffer::<u32>(1000).unwrap();
     assert_eq!(buffer.host().unwrap(), [0; 1000]);
     buffer.host_mut().unwrap()[3] = 7;
@@ -414,8 +417,8 @@ fn where_the_devices_memory_is_the_hosts_nothing_is_copied() {
     assert_eq!(buffer.to_vec().unwrap()[3], 7);
     buffer.resize(2000).unwrap();
     assert_eq!((buffer.host().unwrap()[3], buffer.host().unwrap()[1999]), (7, 0));
-    let figures = buffer.figures();
-    assert_eq!((figures.to_host.copies, figures.to_device.copies), (0, 0));
+    let statistics = buffer.statistics();
+    assert_eq!((statistics.to_host.copies, statistics.to_device.copies), (0, 0));
     let mut other = memory.buffer_from(buffer.host().unwrap()).unwrap();
     assert!(buffer.equals(&other).unwrap());
     other.fill(1).unwrap();
@@ -504,16 +507,16 @@ fn what_was_not_written_stays_so_and_leaks_are_listed() {
     let mut buffer = memory.buffer::<f32>(1 << 20).unwrap();
     buffer.resize(2 << 20).unwrap();
     assert_eq!(
-        (buffer.state(), buffer.figures()),
-        (BufferState::Uninitialized, BufferFigures::default())
+        (buffer.state(), buffer.statistics()),
+        (BufferState::Uninitialized, BufferStatistics::default())
     );
     assert_eq!(buffer.len(), 2 << 20);
-    let orphan = Memory::over(memory.pool()).buffer::<u64>(77).unwrap();
+    let orphan = BufferManager::over(memory.pool()).buffer::<u64>(77).unwrap();
     assert!(leaks().iter().any(|leak| leak.length == 77), "also of a manager that is gone");
     drop(orphan);
     assert!(!leaks().iter().any(|leak| leak.length == 77));
     // One replica: forgetting either side forgets nothing.
-    let host = Memory::host().unwrap();
+    let host = BufferManager::host().unwrap();
     let mut unified = host.buffer_from(&[5_u8; 100]).unwrap();
     unified.invalidate(Replica::Device);
     unified.invalidate(Replica::Host);
@@ -524,7 +527,7 @@ fn what_was_not_written_stays_so_and_leaks_are_listed() {
 fn buffers_are_copied_on_the_device_or_through_the_host() {
     let (machine, device, memory) = open(SimMachine::builder().devices(2));
     let other: Arc<dyn Device> = machine.device(1).unwrap();
-    let elsewhere = Memory::new(&other).unwrap();
+    let elsewhere = BufferManager::new(&other).unwrap();
     let mut source = memory.buffer::<u8>(5000).unwrap();
     launch_write(&device, &source.on_device_overwrite(DEFAULT).unwrap(), 9).unwrap();
     let mut near = memory.buffer::<u8>(5000).unwrap();

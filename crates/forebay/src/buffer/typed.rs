@@ -5,28 +5,28 @@ use core::ops::RangeBounds;
 
 use bytemuck::Pod;
 use forebay_core::{BufferState, Bytes, Replica};
-use forebay_hal::{self as hal, Call, Place, StreamHandle, invalid};
+use forebay_hal::{self as hal, Call, Location, StreamHandle, invalid};
 
 use super::access::Access;
-use super::figures::BufferFigures;
 use super::guard::{HostMut, OnDevice};
 use super::raw::RawBuffer;
 use super::registry::Registration;
 use super::slice::{BufferSlice, BufferSliceMut};
+use super::statistics::BufferStatistics;
 use crate::range::check_length;
 use crate::{Result, host_vec};
 
 /// Elements with a replica on the host and one on a device. They are copied only when, and as far as, a use needs them.
-/// Made by [`Memory::buffer`](super::Memory::buffer).
+/// Made by [`BufferManager::buffer`](super::BufferManager::buffer).
 ///
 /// Reading needs only a shared buffer, also where it copies to the replica that lacks the elements: several threads may
 /// read at once, one waiting for the copies of another. Code that runs within a call, such as a pool's callback, gets
 /// [`Busy`](forebay_hal::Error::Busy) if its read needs more than a view of what is there.
 ///
 /// ```
-/// # use forebay::buffer::Memory;
+/// # use forebay::buffer::BufferManager;
 /// # use forebay::{HostDevice, StreamHandle};
-/// # let memory = Memory::new(&HostDevice::open()?)?;
+/// # let memory = BufferManager::new(&HostDevice::open()?)?;
 /// let weights = memory.buffer_from(&[1.0_f32, 2.0, 3.0])?;
 /// let (one, two) = (weights.host()?, weights.slice(1..)?); // views live side by side
 /// let on_device = weights.on_device(StreamHandle::DEFAULT)?;
@@ -92,11 +92,11 @@ impl<T: Pod> Buffer<T> {
     }
 
     /// Its memory use, and its copies so far. All zero in a forked child.
-    pub fn figures(&self) -> BufferFigures {
+    pub fn statistics(&self) -> BufferStatistics {
         if self.raw.check_process().is_err() {
-            return BufferFigures::default();
+            return BufferStatistics::default();
         }
-        self.raw.figures.read()
+        self.raw.statistics.read()
     }
 
     /// All elements, to read.
@@ -117,9 +117,9 @@ impl<T: Pod> Buffer<T> {
     /// The elements in `range`, to write. Copies nothing.
     ///
     /// ```
-    /// # use forebay::buffer::Memory;
+    /// # use forebay::buffer::BufferManager;
     /// # use forebay::HostDevice;
-    /// # let memory = Memory::new(&HostDevice::open()?)?;
+    /// # let memory = BufferManager::new(&HostDevice::open()?)?;
     /// let mut buffer = memory.buffer::<i32>(1000)?;
     /// buffer.slice_mut(100..300)?.fill(7)?;
     /// assert_eq!(buffer.host()?[299..301], [7, 0]);
@@ -153,7 +153,7 @@ impl<T: Pod> Buffer<T> {
         check_length("from", from.len(), self.length)?;
         let size = self.size();
         let linear =
-            |from, to| Ok(hal::Copy::linear(Place::Device(to), Place::Device(from), size)?);
+            |from, to| Ok(hal::Copy::linear(Location::Device(to), Location::Device(from), size)?);
         let mut source = from.raw.shared()?;
         if self.raw.exclusive().copy_on_device(
             &mut source,
@@ -170,9 +170,9 @@ impl<T: Pod> Buffer<T> {
     /// The elements in device memory, for work on `stream` to read. Copies what the device lacks, on that stream.
     ///
     /// ```
-    /// # use forebay::buffer::Memory;
+    /// # use forebay::buffer::BufferManager;
     /// # use forebay::{HostDevice, StreamHandle};
-    /// # let memory = Memory::new(&HostDevice::open()?)?;
+    /// # let memory = BufferManager::new(&HostDevice::open()?)?;
     /// let buffer = memory.buffer_from(&[1.0_f32, 2.0, 3.0])?;
     /// let on_device = buffer.on_device(StreamHandle::DEFAULT)?;
     /// println!("a kernel on {} may read {}", on_device.stream(), on_device.address());
@@ -229,7 +229,7 @@ impl<T: Pod> Buffer<T> {
 
     /// Frees the memory of a replica, after copying data that only it has to the other. Returns the bytes freed. Copies
     /// to the device are enqueued on `stream`, and waited for. Host memory that the program supplied
-    /// ([`Memory::wrap`](super::Memory::wrap)) is kept.
+    /// ([`BufferManager::wrap`](super::BufferManager::wrap)) is kept.
     pub fn compact(&mut self, replica: Replica, stream: impl Into<StreamHandle>) -> Result<Bytes> {
         Ok(Bytes::new(self.raw.exclusive().drop_replica(replica, stream.into())?))
     }

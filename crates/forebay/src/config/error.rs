@@ -220,12 +220,12 @@ struct Plain<'a>(&'a str);
 
 impl Plain<'_> {
     /// Long enough for users to recognise their input.
-    const MOST: usize = 80;
+    const MAX: usize = 80;
 }
 
 impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cut = self.0.char_indices().nth(Self::MOST).map(|(index, _)| index);
+        let cut = self.0.char_indices().nth(Self::MAX).map(|(index, _)| index);
         let shown = cut.and_then(|index| self.0.get(..index)).unwrap_or(self.0);
         write!(f, "{}{}", shown.escape_debug(), if cut.is_some() { "..." } else { "" })
     }

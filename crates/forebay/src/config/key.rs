@@ -13,10 +13,10 @@ use forebay_core::{Bytes, PageSize, SizeClasses};
 use super::value::{Bounds, Counting, Fraction, Kind, PoolName, Preset, Zeroing, page_of};
 
 /// Sixteen million events take about a gigabyte of memory; a larger number is a typo.
-const MOST_EVENTS: u64 = 1 << 24;
+const MAX_EVENTS: u64 = 1 << 24;
 
 /// More threads than any host needs to saturate the bus.
-const MOST_THREADS: u64 = 256;
+const MAX_THREADS: u64 = 256;
 
 /// Each thread pins two chunks per direction.
 const LARGEST_CHUNK: Bytes = Bytes::gib(1);
@@ -48,7 +48,7 @@ macro_rules! for_each_key {
             /// Whether the most bytes in live blocks are counted too, exact at every moment.
             Statistics statistics: Counting = Counting::On, AtStart, Any;
             /// How many events a pool remembers.
-            History history: u64 = 0, AnyTime, AtMost(MOST_EVENTS);
+            History history: u64 = 0, AnyTime, AtMost(MAX_EVENTS);
             /// Whether recorded events, snapshots and reports have the call stack of each allocation: a pair then takes some microseconds.
             Stacks stacks: bool = false, AnyTime, Any;
             /// Whether a thread gives back idle memory and answers pressure in the background.
@@ -84,7 +84,7 @@ macro_rules! for_each_key {
             /// Whether a stream's handle is checked for being that of another stream by now.
             StrictStreams strict_streams: bool = false, AtStart, Any;
             /// How many threads of a transfer engine copy on the host; 0 for what a calibration has found, else one for each processor up to twelve.
-            TransferThreads transfer_threads: u64 = 0, AtStart, AtMost(MOST_THREADS);
+            TransferThreads transfer_threads: u64 = 0, AtStart, AtMost(MAX_THREADS);
             /// The size of the pieces of a transfer; 0 for what a calibration has found, else 4 MiB.
             TransferChunk transfer_chunk: Bytes = Bytes::ZERO, AtStart, AtMost(LARGEST_CHUNK);
             /// Whether the process reports at its end, on the standard error stream, what is live then.

@@ -206,7 +206,7 @@ impl<A: Allocate> OwnedBlock<A> {
     }
 
     fn note_use(&self, stream: StreamHandle, left: u32) {
-        if self.is_inherited() {
+        if self.is_from_parent() {
             return;
         }
         let (stream, device) = (NamedStream::now(stream), self.allocator.device());
@@ -303,8 +303,8 @@ impl<A: Allocate> OwnedBlock<A> {
     }
 
     /// Whether this is a forked child that inherited its parent's block.
-    pub(super) fn is_inherited(&self) -> bool {
-        self.allocator.device().descriptor().is_inherited()
+    pub(super) fn is_from_parent(&self) -> bool {
+        self.allocator.device().descriptor().is_from_parent()
     }
 
     /// Makes the handle's stream wait, on the device, for the recorded streams, and forgets them. After an error they
@@ -478,7 +478,7 @@ impl<A: Allocate> OwnedBlock<A> {
 
 impl<A: Allocate> Drop for OwnedBlock<A> {
     fn drop(&mut self) {
-        if self.is_inherited() {
+        if self.is_from_parent() {
             // The block is the parent's. Leak the list: another thread may have been changing it.
             let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
             core::mem::forget(core::mem::take(uses));

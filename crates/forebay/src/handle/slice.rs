@@ -6,7 +6,7 @@ use core::mem::ManuallyDrop;
 use core::ops::RangeBounds;
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::{self as hal, Call, Place};
+use forebay_hal::{self as hal, Call, Location};
 
 use super::{OwnedBlock, Pod, order};
 use crate::range::{check_device, check_length, resolve};
@@ -136,8 +136,8 @@ impl<'a, T: Pod, A: Allocate> DeviceSlice<'a, T, A> {
             return Ok(());
         }
         let mut from = self.address();
-        let host = Place::Host(Address::of_pointer(to.as_mut_ptr()));
-        if copy_in_bulk(self.part.block, host, Place::Device(from), size_of_val(to)) {
+        let host = Location::Host(Address::of_pointer(to.as_mut_ptr()));
+        if copy_in_bulk(self.part.block, host, Location::Device(from), size_of_val(to)) {
             return Ok(());
         }
         let mut stage = Vec::with_capacity(stage_length::<T>().min(to.len()));
@@ -146,7 +146,7 @@ impl<'a, T: Pod, A: Allocate> DeviceSlice<'a, T, A> {
             // Initialise the stage, so that it holds valid values whatever the device does: a phantom device writes
             // nothing.
             stage.extend_from_slice(chunk);
-            stage = pass(self.part.block, stage, |host| (host, Place::Device(from)))?;
+            stage = pass(self.part.block, stage, |host| (host, Location::Device(from)))?;
             chunk.copy_from_slice(&stage);
             from = from.saturating_add(bytes::<T>(chunk.len()));
         }
@@ -225,15 +225,15 @@ impl<'a, T: Pod, A: Allocate> DeviceSliceMut<'a, T, A> {
             return Ok(());
         }
         let mut to = self.address();
-        let host = Place::Host(Address::of_pointer(from.as_ptr()));
-        if copy_in_bulk(self.part.block, Place::Device(to), host, size_of_val(from)) {
+        let host = Location::Host(Address::of_pointer(from.as_ptr()));
+        if copy_in_bulk(self.part.block, Location::Device(to), host, size_of_val(from)) {
             return Ok(());
         }
         let mut stage = Vec::with_capacity(stage_length::<T>().min(from.len()));
         for chunk in from.chunks(stage_length::<T>()) {
             stage.clear();
             stage.extend_from_slice(chunk);
-            stage = pass(self.part.block, stage, |host| (Place::Device(to), host))?;
+            stage = pass(self.part.block, stage, |host| (Location::Device(to), host))?;
             to = to.saturating_add(bytes::<T>(chunk.len()));
         }
         Ok(())
@@ -255,8 +255,8 @@ impl<'a, T: Pod, A: Allocate> DeviceSliceMut<'a, T, A> {
             let missing = "a vector that lives as long as the graph".into();
             return Err(hal::Error::Unsupported { call: Call::Copy, missing }.into());
         }
-        let host = Place::Host(Address::of_pointer(from.as_ptr()));
-        let (to, size) = (Place::Device(self.address()), bytes::<T>(from.len()));
+        let host = Location::Host(Address::of_pointer(from.as_ptr()));
+        let (to, size) = (Location::Device(self.address()), bytes::<T>(from.len()));
         let copy = hal::Copy::linear(to, host, size)?;
         let (device, stream) = (block.allocator().device(), block.stream_to_use()?);
         device.descriptor().check_process(Call::Copy)?;
@@ -298,7 +298,7 @@ impl<'a, T: Pod, A: Allocate> DeviceSliceMut<'a, T, A> {
         if size.is_zero() {
             return Ok(());
         }
-        let (there, here) = (Place::Device(from.address()), Place::Device(self.address()));
+        let (there, here) = (Location::Device(from.address()), Location::Device(self.address()));
         let copy = hal::Copy::linear(here, there, size)?;
         let earlier = source.stream_in_order()?;
         let stream = to.stream_to_use()?;
@@ -341,7 +341,12 @@ impl<'a, T: Pod, A: Allocate> DeviceSliceMut<'a, T, A> {
 
 /// Copies large memory of the caller with a transfer engine of the device, if there is one, in the order of the
 /// array's stream. Returns whether it did; if not, nothing is in flight.
-fn copy_in_bulk(block: &OwnedBlock<impl Allocate>, to: Place, from: Place, size: usize) -> bool {
+fn copy_in_bulk(
+    block: &OwnedBlock<impl Allocate>,
+    to: Location,
+    from: Location,
+    size: usize,
+) -> bool {
     if size < bulk::LEAST {
         return false;
     }
@@ -358,10 +363,10 @@ fn copy_in_bulk(block: &OwnedBlock<impl Allocate>, to: Place, from: Place, size:
 fn pass<T: Pod>(
     block: &OwnedBlock<impl Allocate>,
     mut stage: Vec<T>,
-    ends: impl FnOnce(Place) -> (Place, Place),
+    ends: impl FnOnce(Location) -> (Location, Location),
 ) -> Result<Vec<T>> {
     let size = bytes::<T>(stage.len());
-    let (to, from) = ends(Place::Host(Address::of_pointer(stage.as_mut_ptr())));
+    let (to, from) = ends(Location::Host(Address::of_pointer(stage.as_mut_ptr())));
     let copy = hal::Copy::linear(to, from, size)?;
     let (device, stream) = (block.allocator().device(), block.stream_to_use()?);
     device.descriptor().check_process(Call::Copy)?;

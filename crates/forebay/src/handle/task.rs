@@ -11,7 +11,7 @@
 //! serve whichever queue has work. They are started when none is idle, up to a limit, and exit after a while without
 //! work.
 //!
-//! One lock guards the queues ([`Desk`]). No request is served under it.
+//! One lock guards the queues ([`WorkQueues`]). No request is served under it.
 
 use core::fmt;
 use core::future::Future;
@@ -26,13 +26,13 @@ use forebay_core::Bytes;
 use forebay_hal::{self as hal, Call, HostTask, invalid, run_host_task};
 
 use super::OwnedBlock;
-use crate::sync::fork::{Birth, ForkSafeMutex};
+use crate::sync::fork::{ForkGeneration, ForkSafeMutex};
 use crate::sync::{lock, thread};
 use crate::{Allocate, Error, Pool, PoolId, Request, Result, Tag};
 
 /// The most helper threads. A pool occupies one while a request of it waits, so this many pools can wait at once before
 /// another is delayed. A waiting thread costs only its stack.
-const MOST_THREADS: usize = 64;
+const MAX_THREADS: usize = 64;
 
 /// How long an idle helper thread waits for work before it exits. Long enough to serve bursts of requests, since
 /// starting a thread takes tens of microseconds; short enough not to outlast a program's need for it.
@@ -80,9 +80,10 @@ where
     A: Allocate + Clone + 'static,
 {
     let queue = Queue::of(allocator);
-    let inherited = allocator.device().descriptor().is_inherited();
-    let birth = Birth::here();
-    let slot = Arc::new(Slot { birth, stage: Mutex::new(Stage::Pending(None)) });
+    let inherited = allocator.device().descriptor().is_from_parent();
+    let fork_generation = ForkGeneration::here();
+    let slot =
+        Arc::new(PendingRequest { fork_generation, stage: Mutex::new(Stage::Pending(None)) });
     let promise = Promise { slot: Arc::clone(&slot) };
     let allocator = allocator.clone();
     // A thread's default stream means the caller's, not that of the thread that serves the request.
@@ -108,7 +109,7 @@ where
 /// Tries to allocate until it succeeds or the deadline has passed (`None` never does). Returns `None` if the future is
 /// gone or cancelled. Retries with growing pauses: a free that notified waiters would slow the fast path.
 fn allocate_within<A: Allocate + Clone>(
-    slot: &Slot<A>,
+    slot: &PendingRequest<A>,
     allocator: &A,
     request: Request,
     deadline: Option<Instant>,
@@ -136,14 +137,14 @@ fn allocate_within<A: Allocate + Clone>(
 /// A future for a block, made by [`allocate_async`].
 #[must_use = "dropping the future cancels the request"]
 pub struct Allocation<A: Allocate = Pool> {
-    slot: Arc<Slot<A>>,
+    slot: Arc<PendingRequest<A>>,
     size: Bytes,
 }
 
 impl<A: Allocate> Allocation<A> {
     /// Cancels the request: the future ends with [`Error::Cancelled`]. Returns `false` if it was ready.
     pub fn cancel(&self) -> bool {
-        !self.slot.birth.is_elsewhere()
+        !self.slot.fork_generation.is_stale()
             && self.slot.fulfil(Err(Error::Cancelled { moved: Bytes::ZERO, total: self.size }))
     }
 }
@@ -154,7 +155,7 @@ impl<A: Allocate> Future for Allocation<A> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // Clone before locking: a waker's code is the caller's.
         let waker = context.waker().clone();
-        if self.slot.birth.is_elsewhere() {
+        if self.slot.fork_generation.is_stale() {
             return Poll::Ready(Err(Error::Forked));
         }
         let mut stage = self.slot.lock();
@@ -178,7 +179,7 @@ impl<A: Allocate> Future for Allocation<A> {
 
 impl<A: Allocate> Drop for Allocation<A> {
     fn drop(&mut self) {
-        if self.slot.birth.is_elsewhere() {
+        if self.slot.fork_generation.is_stale() {
             // Leak it: the thread that was to fill it may hold its lock.
             core::mem::forget(Arc::clone(&self.slot));
             return;
@@ -191,7 +192,7 @@ impl<A: Allocate> Drop for Allocation<A> {
 
 impl<A: Allocate> fmt::Debug for Allocation<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stage = if self.slot.birth.is_elsewhere() {
+        let stage = if self.slot.fork_generation.is_stale() {
             "made before the process forked"
         } else {
             match &*self.slot.lock() {
@@ -215,12 +216,12 @@ enum Stage<A: Allocate> {
 }
 
 /// Holds the outcome of a request.
-struct Slot<A: Allocate> {
-    birth: Birth,
+struct PendingRequest<A: Allocate> {
+    fork_generation: ForkGeneration,
     stage: Mutex<Stage<A>>,
 }
 
-impl<A: Allocate> Slot<A> {
+impl<A: Allocate> PendingRequest<A> {
     fn lock(&self) -> MutexGuard<'_, Stage<A>> {
         // The stage changes by single assignments, so it is always consistent.
         lock(&self.stage)
@@ -252,7 +253,7 @@ impl<A: Allocate> Slot<A> {
 /// The duty to fill a slot. If a job ends without doing so, because its allocator panicked, the drop stores an error,
 /// so that the future does not wait forever.
 struct Promise<A: Allocate> {
-    slot: Arc<Slot<A>>,
+    slot: Arc<PendingRequest<A>>,
 }
 
 impl<A: Allocate> Drop for Promise<A> {
@@ -286,7 +287,7 @@ impl Queue {
 }
 
 /// The queued requests, and the threads that serve them.
-struct Desk {
+struct WorkQueues {
     /// The waiting requests of each queue. A queue is listed while one of its requests waits or is being served.
     queues: BTreeMap<Queue, VecDeque<HostTask>>,
     /// Queues with work that no thread serves, longest waiting first.
@@ -296,11 +297,11 @@ struct Desk {
     /// Number of idle ones among them.
     idle: usize,
     /// The process that owns the threads.
-    born: Option<Birth>,
+    born: Option<ForkGeneration>,
 }
 
-impl Desk {
-    const fn new(born: Option<Birth>) -> Self {
+impl WorkQueues {
+    const fn new(born: Option<ForkGeneration>) -> Self {
         Self { queues: BTreeMap::new(), ready: VecDeque::new(), threads: 0, idle: 0, born }
     }
 
@@ -321,7 +322,7 @@ impl Desk {
 
 /// The helper threads and their work.
 struct Workers {
-    desk: ForkSafeMutex<Desk>,
+    desk: ForkSafeMutex<WorkQueues>,
     arrival: Condvar,
 }
 
@@ -329,17 +330,17 @@ static WORKERS: Workers = Workers::new();
 
 impl Workers {
     const fn new() -> Self {
-        Self { desk: ForkSafeMutex::new(Desk::new(None)), arrival: Condvar::new() }
+        Self { desk: ForkSafeMutex::new(WorkQueues::new(None)), arrival: Condvar::new() }
     }
 
-    fn desk(&'static self) -> MutexGuard<'static, Desk> {
+    fn desk(&'static self) -> MutexGuard<'static, WorkQueues> {
         // No job runs under the lock, and the code that does leaves the desk consistent.
         let mut desk = self.desk.lock();
-        let here = Some(Birth::here());
+        let here = Some(ForkGeneration::here());
         if desk.born != here {
             // The threads and their work are the parent's. Leak the work: dropping it would free the parent's blocks
             // and wake its tasks.
-            core::mem::forget(core::mem::replace(&mut *desk, Desk::new(here)));
+            core::mem::forget(core::mem::replace(&mut *desk, WorkQueues::new(here)));
         }
         desk
     }
@@ -352,7 +353,7 @@ impl Workers {
             jobs.push_back(job);
             return Ok(());
         }
-        if desk.ready.len() >= desk.idle && desk.threads < MOST_THREADS {
+        if desk.ready.len() >= desk.idle && desk.threads < MAX_THREADS {
             match thread::spawn("forebay-allocate", || self.work()) {
                 Ok(()) => desk.threads += 1,
                 Err(error) if desk.threads == 0 => {
@@ -410,7 +411,7 @@ mod tests {
         SERVED.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn wait_until(workers: &'static Workers, what: &str, holds: impl Fn(&Desk) -> bool) {
+    fn wait_until(workers: &'static Workers, what: &str, holds: impl Fn(&WorkQueues) -> bool) {
         let begun = Instant::now();
         while !holds(&workers.desk()) {
             assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
@@ -423,7 +424,7 @@ mod tests {
     #[test]
     fn threads_are_bounded_and_end_when_idle() {
         let workers: &'static Workers = Box::leak(Box::new(Workers::new()));
-        let count = MOST_THREADS + 5;
+        let count = MAX_THREADS + 5;
         for number in 0..count {
             for _ in 0..2 {
                 let queue = Queue::Device(number);
@@ -431,7 +432,7 @@ mod tests {
             }
         }
         wait_until(workers, "all are at the gate", |desk| desk.ready.len() == 5);
-        assert_eq!(workers.desk().threads, MOST_THREADS);
+        assert_eq!(workers.desk().threads, MAX_THREADS);
         *lock(&GATE.0) = true;
         GATE.1.notify_all();
         wait_until(workers, "the threads have ended", |desk| desk.threads == 0);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use forebay_core::{Bytes, counted};
 
-use crate::buffer::{LineFigures, LiveBuffer};
+use crate::buffer::{LineStatistics, LiveBuffer};
 
 /// With fewer buffers from a line there is no suspicion: programs keep some arrays for good.
 const MANY: u64 = 8;
@@ -80,7 +80,7 @@ impl fmt::Display for Suspicion {
 /// Suspicions about buffers of at least that age, starting with those about lines.
 pub(super) fn find(
     buffers: &[LiveBuffer],
-    lines: &[LineFigures],
+    lines: &[LineStatistics],
     older_than: Duration,
 ) -> Vec<Suspicion> {
     let mut by_line: BTreeMap<&str, Vec<&LiveBuffer>> = BTreeMap::new();
@@ -109,7 +109,7 @@ pub(super) fn find(
         for buffer in old {
             let (id, age, created_at) = (buffer.id, buffer.age, created_at.clone());
             let dropped = line.made - line.live.min(line.made);
-            if buffer.figures == Default::default() {
+            if buffer.statistics == Default::default() {
                 let bytes = Bytes::new(buffer.bytes);
                 single.push(Suspicion::NeverUsed { created_at, id, age, bytes });
             } else if dropped >= MANY && age > line.longest.saturating_mul(FAR_LONGER) {

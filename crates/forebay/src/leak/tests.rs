@@ -3,7 +3,7 @@
 use forebay_hal::StreamHandle;
 
 use super::*;
-use crate::buffer::{Buffer, Memory};
+use crate::buffer::{Buffer, BufferManager};
 
 /// What is suspicious about buffers that a line of this file made.
 fn about(line: u32) -> Vec<Suspicion> {
@@ -14,7 +14,7 @@ fn about(line: u32) -> Vec<Suspicion> {
 
 #[test]
 fn buffers_blocks_and_host_memory_are_listed_until_they_are_freed() {
-    let memory = Memory::host().unwrap();
+    let memory = BufferManager::host().unwrap();
     let buffer = memory.buffer::<u64>(1237).unwrap();
     let block = memory.pool().allocate(Bytes::kib(96), StreamHandle::DEFAULT).unwrap();
     let options = crate::host::HostOptions::new();
@@ -43,7 +43,7 @@ fn buffers_blocks_and_host_memory_are_listed_until_they_are_freed() {
 
 #[test]
 fn a_line_whose_buffers_grow_is_named_and_one_whose_buffers_go_is_not() {
-    let memory = Memory::host().unwrap();
+    let memory = BufferManager::host().unwrap();
     let mut kept: Vec<Buffer<u8>> = Vec::new();
     let line = line!() + 1;
     let make = || memory.buffer_from(&[1_u8; 100]);
@@ -64,7 +64,7 @@ fn a_line_whose_buffers_grow_is_named_and_one_whose_buffers_go_is_not() {
 
 #[test]
 fn buffers_that_are_not_used_or_outlive_the_others_are_named() {
-    let memory = Memory::host().unwrap();
+    let memory = BufferManager::host().unwrap();
     let line = line!() + 1;
     let make = || memory.buffer::<u8>(100).unwrap();
     let mut forgotten = make();
@@ -86,7 +86,7 @@ fn buffers_that_are_not_used_or_outlive_the_others_are_named() {
 #[cfg(target_os = "linux")]
 #[test]
 fn shared_buffers_are_a_kind_of_their_own_with_name_and_age() {
-    let memory = Memory::host().unwrap();
+    let memory = BufferManager::host().unwrap();
     let name = format!("leak-{}", std::process::id());
     let created = memory.shared::<u16>(&name, 500).unwrap();
     let line = line!() + 1;

@@ -20,7 +20,7 @@
 //! * The thread reads nothing from its peer. It waits at most a quarter of a second for a peer that does not read, and
 //!   holds no lock meanwhile.
 //! * Snapshots are taken at most twenty times a second, for all readers together; further readers get the last one.
-//! * A snapshot lists at most [64 pools](ProcessSnapshot::MOST_POOLS), with the top streams and tags of each, and no
+//! * A snapshot lists at most [64 pools](ProcessSnapshot::MAX_POOLS), with the top streams and tags of each, and no
 //!   environment, arguments or paths.
 //!
 //! While the thread reads a pool or engine, it holds a reference to it, for microseconds. If the program drops its own
@@ -31,33 +31,33 @@
 //! A process-wide lock guards the list of sources, and nothing is called under it. Reading a pool takes its heap lock
 //! and enters its threads' caches, as [`Pool::statistics`](crate::Pool::statistics) does.
 
-#[cfg(not(target_os = "linux"))]
-mod elsewhere;
-mod figures;
 #[cfg(target_os = "linux")]
 mod reader;
 #[cfg(target_os = "linux")]
 mod service;
+mod snapshot;
 #[cfg(test)]
 mod tests;
+#[cfg(not(target_os = "linux"))]
+mod unsupported;
 
 use core::time::Duration;
 
 use crate::sync::fork::ForkSafeMutex;
 
-#[cfg(not(target_os = "linux"))]
-pub(crate) use elsewhere::start;
-#[cfg(not(target_os = "linux"))]
-pub use elsewhere::{Connection, endpoints};
-pub(crate) use figures::shown_name;
-pub use figures::{
-    BufferCopies, BufferManager, DirectionTotals, LatencyBucket, ProcessEngine, ProcessPool,
-    ProcessSnapshot, StreamTotals, TagTotals,
-};
 #[cfg(target_os = "linux")]
 pub use reader::{Connection, endpoints};
 #[cfg(target_os = "linux")]
 pub(crate) use service::start;
+pub(crate) use snapshot::shown_name;
+pub use snapshot::{
+    BufferCopies, DirectionTotals, LatencyBucket, ManagerStatistics, ProcessEngine, ProcessPool,
+    ProcessSnapshot, StreamTotals, TagTotals,
+};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use unsupported::start;
+#[cfg(not(target_os = "linux"))]
+pub use unsupported::{Connection, endpoints};
 
 /// A readable copy of forebay in a process of this user. A process has one, unless it contains forebay twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

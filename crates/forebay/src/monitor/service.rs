@@ -22,7 +22,7 @@ use crate::user;
 pub(super) const PREFIX: &str = "forebay.monitor/";
 
 /// The most readable copies of forebay in one process.
-const MOST_COPIES: u32 = 8;
+const MAX_COPIES: u32 = 8;
 
 /// How long a peer may take to read its answer.
 const LONGEST_ANSWER: Duration = Duration::from_millis(250);
@@ -59,7 +59,7 @@ fn listen() -> io::Result<(ProcessFd, String)> {
     let mut taken = io::ErrorKind::AddrInUse.into();
     let [high, low, ..] = RandomState::new().hash_one(()).to_ne_bytes();
     let drawn = 1000 + u32::from(u16::from_ne_bytes([high, low]));
-    for number in (0..MOST_COPIES).chain([drawn]) {
+    for number in (0..MAX_COPIES).chain([drawn]) {
         let name = format!("{process}/{number}");
         let address = SocketAddr::from_abstract_name(&name)?;
         let bound =

@@ -1,6 +1,6 @@
 //! What a snapshot of a process has, and how it is written.
 
-use super::figures::{ProcessPool, TagTotals, shown_name};
+use super::snapshot::{ProcessPool, TagTotals, shown_name};
 use super::*;
 
 #[test]
@@ -34,8 +34,8 @@ fn other_versions_and_long_lists_are_read() {
     // A list without end is cut where forebay's own end.
     let long = format!(r#"{{"pools":[{}{{}}],"pid":1}}"#, "{},".repeat(100_000));
     let read = serde_json::from_str::<ProcessSnapshot>(&long).unwrap();
-    assert_eq!((read.pools.len(), read.pid), (ProcessSnapshot::MOST_POOLS, 1));
-    assert!(read.pools.capacity() <= 2 * ProcessSnapshot::MOST_POOLS);
+    assert_eq!((read.pools.len(), read.pid), (ProcessSnapshot::MAX_POOLS, 1));
+    assert!(read.pools.capacity() <= 2 * ProcessSnapshot::MAX_POOLS);
 }
 
 #[test]

@@ -10,14 +10,14 @@ use forebay_core::{Address, Bytes};
 use forebay_hal::{Call, StreamHandle, invalid};
 
 use super::raw::{RawLock, RawShared};
-use crate::buffer::{Access, DeviceBuffer, Memory, OnDevice, SharedRegistration};
+use crate::buffer::{Access, BufferManager, DeviceBuffer, OnDevice, SharedRegistration};
 use crate::{Result, host_vec};
 
 /// Bytes of repeated values written at once by a fill.
 const FILL: usize = 64 << 10;
 
-/// Elements shared by several processes and found by name. Made by [`Memory::shared`](crate::buffer::Memory::shared)
-/// and [`Memory::open_shared`](crate::buffer::Memory::open_shared).
+/// Elements shared by several processes and found by name. Made by [`BufferManager::shared`](crate::buffer::BufferManager::shared)
+/// and [`BufferManager::open_shared`](crate::buffer::BufferManager::open_shared).
 ///
 /// Other processes may write at any time, so elements are copied, never borrowed as `&[T]`. A copy that races with a
 /// write of another process may mix old and new elements; on the host, an aligned element of up to 8 B is never torn.
@@ -53,7 +53,7 @@ pub struct SharedLock<'a> {
 
 impl<T: Pod> SharedBuffer<T> {
     pub(super) fn new(
-        memory: &Memory,
+        memory: &BufferManager,
         raw: RawShared,
         created_at: &'static Location<'static>,
     ) -> Result<Self> {
@@ -103,8 +103,8 @@ impl<T: Pod> SharedBuffer<T> {
     /// other streams first.
     ///
     /// ```
-    /// # use forebay::buffer::Memory;
-    /// # let (memory, name) = (Memory::host()?, format!("read-{}", std::process::id()));
+    /// # use forebay::buffer::BufferManager;
+    /// # let (memory, name) = (BufferManager::host()?, format!("read-{}", std::process::id()));
     /// let created = memory.shared::<u32>(&name, 6)?;
     /// let opened = memory.open_shared::<u32>(&name)?; // as another process would
     /// created.write(2, &[7, 8])?;
@@ -173,8 +173,8 @@ impl<T: Pod> SharedBuffer<T> {
     /// deadlocks. A child of `fork` does not hold it.
     ///
     /// ```
-    /// # use forebay::buffer::Memory;
-    /// # let (memory, name) = (Memory::host()?, format!("lock-{}", std::process::id()));
+    /// # use forebay::buffer::BufferManager;
+    /// # let (memory, name) = (BufferManager::host()?, format!("lock-{}", std::process::id()));
     /// let counter = memory.shared_or_open::<u64>(&name, 1)?;
     /// {
     ///     let _lock = counter.lock()?;

@@ -11,7 +11,7 @@ use super::options::SharedOptions;
 use super::raw::RawShared;
 use super::request::{Element, Request};
 use crate::Result;
-use crate::buffer::{Memory, SharedRegistration};
+use crate::buffer::{BufferManager, SharedRegistration};
 
 /// Number types common to all languages, by their Rust names, with their sizes.
 const NUMBERS: [(&str, u64); 10] = [
@@ -58,15 +58,15 @@ fn length(element: &Element, size: u64) -> Result<u64> {
 
 impl SharedBytes {
     #[track_caller]
-    fn new(memory: &Memory, raw: RawShared) -> Self {
+    fn new(memory: &BufferManager, raw: RawShared) -> Self {
         let (element, entry) = (raw.element().clone(), raw.enter(memory, Location::caller()));
         Self { raw, _entry: entry, element }
     }
 
-    /// As [`Memory::shared`].
+    /// As [`BufferManager::shared`].
     #[track_caller]
     pub fn create(
-        memory: &Memory,
+        memory: &BufferManager,
         options: &SharedOptions,
         name: &str,
         type_name: &str,
@@ -78,10 +78,10 @@ impl SharedBytes {
         Ok(Self::new(memory, RawShared::create(memory.device(), &request, length)?))
     }
 
-    /// As [`Memory::open_shared`]; without a type name, accepts any elements.
+    /// As [`BufferManager::open_shared`]; without a type name, accepts any elements.
     #[track_caller]
     pub fn open(
-        memory: &Memory,
+        memory: &BufferManager,
         options: &SharedOptions,
         name: &str,
         type_name: Option<&str>,
@@ -94,10 +94,10 @@ impl SharedBytes {
         Ok(Self::new(memory, raw))
     }
 
-    /// As [`Memory::shared_or_open`].
+    /// As [`BufferManager::shared_or_open`].
     #[track_caller]
     pub fn create_or_open(
-        memory: &Memory,
+        memory: &BufferManager,
         options: &SharedOptions,
         name: &str,
         type_name: &str,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::{
-    self as hal, Access, Call, Capabilities, Copy, Device, DeviceKind, Fill, PageHandle,
-    PageOptions, Pattern, Place, Sharing, StreamHandle, VirtualMemory,
+    self as hal, Access, Call, Capabilities, Copy, Device, DeviceKind, Fill, Location, PageHandle,
+    PageOptions, Pattern, Sharing, StreamHandle, VirtualMemory,
 };
 
 use super::words;
@@ -159,7 +159,7 @@ impl Mapping {
         let mut from = start;
         for chunk in to.chunks_mut(STAGE) {
             let stage = chunk.to_vec();
-            chunk.copy_from_slice(&self.pass(stage, |host| (host, Place::Device(from)))?);
+            chunk.copy_from_slice(&self.pass(stage, |host| (host, Location::Device(from)))?);
             from = advance(from, chunk.len());
         }
         Ok(())
@@ -175,7 +175,7 @@ impl Mapping {
         }
         let mut to = start;
         for chunk in from.chunks(STAGE) {
-            self.pass(chunk.to_vec(), |host| (Place::Device(to), host))?;
+            self.pass(chunk.to_vec(), |host| (Location::Device(to), host))?;
             to = advance(to, chunk.len());
         }
         Ok(())
@@ -201,9 +201,9 @@ impl Mapping {
     fn pass(
         &self,
         mut stage: Vec<u8>,
-        ends: impl FnOnce(Place) -> (Place, Place),
+        ends: impl FnOnce(Location) -> (Location, Location),
     ) -> Result<Vec<u8>> {
-        let (to, from) = ends(Place::Host(Address::of_pointer(stage.as_mut_ptr())));
+        let (to, from) = ends(Location::Host(Address::of_pointer(stage.as_mut_ptr())));
         let copy = Copy::linear(to, from, Bytes::new(stage.len() as u64))?;
         // SAFETY: the host's side is the stage, which stays until the stream was waited for. The device's side is within
         // the mapping, which stays too; what other processes write there meanwhile is theirs to order.
@@ -229,7 +229,7 @@ fn advance(address: Address, by: usize) -> Address {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.device.descriptor().is_inherited() {
+        if self.device.descriptor().is_from_parent() {
             return;
         }
         let idle = !*self.address_given.get_mut() || self.device.synchronize_device().is_ok();

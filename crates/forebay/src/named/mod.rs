@@ -6,13 +6,13 @@
 //!   process C ─┘   listening, in every process      └─ the listening socket itself
 //! ```
 //!
-//! [`Memory::shared`](crate::buffer::Memory::shared) creates a buffer, and
-//! [`Memory::open_shared`](crate::buffer::Memory::open_shared) opens it:
+//! [`BufferManager::shared`](crate::buffer::BufferManager::shared) creates a buffer, and
+//! [`BufferManager::open_shared`](crate::buffer::BufferManager::open_shared) opens it:
 //!
 //! ```
-//! use forebay::buffer::Memory;
+//! use forebay::buffer::BufferManager;
 //!
-//! let memory = Memory::host()?; // Memory::new(&CudaDevice::open(0)?)? for memory of the first GPU
+//! let memory = BufferManager::host()?; // BufferManager::new(&CudaDevice::open(0)?)? for memory of the first GPU
 //! let name = "weights";
 //! # let name = &format!("weights-{}", std::process::id());
 //! let weights = memory.shared::<f32>(name, 1_000_000)?;

@@ -9,19 +9,19 @@ use super::buffer::SharedBuffer;
 use super::raw::RawShared;
 use super::request::{Element, Request, Users};
 use crate::Result;
-use crate::buffer::Memory;
+use crate::buffer::BufferManager;
 
 /// How long an opener waits for an answer, which takes microseconds unless all that could give one are stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Options of shared buffers, beyond what [`Memory::shared`] offers. Creator and openers must use the same.
+/// Options of shared buffers, beyond what [`BufferManager::shared`] offers. Creator and openers must use the same.
 ///
 /// ```
-/// use forebay::buffer::Memory;
+/// use forebay::buffer::BufferManager;
 /// use forebay::named::SharedOptions;
 /// use std::time::Duration;
 ///
-/// let memory = Memory::host()?;
+/// let memory = BufferManager::host()?;
 /// let options = SharedOptions::new().type_name("samples.v2").patience(Duration::from_secs(1));
 /// let name = format!("options-{}", std::process::id());
 /// let created = options.create::<f32>(&memory, &name, 1000)?;
@@ -73,11 +73,11 @@ impl SharedOptions {
         self
     }
 
-    /// As [`Memory::shared`].
+    /// As [`BufferManager::shared`].
     #[track_caller]
     pub fn create<T: Pod>(
         &self,
-        memory: &Memory,
+        memory: &BufferManager,
         name: &str,
         length: usize,
     ) -> Result<SharedBuffer<T>> {
@@ -88,18 +88,18 @@ impl SharedOptions {
         SharedBuffer::new(memory, raw, Location::caller())
     }
 
-    /// As [`Memory::open_shared`].
+    /// As [`BufferManager::open_shared`].
     #[track_caller]
-    pub fn open<T: Pod>(&self, memory: &Memory, name: &str) -> Result<SharedBuffer<T>> {
+    pub fn open<T: Pod>(&self, memory: &BufferManager, name: &str) -> Result<SharedBuffer<T>> {
         let raw = RawShared::open(memory.device(), &self.request::<T>(name), None)?;
         SharedBuffer::new(memory, raw, Location::caller())
     }
 
-    /// As [`Memory::shared_or_open`].
+    /// As [`BufferManager::shared_or_open`].
     #[track_caller]
     pub fn create_or_open<T: Pod>(
         &self,
-        memory: &Memory,
+        memory: &BufferManager,
         name: &str,
         length: usize,
     ) -> Result<SharedBuffer<T>> {
@@ -116,7 +116,7 @@ impl SharedOptions {
     }
 }
 
-impl Memory {
+impl BufferManager {
     /// Creates a buffer of `length` zeroed elements that other processes open by its name. If several processes create
     /// one name at the same time, one succeeds; the others get
     /// [`SharedError::Taken`](crate::named::SharedError::Taken).

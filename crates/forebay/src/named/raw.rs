@@ -16,7 +16,7 @@ use super::mapping::Mapping;
 use super::request::{Element, Request};
 use super::service::Registration;
 use super::socket::{self, Parts, failed, start};
-use crate::buffer::{Memory, SharedRegistration};
+use crate::buffer::{BufferManager, SharedRegistration};
 use crate::sync::fork::ProcessFd;
 use crate::user::Peer;
 use crate::{Error, Result};
@@ -140,7 +140,7 @@ impl RawShared {
     /// Registers it with the manager's live buffers.
     pub(super) fn enter(
         &self,
-        memory: &Memory,
+        memory: &BufferManager,
         created_at: &'static Location<'static>,
     ) -> SharedRegistration {
         let element = self.element();

@@ -22,7 +22,7 @@ use super::error::SharedError;
 use super::request::Users;
 use super::socket::{Parts, accept, answer, failed};
 use crate::Result;
-use crate::sync::fork::{Birth, PerProcess, ProcessFd};
+use crate::sync::fork::{ForkGeneration, PerProcess, ProcessFd};
 use crate::sync::thread::spawn;
 
 /// The pause after an answer failed because the process has no descriptor or memory left. The opener stays in the
@@ -69,7 +69,7 @@ struct Wait {
 #[derive(Debug)]
 pub(super) struct Registration {
     id: u64,
-    birth: Birth,
+    fork_generation: ForkGeneration,
 }
 
 impl Registration {
@@ -89,21 +89,21 @@ impl Registration {
         let [header, memory, listener] = [header, memory, listener].map(Arc::new);
         let parts = Parts { header, memory, listener };
         service.buffers.insert(id, Answerable { parts, users });
-        Ok(Self { id, birth: Birth::here() })
+        Ok(Self { id, fork_generation: ForkGeneration::here() })
     }
 }
 
 impl Registration {
     /// Whether openers are still being answered here.
     pub(super) fn is_reachable(&self) -> bool {
-        !self.birth.is_elsewhere() && SERVICE.lock().buffers.contains_key(&self.id)
+        !self.fork_generation.is_stale() && SERVICE.lock().buffers.contains_key(&self.id)
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         // In a forked child the list is a new one, and the descriptors are closed.
-        if self.birth.is_elsewhere() {
+        if self.fork_generation.is_stale() {
             return;
         }
         let mut service = SERVICE.lock();

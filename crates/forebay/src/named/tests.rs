@@ -15,14 +15,14 @@ use rustix::net::{Shutdown, shutdown};
 use super::header::Header;
 use super::request::{Element, Users};
 use super::socket::{Address, Parts, accept, answer, start};
-use crate::buffer::Memory;
+use crate::buffer::BufferManager;
 use crate::{Error, user};
 
 /// A machine whose memory the host cannot reach, and a manager on it.
-fn accelerator() -> (SimMachine, Memory) {
+fn accelerator() -> (SimMachine, BufferManager) {
     let machine = SimMachine::builder().without(Capabilities::HOST_VISIBLE).build().unwrap();
     let device: Arc<dyn Device> = machine.device(0).unwrap();
-    (machine, Memory::new(&device).unwrap())
+    (machine, BufferManager::new(&device).unwrap())
 }
 
 fn name(what: &str) -> String {
@@ -77,14 +77,14 @@ fn a_lost_device_keeps_what_it_may_still_use() {
 fn a_device_that_cannot_share_says_so() {
     let machine = SimMachine::builder().without(Capabilities::SHARE_BY_FD).build().unwrap();
     let device: Arc<dyn Device> = machine.device(0).unwrap();
-    let memory = Memory::new(&device).unwrap();
+    let memory = BufferManager::new(&device).unwrap();
     let refused = memory.shared::<u8>(&name("unable"), 1).unwrap_err();
     assert!(refused.to_string().contains("cannot share memory"), "{refused}");
 }
 
 #[test]
 fn accepting_does_not_wait_though_another_party_has_made_the_socket_wait() {
-    let memory = Memory::host().unwrap();
+    let memory = BufferManager::host().unwrap();
     let name = name("hostile");
     let buffer = memory.shared::<u8>(&name, 1).unwrap();
     // The other party has the socket as any party does, and with it the flag that all share.
@@ -115,7 +115,7 @@ fn time_of_service() -> Duration {
 
 #[test]
 fn a_socket_that_a_party_shuts_down_costs_its_name_and_nothing_else() {
-    let memory = Memory::host().unwrap();
+    let memory = BufferManager::host().unwrap();
     let (name, other) = (name("shut"), name("open"));
     let kept = memory.shared::<u8>(&other, 1).unwrap();
     for how in [Shutdown::Both, Shutdown::Read] {
@@ -166,7 +166,7 @@ fn serve_once(name: &str, header: Header, memory: OwnedFd) -> thread::JoinHandle
 
 #[test]
 fn a_buffer_larger_than_the_host_is_an_error_to_copy() {
-    let memory = Memory::host().unwrap();
+    let memory = BufferManager::host().unwrap();
     let name = name("huge");
     let size = 1_u64 << 43;
     let element = Element { name: "u8".to_owned(), size: 1, alignment: 1 };

@@ -23,7 +23,7 @@ impl<T: Send + 'static> Home<'_, T> {
     #[inline(always)]
     fn get(&self) -> Result<&Shared<T>, Forked> {
         match self {
-            Self::Borrowed(shared) => shared.birth.check().map(|()| *shared),
+            Self::Borrowed(shared) => shared.fork_generation.check().map(|()| *shared),
             Self::Owned(shared) => shared.get().map(|shared| &**shared),
         }
     }

@@ -11,7 +11,7 @@ use super::idle::IdleObjects;
 use super::object::{Eviction, Object};
 use super::statistics::{Maintenance, ObjectStatistics};
 use crate::callback::Callbacks;
-use crate::sync::fork::Birth;
+use crate::sync::fork::ForkGeneration;
 use crate::sync::gates::Gates;
 use crate::sync::thread_slot;
 use crate::sync::tracked::{Guard, lock};
@@ -70,7 +70,7 @@ pub(super) struct Shared<T> {
     limits: Limits,
     counts: Counts,
     callbacks: Callbacks,
-    pub(super) birth: Birth,
+    pub(super) fork_generation: ForkGeneration,
 }
 
 impl<T: Send + 'static> Shared<T> {
@@ -83,7 +83,7 @@ impl<T: Send + 'static> Shared<T> {
             limits,
             counts: Counts::default(),
             callbacks: Callbacks::default(),
-            birth: Birth::here(),
+            fork_generation: ForkGeneration::here(),
         }
     }
 

@@ -7,7 +7,7 @@ use core::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Address, Alignment, Bytes};
-use forebay_hal::{self as hal, Call, Device, NamedStream, Place, StreamHandle, fresh_handle};
+use forebay_hal::{self as hal, Call, Device, Location, NamedStream, StreamHandle, fresh_handle};
 
 use super::pool::{Parts, PinnedPool};
 use crate::handle::Pod;
@@ -136,14 +136,14 @@ impl<T: Pod> PinnedArray<T> {
     /// Copies the elements to `to`, in the order of its stream, which waits on the device for earlier work that writes
     /// to them. Does not block the host. Fails if the lengths or devices differ.
     pub fn copy_to<A: Allocate>(&self, to: &mut DeviceArray<T, A>) -> Result<()> {
-        let (host, device) = (Place::Host(self.address()), Place::Device(to.address()));
+        let (host, device) = (Location::Host(self.address()), Location::Device(to.address()));
         self.enqueue(Access::Reads, (device, host), to)
     }
 
     /// Copies `from` to the elements, in the order of its stream, which waits on the device for earlier work that uses
     /// them. Does not block the host. Fails if the lengths or devices differ.
     pub fn copy_from<A: Allocate>(&mut self, from: &DeviceArray<T, A>) -> Result<()> {
-        let (host, device) = (Place::Host(self.address()), Place::Device(from.address()));
+        let (host, device) = (Location::Host(self.address()), Location::Device(from.address()));
         self.enqueue(Access::Writes, (host, device), from)
     }
 
@@ -152,7 +152,7 @@ impl<T: Pod> PinnedArray<T> {
     fn enqueue<A: Allocate>(
         &self,
         access: Access,
-        (to, from): (Place, Place),
+        (to, from): (Location, Location),
         other: &DeviceArray<T, A>,
     ) -> Result<()> {
         let device = self.device();
@@ -275,7 +275,7 @@ impl<T: Pod> PinnedArray<T> {
 
     /// Whether all work that uses the elements is done. Does not wait.
     pub fn is_idle(&self) -> bool {
-        if self.device().descriptor().is_inherited() {
+        if self.device().descriptor().is_from_parent() {
             return false;
         }
         let is_capturing = self.is_capturing();
@@ -334,7 +334,7 @@ impl Use {
 impl<T: Pod> Drop for PinnedArray<T> {
     fn drop(&mut self) {
         let uses = core::mem::take(self.uses.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if self.device().descriptor().is_inherited() {
+        if self.device().descriptor().is_from_parent() {
             // In a forked child, neither events nor memory are its own.
             core::mem::forget(uses);
             return;

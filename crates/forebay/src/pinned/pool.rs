@@ -15,7 +15,7 @@ use crate::{Allocate, Block, Error, OwnedBlock, Pool, PoolOptions, Request, Resu
 
 /// The default of `max_bytes`: half of the machine's memory. The system cannot reclaim pinned memory, so a program that
 /// pins nearly all of it stalls the machine.
-const MOST: Fraction = Fraction::percent(50);
+const MAX: Fraction = Fraction::percent(50);
 
 /// Options of a new [`PinnedPool`]. Environment settings, which are for device memory, do not apply.
 ///
@@ -72,7 +72,7 @@ impl PinnedOptions {
         let source = Arc::new(PinnedSource::new(Arc::clone(&device), self.flags)?);
         let options = PoolOptions::new().set(|settings| match self.max_bytes {
             Some(most) => settings.max_bytes(most),
-            None => settings.max_fraction(MOST),
+            None => settings.max_fraction(MAX),
         });
         let in_pages = source.pages().is_some();
         let growth = if in_pages { growth_of_pages() } else { growth_of_segments() };

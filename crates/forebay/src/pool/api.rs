@@ -16,8 +16,8 @@ use crate::pool::calls::{
     allocate, block_pages, flush, free, settings, stream_end, trim, upkeep, uses,
 };
 use crate::pool::common::capture::Capture;
-use crate::pool::common::group::GroupFigures;
-use crate::pool::front::claimed::ClaimedAs;
+use crate::pool::common::group::GroupStatistics;
+use crate::pool::front::claimed::FreeClaim;
 use crate::pool::views::memory_map::{self, MemoryMap};
 use crate::pool::views::scope::Scope;
 use crate::pool::views::snapshot::{self, Snapshot};
@@ -151,7 +151,7 @@ impl Pool {
     /// ```
     #[inline(always)]
     pub fn free(&self, address: Address, stream: impl Into<StreamHandle>) -> Result<()> {
-        free::free::<true>(&self.shared, address, stream.into(), ClaimedAs::Any)
+        free::free::<true>(&self.shared, address, stream.into(), FreeClaim::Any)
     }
 
     /// Like [`free`](Self::free), but refuses a block of another size. `size` may be the requested or the rounded size.
@@ -172,7 +172,7 @@ impl Pool {
         size: Bytes,
         stream: impl Into<StreamHandle>,
     ) -> Result<()> {
-        free::free::<true>(&self.shared, address, stream.into(), ClaimedAs::Sized(size))
+        free::free::<true>(&self.shared, address, stream.into(), FreeClaim::Sized(size))
     }
 
     /// Like [`free`](Self::free), but refuses a block of another pool, or one whose address has been reallocated.
@@ -196,7 +196,7 @@ impl Pool {
         if owner != self.shared.id {
             return Err(Error::WrongPool { address, pool: self.shared.id, owner });
         }
-        free::free::<true>(&self.shared, address, stream.into(), ClaimedAs::Exact(generation))
+        free::free::<true>(&self.shared, address, stream.into(), FreeClaim::Exact(generation))
     }
 }
 
@@ -352,14 +352,14 @@ impl Pool {
     ///
     /// let pool = Pool::open("host")?;
     /// drop(pool.default_stream().owned(Bytes::mib(1))?);
-    /// assert_eq!(pool.group_figures().large_out.peak, Bytes::mib(1));
+    /// assert_eq!(pool.group_statistics().large_out.peak, Bytes::mib(1));
     /// # Ok::<(), forebay::Error>(())
     /// ```
-    pub fn group_figures(&self) -> GroupFigures {
-        if self.shared.is_inherited() {
-            GroupFigures::default()
+    pub fn group_statistics(&self) -> GroupStatistics {
+        if self.shared.is_from_parent() {
+            GroupStatistics::default()
         } else {
-            self.shared.group.figures()
+            self.shared.group.statistics()
         }
     }
 
@@ -367,15 +367,15 @@ impl Pool {
     /// those that share it. Replaces the bytes of the last call. No figure includes them.
     #[doc(hidden)]
     pub fn count_outside(&self, bytes: Bytes) {
-        if !self.shared.is_inherited() {
+        if !self.shared.is_from_parent() {
             self.shared.group.set_outside(bytes);
         }
     }
 
-    /// Resets the peaks of [`group_figures`](Self::group_figures) to the current figures. Flushes this pool's thread
+    /// Resets the peaks of [`group_statistics`](Self::group_statistics) to the current figures. Flushes this pool's thread
     /// caches first, so that cached blocks count in no peak.
     pub fn reset_group_peaks(&self) {
-        if self.shared.is_inherited() {
+        if self.shared.is_from_parent() {
             return;
         }
         flush::flush_all_caches(&self.shared, &mut self.shared.backing());
@@ -391,8 +391,8 @@ impl Pool {
     /// let pool = Pool::open("host")?;
     /// let scope = pool.scope();
     /// drop(pool.default_stream().owned(Bytes::mib(1))?);
-    /// let figures = scope.end();
-    /// assert_eq!((figures.allocations, figures.frees), (1, 1));
+    /// let statistics = scope.end();
+    /// assert_eq!((statistics.allocations, statistics.frees), (1, 1));
     /// # Ok::<(), forebay::Error>(())
     /// ```
     pub fn scope(&self) -> Scope {
@@ -480,7 +480,7 @@ impl Pool {
     /// The number of pages the pool holds, or of segments on a device that maps no pages. In a forked child, 0 for the
     /// parent's pool.
     pub fn page_count(&self) -> u64 {
-        if self.shared.is_inherited() {
+        if self.shared.is_from_parent() {
             return 0;
         }
         let heap = self.shared.heap();
@@ -520,7 +520,7 @@ impl Pool {
     /// returns the first mistake it finds as an error, unless it was found in the background or by a
     /// [`change`](Self::change). Empty if the pool was created before a fork.
     pub fn findings(&self) -> Vec<Error> {
-        if self.shared.is_inherited() {
+        if self.shared.is_from_parent() {
             return Vec::new();
         }
         lock(&self.shared.debug.findings).clone()

@@ -131,7 +131,7 @@ impl Pool {
     /// # Ok::<(), forebay::Error>(())
     /// ```
     pub fn settings(&self) -> Settings {
-        if self.shared.is_inherited() {
+        if self.shared.is_from_parent() {
             return self.shared.options.settings.clone().build().unwrap_or_default();
         }
         self.shared.settings().clone()

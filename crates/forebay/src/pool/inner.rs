@@ -44,7 +44,7 @@ use crate::pool::heap::all_counts::AllCounts;
 use crate::pool::heap::seen_streams::SeeingPool;
 use crate::pool::heap::thread_ends::ThreadEnds;
 use crate::report::PoolEvent;
-use crate::sync::fork::Birth;
+use crate::sync::fork::ForkGeneration;
 use crate::sync::map::{AddressMap, Side, UNIT_SHIFT};
 use crate::sync::tracked::{Guard, lock};
 use crate::{Block, PoolId, Result};
@@ -56,7 +56,7 @@ pub(in crate::pool) struct PoolInner(pub(in crate::pool) ManuallyDrop<Parts>);
 pub(in crate::pool) struct Parts {
     pub(in crate::pool) id: PoolId,
     /// The process that made the pool.
-    pub(in crate::pool) birth: Birth,
+    pub(in crate::pool) fork_generation: ForkGeneration,
     /// How many references the program has.
     pub(in crate::pool) users: AtomicUsize,
     /// What orders the work that uses the memory.
@@ -146,7 +146,7 @@ impl PoolInner {
         let callbacks = Callbacks::default();
         let shared = Self(ManuallyDrop::new(Parts {
             id,
-            birth: Birth::here(),
+            fork_generation: ForkGeneration::here(),
             users: AtomicUsize::new(0),
             device: Arc::clone(device),
             source,
@@ -196,12 +196,12 @@ impl PoolInner {
     }
 
     /// Whether this is a forked child and the pool is its parent's. Ask before taking a lock: it may be held forever.
-    pub(in crate::pool) fn is_inherited(&self) -> bool {
-        self.birth.is_elsewhere()
+    pub(in crate::pool) fn is_from_parent(&self) -> bool {
+        self.fork_generation.is_stale()
     }
 
     pub(in crate::pool) fn settings(&self) -> Guard<'_, Settings> {
-        debug_assert!(!self.is_inherited(), "the lock may be held forever");
+        debug_assert!(!self.is_from_parent(), "the lock may be held forever");
         lock(&self.settings)
     }
 
@@ -210,17 +210,17 @@ impl PoolInner {
     }
 
     pub(in crate::pool) fn heap(&self) -> Guard<'_, Heap> {
-        debug_assert!(!self.is_inherited(), "the lock may be held forever");
+        debug_assert!(!self.is_from_parent(), "the lock may be held forever");
         lock(&self.heap)
     }
 
     pub(in crate::pool) fn backing(&self) -> Guard<'_, Backing> {
-        debug_assert!(!self.is_inherited(), "the lock may be held forever");
+        debug_assert!(!self.is_from_parent(), "the lock may be held forever");
         lock(&self.backing)
     }
 
     pub(in crate::pool) fn upkeep(&self) -> Guard<'_, Upkeep> {
-        debug_assert!(!self.is_inherited(), "the lock may be held forever");
+        debug_assert!(!self.is_from_parent(), "the lock may be held forever");
         lock(&self.upkeep)
     }
 
@@ -231,7 +231,7 @@ impl PoolInner {
 
     /// The recorded events.
     pub(in crate::pool) fn history(&self) -> Vec<PoolEvent> {
-        if self.is_inherited() {
+        if self.is_from_parent() {
             return Vec::new();
         }
         self.history.all(|| self.front.all.events())

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal};
 use forebay_hal::{Device, NamedStream, StreamHandle, ToDevice};
 
-use self::front::claimed::ClaimedAs;
+use self::front::claimed::FreeClaim;
 use self::inner::PoolInner;
 use self::turn::UserRef;
 #[cfg(feature = "uncounted")]
@@ -46,17 +46,19 @@ pub use calls::observe::Observation;
 pub(crate) use calls::registry::live_blocks;
 pub use calls::restore::KeptBlock;
 pub use common::capture::Capture;
-pub use common::group::{GroupFigures, PeakFigures};
+pub use common::group::{GroupStatistics, PeakStatistics};
 pub use common::log::DriverLog;
 pub use common::options::PoolOptions;
 pub use process::free;
 pub use views::memory_map::{MappedSpan, MemoryMap};
-pub use views::scope::{Scope, ScopeFigures};
+pub use views::scope::{Scope, ScopeStatistics};
 pub use views::snapshot::{
     BlockSnapshot, DeviceSnapshot, OtherPoolSnapshot, RangeSnapshot, RefusalSnapshot,
     SettingSnapshot, Snapshot,
 };
-pub use views::statistics::{ClassFigures, SideFigures, Statistics, StreamFigures, TagFigures};
+pub use views::statistics::{
+    ClassStatistics, SideStatistics, Statistics, StreamStatistics, TagStatistics,
+};
 #[cfg(feature = "host")]
 pub(crate) use work_event::WorkEvent;
 
@@ -111,7 +113,7 @@ impl Pool {
 
     /// How many times a page was added, removed or moved.
     pub fn page_changes(&self) -> u64 {
-        if self.shared.is_inherited() {
+        if self.shared.is_from_parent() {
             return 0;
         }
         let heap = self.shared.heap();
@@ -120,7 +122,7 @@ impl Pool {
 
     /// Flushes the large block that this thread has cached for a stream, which counts in the peaks of the pool's group.
     pub fn flush_large(&self, stream: StreamHandle) {
-        if !self.shared.is_inherited() {
+        if !self.shared.is_from_parent() {
             self.shared.front.flush_own_large(&mut self.shared.heap(), stream.resolved());
         }
     }
@@ -150,7 +152,7 @@ impl Pool {
     /// nothing if that is not possible.
     #[inline(always)]
     pub fn free_hit(&self, address: Address, size: Option<Bytes>, stream: StreamHandle) -> bool {
-        let claimed = size.map_or(ClaimedAs::Any, ClaimedAs::Sized);
+        let claimed = size.map_or(FreeClaim::Any, FreeClaim::Sized);
         self.shared.front.keep::<true, false>(address, stream, claimed)
     }
 }
@@ -171,7 +173,7 @@ impl Pool {
     /// * The caller owns the block, or acts for its owner.
     #[inline(always)]
     pub(crate) unsafe fn free_owned_hit(&self, address: Address, stream: StreamHandle) -> bool {
-        self.shared.front.keep::<true, false>(address, stream, ClaimedAs::Owned)
+        self.shared.front.keep::<true, false>(address, stream, FreeClaim::Owned)
     }
 
     /// Frees the block at `address`, which may have an owner.
@@ -185,7 +187,7 @@ impl Pool {
         address: Address,
         stream: StreamHandle,
     ) -> Result<()> {
-        let freed = calls::free::free::<true>(&self.shared, address, stream, ClaimedAs::Owned);
+        let freed = calls::free::free::<true>(&self.shared, address, stream, FreeClaim::Owned);
         freed.inspect_err(|_| {
             if let Some(block) = self.block_at(address) {
                 put::disown(&self.shared, block);
@@ -205,7 +207,7 @@ impl Pool {
 
     #[inline(always)]
     pub fn free_uncounted(&self, address: Address, stream: StreamHandle) -> Result<()> {
-        calls::free::free::<false>(&self.shared, address, stream, ClaimedAs::Any)
+        calls::free::free::<false>(&self.shared, address, stream, FreeClaim::Any)
     }
 }
 
@@ -240,7 +242,7 @@ unsafe impl Allocate for Pool {
     #[inline]
     fn allocate_owned(&self, request: Request) -> Result<Block> {
         // A forked child owns nothing, not even what its thread had cached.
-        if !self.shared.is_inherited()
+        if !self.shared.is_from_parent()
             && request.alignment() <= Alignment::BLOCK
             && self.class().contains(request.class())
             && let Some(block) =
@@ -259,7 +261,7 @@ unsafe impl Allocate for Pool {
         if owner != self.shared.id {
             return Err(Error::WrongPool { address, pool: self.shared.id, owner });
         }
-        let claimed = ClaimedAs::ExactOwned(generation);
+        let claimed = FreeClaim::ExactOwned(generation);
         let freed = calls::free::free::<true>(&self.shared, address, stream, claimed);
         // After an error the block has no owner.
         freed.inspect_err(|_| put::disown(&self.shared, block))
@@ -296,7 +298,7 @@ impl ToDevice for Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.shared.is_inherited() {
+        if self.shared.is_from_parent() {
             return write!(f, "Pool({}, made before the process forked)", self.id());
         }
         let heap = self.shared.heap();

@@ -94,12 +94,12 @@ impl Drop for UserRef {
 impl UserRef {
     #[cold]
     fn drop_last(&mut self) {
-        let (pool, is_inherited) = (self.id, self.is_inherited());
+        let (pool, is_from_parent) = (self.id, self.is_from_parent());
         // SAFETY: the count was 1, so no other user has the reference, and this is the drop of the last one. A user that
         // is made meanwhile brings a reference of its own.
         unsafe { ManuallyDrop::drop(&mut self.0) };
         // The threads that had turns do not exist in a forked child.
-        if !is_inherited {
+        if !is_from_parent {
             wait_for_turns(pool);
         }
     }

@@ -39,7 +39,7 @@ impl WorkEvent {
 impl Pool {
     /// Creates an event that is not recorded yet.
     pub(crate) fn work_event(&self) -> Result<WorkEvent> {
-        self.shared.birth.check()?;
+        self.shared.fork_generation.check()?;
         Ok(WorkEvent(Arc::new(LoggedEvent::new(&self.shared.device, &self.shared.log)?)))
     }
 

@@ -120,9 +120,9 @@ impl Shortage {
     pub(crate) fn explain(&mut self, new_pages: Bytes, granule: Alignment, largest_hole: Bytes) {
         let grown = self.grown(new_pages);
         let needed = self.needed.max(self.requested);
-        let most_by_device = self.held.saturating_add(self.device_free);
+        let max_by_device = self.held.saturating_add(self.device_free);
         let is_limited = grown.saturating_add(self.held_by_group) > self.limit;
-        let has_memory = grown <= most_by_device;
+        let has_memory = grown <= max_by_device;
         let whole = self.whole_device();
         self.cause = if self.wanted() > whole && !whole.is_zero() {
             RefusalCause::DeviceTooSmall
@@ -130,7 +130,7 @@ impl Shortage {
             RefusalCause::Busy
         } else if self.wanted().saturating_add(self.held_by_group) > self.limit {
             RefusalCause::Limit
-        } else if self.wanted() > most_by_device {
+        } else if self.wanted() > max_by_device {
             RefusalCause::DeviceFull
         } else if is_limited || !has_memory {
             RefusalCause::Fragmented
@@ -139,7 +139,7 @@ impl Shortage {
         };
         let enough = grown.saturating_add(self.held_by_group);
         self.enough_limit = (is_limited && has_memory).then_some(enough);
-        let most = self.limit.saturating_sub(self.held_by_group).min(most_by_device);
+        let most = self.limit.saturating_sub(self.held_by_group).min(max_by_device);
         let room = most.saturating_sub(self.grown(Bytes::ZERO)).align_down(granule);
         self.fits = largest_hole.max(room);
     }
@@ -167,8 +167,8 @@ impl Shortage {
         }
         let beyond_limit =
             self.wanted().saturating_add(self.held_by_group).saturating_sub(self.limit);
-        let most_by_device = self.held.saturating_add(self.device_free);
-        let missing = beyond_limit.max(self.wanted().saturating_sub(most_by_device));
+        let max_by_device = self.held.saturating_add(self.device_free);
+        let missing = beyond_limit.max(self.wanted().saturating_sub(max_by_device));
         let whose = if self.held_by_group.is_zero() {
             ""
         } else {
@@ -199,7 +199,7 @@ impl Shortage {
             all.push(format!(
                 "Others held {} of the device: at least {} of it would have to be returned.",
                 self.held_elsewhere,
-                self.wanted().saturating_sub(most_by_device).rounded_up()
+                self.wanted().saturating_sub(max_by_device).rounded_up()
             ));
         }
         if self.cause == RefusalCause::DeviceTooSmall {

@@ -8,7 +8,7 @@ use forebay_core::transfer::{Item, Packing};
 use forebay_hal::{Copy, NamedStream, StreamHandle};
 
 use super::engine::Engine;
-use super::job::{Direction, Job, Supply};
+use super::job::{Direction, Job, PartSource};
 use super::owned::{copy_of, start_copy};
 use super::scope::{OpenTransfers, Scope, ScopedTicket};
 use super::worker::submit;
@@ -176,7 +176,7 @@ impl<'scope> BatchTicket<'scope> {
         }
         let streams: Vec<NamedStream> = streams.into_values().collect();
         let packing = Packing::new(self.engine().options.load(total));
-        let supply = Supply::Items(items, packing);
+        let supply = PartSource::Items(items, packing);
         let job = Job { direction, supply, total, ..Job::default() };
         // SAFETY: as for one alone.
         Ok(self.open.enter(unsafe { submit(self.engine(), job, &streams) }?))

@@ -9,7 +9,7 @@ use core::mem::swap;
 
 use bytemuck::Pod;
 use forebay_core::{Address, Bytes};
-use forebay_hal::{self as hal, Call, Copy, Place, StreamHandle, invalid};
+use forebay_hal::{self as hal, Call, Copy, Location, StreamHandle, invalid};
 
 use super::engine::TransferEngine;
 use crate::range::{check_device, check_length};
@@ -86,12 +86,12 @@ impl TransferEngine {
         let mut up = vec![0_u8; half.min(size)];
         let inside = |start: Address, first: usize| {
             let there = start.checked_add(Bytes::new(first as u64));
-            there.map(Place::Device).ok_or_else(|| {
+            there.map(Location::Device).ok_or_else(|| {
                 invalid(Call::Copy, "size", format!("{size} B"), "no more than there are addresses")
             })
         };
         let fetch = |first: usize, part: &mut [u8]| {
-            let host = Place::Host(Address::of_pointer(part.as_mut_ptr()));
+            let host = Location::Host(Address::of_pointer(part.as_mut_ptr()));
             let copy = Copy::linear(host, inside(from.0, first)?, Bytes::new(part.len() as u64))?;
             // SAFETY: the device's side as the caller promised; the host's is borrowed until the copy is done.
             unsafe { self.copy_raw(copy, from.1) }.submit()?.wait()
@@ -101,7 +101,7 @@ impl TransferEngine {
             swap(&mut down, &mut up);
             let next = size.min(first.saturating_add(half));
             let part = up.get(..next.saturating_sub(first)).unwrap_or_default();
-            let host = Place::Host(Address::of_pointer(part.as_ptr()));
+            let host = Location::Host(Address::of_pointer(part.as_ptr()));
             let copy = Copy::linear(inside(to.0, first)?, host, Bytes::new(part.len() as u64))?;
             // SAFETY: the device's side as the caller promised; the host's outlives the ticket, whose drop waits.
             let sent = unsafe { target.copy_raw(copy, to.1) }.submit()?;

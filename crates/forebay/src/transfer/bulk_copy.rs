@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_hal::{Copy, NamedStream, Place};
+use forebay_hal::{Copy, Location, NamedStream};
 
 use super::engine::Engine;
 use super::job::{Direction, Job};
@@ -14,7 +14,7 @@ use crate::bulk::BulkCopy;
 impl BulkCopy for Engine {
     unsafe fn copy(self: Arc<Self>, copy: &Copy, stream: NamedStream) -> Result<()> {
         let direction =
-            if matches!(copy.to(), Place::Device(_)) { Direction::Up } else { Direction::Down };
+            if matches!(copy.to(), Location::Device(_)) { Direction::Up } else { Direction::Down };
         // SAFETY: as the caller promised, until the transfer was waited for. The host's memory is touched by threads of
         // this process alone, so it is let go of whatever the device does.
         let id = unsafe { start_copy(&self, Job::default(), direction, copy, stream) }?;

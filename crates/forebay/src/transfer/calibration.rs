@@ -25,7 +25,7 @@ const SAMPLE: Bytes = Bytes::mib(64);
 const LARGE_SAMPLE: Bytes = Bytes::mib(256);
 
 /// Time limit: no further choice is tried after it.
-const MOST_TIME: Duration = Duration::from_millis(500);
+const MAX_TIME: Duration = Duration::from_millis(500);
 
 /// Rounds per choice, of which the best counts.
 const ROUNDS: u32 = 2;
@@ -203,7 +203,7 @@ impl Bench {
         options: TransferOptions,
         best: &mut (TransferOptions, f64),
     ) -> Result<()> {
-        if best.1 > 0.0 && self.began.elapsed() >= MOST_TIME {
+        if best.1 > 0.0 && self.began.elapsed() >= MAX_TIME {
             return Ok(());
         }
         let engine = self.engine(&options)?;
@@ -266,7 +266,7 @@ impl Bench {
 /// Drops an engine once its threads have exited, so that its slots are free for the next.
 fn end(engine: TransferEngine) {
     let began = Instant::now();
-    while Arc::strong_count(&engine.engine) > 1 && began.elapsed() < MOST_TIME {
+    while Arc::strong_count(&engine.engine) > 1 && began.elapsed() < MAX_TIME {
         std::thread::sleep(Duration::from_micros(100));
     }
 }

@@ -7,10 +7,10 @@ use forebay_core::Random;
 use forebay_core::transfer::{Item, Packing};
 use forebay_hal::Copy;
 
-use super::builder::{Ends, Transfer};
+use super::builder::{Endpoints, Transfer};
 use super::engine::TransferEngine;
 use super::host_end::{address_of, pointer};
-use super::job::{Direction, HostEnd, Job, Supply};
+use super::job::{Direction, HostEnd, Job, PartSource};
 use super::options::TransferOptions;
 use super::owned::copy_of;
 use super::scope::{Scope, Scoped, ScopedTicket};
@@ -65,7 +65,7 @@ impl<T: Pod + Sync, A: Allocate> Transfer<'_, ScopedComparison<'_, T, A>> {
     }
 }
 
-impl<'scope, T: Pod + Sync, A: Allocate> Ends for ScopedComparison<'scope, T, A> {
+impl<'scope, T: Pod + Sync, A: Allocate> Endpoints for ScopedComparison<'scope, T, A> {
     type Submitted = Result<ScopedTicket<'scope>>;
 
     fn begin(self, TransferEngine { engine }: &TransferEngine, job: Job) -> Self::Submitted {
@@ -97,6 +97,6 @@ fn comparison(options: &TransferOptions, job: Job, copy: &Copy) -> Job {
         start = start.saturating_add(stride);
     }
     let total = items.iter().map(|item| item.size).sum();
-    let supply = Supply::Items(items.into(), Packing::new(options.chunk.get()));
+    let supply = PartSource::Items(items.into(), Packing::new(options.chunk.get()));
     Job { direction: Direction::Down, host, supply, total, ..job }
 }

@@ -16,7 +16,7 @@ use crate::sync::thread::spawn_scoped;
 use crate::{Result, host_vec};
 
 /// The most threads that compress, if the machine has that many.
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 
 /// Data as independent LZ4 blocks, which [`upload_compressed`](super::TransferEngine::upload_compressed) decodes on the
 /// device. Clones share the bytes.
@@ -85,7 +85,7 @@ impl Compressed {
         let mut lengths = host_vec::zeroed::<usize>(count, call)?;
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let blocks = data.chunks(length).zip(places.chunks_mut(room)).zip(&mut lengths);
-        in_parallel(processors.min(MOST_THREADS), blocks, |((data, place), packed)| {
+        in_parallel(processors.min(MAX_THREADS), blocks, |((data, place), packed)| {
             *packed = match lz4_flex::block::compress_into(data, place) {
                 Ok(packed) if packed < data.len() => packed,
                 _ => {
@@ -126,7 +126,7 @@ impl Compressed {
     /// Decodes the data on the host. Its size must be a whole number of elements.
     pub fn decompress<T: Pod>(&self) -> Result<Vec<T>> {
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        self.decode(processors.min(MOST_THREADS))
+        self.decode(processors.min(MAX_THREADS))
     }
 
     /// Decodes the data on the host with several threads.

@@ -13,11 +13,11 @@ use forebay_core::transfer::BlockStatus;
 use forebay_core::{Bytes, Span};
 use forebay_hal::{self as hal, Call, Capabilities, Lz4Blocks, invalid, valid_span};
 
-use super::builder::{Ends, Transfer};
+use super::builder::{Endpoints, Transfer};
 use super::compressed::{Compressed, Decoder, Packed, damaged};
 use super::engine::TransferEngine;
-use super::figures::Progress;
 use super::job::{Direction, Job};
+use super::statistics::Progress;
 use super::ticket::Ticket;
 use crate::handle::Refused;
 use crate::range::check_device;
@@ -166,7 +166,7 @@ impl<T: Pod, A: Allocate> Transfer<'_, CompressedUpload<T, A>> {
     }
 }
 
-impl<T, A> Ends for CompressedUpload<T, A>
+impl<T, A> Endpoints for CompressedUpload<T, A>
 where
     T: Pod + Send,
     A: Allocate + Clone + Send + 'static,

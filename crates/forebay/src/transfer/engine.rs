@@ -12,10 +12,10 @@ use forebay_hal::{
 };
 
 use super::compressed::Decoder;
-use super::figures::{TransferEvent, TransferFigures};
 use super::job::{Direction, JobId};
 use super::options::TransferOptions;
 use super::state::{Kept, State};
+use super::statistics::{TransferEvent, TransferStatistics};
 use crate::bulk;
 use crate::callback::Callbacks;
 use crate::monitor::{Part, ProcessEngine, ProcessSnapshot, provide};
@@ -60,7 +60,7 @@ impl TransferOptions {
     pub fn build(self, device: &impl ToDevice) -> Result<TransferEngine> {
         let device = device.to_device();
         // Beyond the slots, allow for what the pool loses between them.
-        let most = self.most_pinned().saturating_add(self.chunk).saturating_add(Bytes::mib(4));
+        let most = self.max_pinned().saturating_add(self.chunk).saturating_add(Bytes::mib(4));
         let pinned = PinnedOptions::new().max_bytes(most).build(&device)?;
         let engine = self.build_over(&device, pinned)?;
         show(&engine.engine);
@@ -117,22 +117,22 @@ impl TransferEngine {
     /// The most recently finished transfers, oldest first, as many as [`TransferOptions::history`] keeps. Empty in a
     /// forked child.
     pub fn history(&self) -> Vec<TransferEvent> {
-        if self.engine.device.descriptor().is_inherited() {
+        if self.engine.device.descriptor().is_from_parent() {
             return Vec::new();
         }
         self.engine.state().history.iter().copied().collect()
     }
 
     /// Statistics of the engine. All zero in a forked child.
-    pub fn figures(&self) -> TransferFigures {
-        if self.engine.device.descriptor().is_inherited() {
-            return TransferFigures::default();
+    pub fn statistics(&self) -> TransferStatistics {
+        if self.engine.device.descriptor().is_from_parent() {
+            return TransferStatistics::default();
         }
         let state = self.engine.state();
         let slots = (state.up.made + state.down.made) as u64;
-        TransferFigures {
-            uploads: state.up.figures(),
-            downloads: state.down.figures(),
+        TransferStatistics {
+            uploads: state.up.statistics(),
+            downloads: state.down.statistics(),
             under_way: state.up.running + state.down.running,
             pinned: Bytes::new(slots.saturating_mul(self.engine.options.chunk.get())),
         }
@@ -198,7 +198,7 @@ impl Engine {
             let delay = {
                 let mut state = self.state();
                 let delay = backoff.delay(retry, &mut state.random);
-                state.lane(direction).figures.retries += u64::from(delay.is_some());
+                state.lane(direction).statistics.retries += u64::from(delay.is_some());
                 delay
             };
             let Some(delay) = delay else { return Err(error.into()) };
@@ -224,7 +224,7 @@ impl Drop for Engine {
             return;
         }
         // No transfer is running: a thread that runs one keeps the engine alive.
-        let settled = !self.device.descriptor().is_inherited()
+        let settled = !self.device.descriptor().is_from_parent()
             && self.streams.iter().flatten().all(|stream| stream.synchronize().is_ok());
         for Kept { memory, .. } in kept {
             if settled {
@@ -268,16 +268,16 @@ fn add_to(snapshot: &mut ProcessSnapshot) {
     let living = ENGINES.lock().living.clone();
     let living = living.into_iter().filter_map(|(number, living)| {
         let engine = TransferEngine { engine: living.upgrade()? };
-        let (of, figures) = (engine.device().descriptor(), engine.figures());
+        let (of, statistics) = (engine.device().descriptor(), engine.statistics());
         Some(ProcessEngine {
             engine: number,
             kind: of.kind.name().to_owned(),
             ordinal: u64::from(of.ordinal.0),
-            under_way: figures.under_way,
-            pinned_bytes: figures.pinned.get(),
-            uploads: figures.uploads.into(),
-            downloads: figures.downloads.into(),
+            under_way: statistics.under_way,
+            pinned_bytes: statistics.pinned.get(),
+            uploads: statistics.uploads.into(),
+            downloads: statistics.downloads.into(),
         })
     });
-    snapshot.engines.extend(living.take(ProcessSnapshot::MOST_OTHERS));
+    snapshot.engines.extend(living.take(ProcessSnapshot::MAX_OTHERS));
 }

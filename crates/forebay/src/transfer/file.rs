@@ -8,7 +8,7 @@ use forebay_core::Bytes;
 use forebay_core::transfer::CopyShape;
 use forebay_hal::{self as hal, Call};
 
-use super::builder::{Ends, Transfer};
+use super::builder::{Endpoints, Transfer};
 use super::engine::TransferEngine;
 use super::job::{Direction, HostEnd, Job};
 use super::owned::{Begun, begun};
@@ -73,7 +73,7 @@ impl TransferEngine {
     }
 }
 
-impl<T, A> Ends for FileTransfer<T, A>
+impl<T, A> Endpoints for FileTransfer<T, A>
 where
     T: Pod + Send,
     A: Allocate + Send + 'static,

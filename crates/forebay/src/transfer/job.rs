@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use forebay_core::transfer::{CopyShape, Item, Load, Packing, Piece, Pieces};
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Event, Place, Priority, StreamHandle};
+use forebay_hal::{Event, Location, Priority, StreamHandle};
 
-use super::builder::Region;
-use super::figures::Progress;
 use super::options::TransferOptions;
+use super::region::Region;
+use super::statistics::Progress;
 use crate::Error;
 use crate::sync::lock;
 
@@ -36,10 +36,10 @@ impl Direction {
     }
 
     /// The two sides of a copy: where to, and where from.
-    pub(super) fn ends(self, host: Address, device: Address) -> (Place, Place) {
+    pub(super) fn ends(self, host: Address, device: Address) -> (Location, Location) {
         match self {
-            Self::Up => (Place::Device(device), Place::Host(host)),
-            Self::Down => (Place::Host(host), Place::Device(device)),
+            Self::Up => (Location::Device(device), Location::Host(host)),
+            Self::Down => (Location::Host(host), Location::Device(device)),
         }
     }
 }
@@ -74,7 +74,7 @@ impl Part {
 
 /// The source of the parts.
 #[derive(Debug, Default)]
-pub(super) enum Supply {
+pub(super) enum PartSource {
     /// None: the device copies directly.
     #[default]
     Nothing,
@@ -82,7 +82,7 @@ pub(super) enum Supply {
     Items(Arc<[Item]>, Packing),
 }
 
-impl Iterator for Supply {
+impl Iterator for PartSource {
     type Item = Part;
 
     fn next(&mut self) -> Option<Part> {
@@ -155,7 +155,7 @@ pub struct Job {
 
     pub(super) direction: Direction,
     pub(super) host: HostEnd,
-    pub(super) supply: Supply,
+    pub(super) supply: PartSource,
     pub(super) total: u64,
 
     pub(super) stream: StreamHandle,
@@ -184,7 +184,7 @@ impl Job {
         shape: &CopyShape,
     ) -> Self {
         let pieces = shape.pieces(options.chunk, u64::MAX).paced(options.pace());
-        let (supply, total) = (Supply::Rows(pieces), shape.bytes().get());
+        let (supply, total) = (PartSource::Rows(pieces), shape.bytes().get());
         Self { direction, host, supply, total, ..self }
     }
 

@@ -59,7 +59,6 @@ mod compressed;
 mod copy_memory;
 mod decode;
 mod engine;
-mod figures;
 mod file;
 mod host_end;
 mod job;
@@ -68,8 +67,10 @@ mod owned;
 mod part;
 #[doc(hidden)]
 pub mod raw;
+mod region;
 mod scope;
 mod state;
+mod statistics;
 mod ticket;
 mod worker;
 
@@ -77,14 +78,15 @@ mod worker;
 mod tests;
 
 pub use batch::BatchTicket;
-pub use builder::{Region, Transfer};
+pub use builder::Transfer;
 pub use calibration::Calibration;
 pub use compressed::{Compressed, Decoder};
 pub use decode::{CompressedTicket, CompressedUpload, DecoderTimes};
 pub use engine::TransferEngine;
-pub use figures::{DirectionFigures, Progress, TransferEvent, TransferFigures};
 pub use forebay_core::transfer::{Backoff, BlockStatus, CompressedError};
 pub use host_end::{HostSink, HostSource};
 pub use options::TransferOptions;
+pub use region::Region;
 pub use scope::{Scope, ScopedTicket};
+pub use statistics::{DirectionStatistics, Progress, TransferEvent, TransferStatistics};
 pub use ticket::{Ticket, TicketFuture};

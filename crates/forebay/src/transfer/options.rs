@@ -8,7 +8,7 @@ use forebay_core::transfer::{Backoff, Pace};
 
 /// The default number of threads, if the machine has that many. One thread copies ordinary memory at about a seventh of
 /// the speed of PCI Express 5, less with more threads; spare threads sleep.
-const MOST_THREADS: usize = 12;
+const MAX_THREADS: usize = 12;
 
 /// The smallest piece, unless the transfer itself is smaller. A thread copies 256 KiB in some 30 us, and the driver
 /// calls for a piece take about 5.
@@ -25,7 +25,7 @@ const PAST_CACHES: u64 = 2 << 20;
 /// use forebay::{Bytes, HostDevice};
 ///
 /// let engine = TransferOptions::new().chunk(Bytes::mib(1)).slots(4).threads(2).build(&HostDevice::open()?)?;
-/// assert_eq!(engine.options().most_pinned(), Bytes::mib(8)); // four slots for each direction
+/// assert_eq!(engine.options().max_pinned(), Bytes::mib(8)); // four slots for each direction
 /// # Ok::<(), forebay::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub struct TransferOptions {
 impl Default for TransferOptions {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let threads = processors.clamp(1, MOST_THREADS);
+        let threads = processors.clamp(1, MAX_THREADS);
         Self {
             chunk: Bytes::mib(4),
             slots: None,
@@ -146,7 +146,7 @@ impl TransferOptions {
     }
 
     /// The most memory that the engine pins.
-    pub fn most_pinned(&self) -> Bytes {
+    pub fn max_pinned(&self) -> Bytes {
         let slots = self.slots_in_use() as u64;
         Bytes::new(self.chunk.get().saturating_mul(slots).saturating_mul(2))
     }

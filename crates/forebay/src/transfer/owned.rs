@@ -6,10 +6,11 @@ use bytemuck::Pod;
 use forebay_core::{Address, Bytes};
 use forebay_hal::{self as hal, Call, Copy, Extent, NamedStream, Pitch, StreamHandle, invalid};
 
-use super::builder::{Ends, Region, Transfer};
+use super::builder::{Endpoints, Transfer};
 use super::engine::{Engine, TransferEngine};
 use super::host_end::{HostSink, HostSource, address_of};
 use super::job::{Direction, HostEnd, Job, JobId};
+use super::region::Region;
 use super::ticket::Ticket;
 use super::worker::{submit, submit_direct};
 use crate::handle::Refused;
@@ -191,7 +192,7 @@ pub(super) fn begun<R: Send + 'static>(
     }
 }
 
-impl<S, T, A> Ends for OwnedUpload<S, T, A>
+impl<S, T, A> Endpoints for OwnedUpload<S, T, A>
 where
     S: HostSource<T>,
     T: Pod + Send,
@@ -213,7 +214,7 @@ where
     }
 }
 
-impl<D, T, A> Ends for OwnedDownload<D, T, A>
+impl<D, T, A> Endpoints for OwnedDownload<D, T, A>
 where
     D: HostSink<T>,
     T: Pod + Send,

@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay_hal::{Call, Copy, NamedStream, Place, StreamHandle, invalid};
+use forebay_hal::{Call, Copy, Location, NamedStream, StreamHandle, invalid};
 
 use super::batch::BatchTicket;
-use super::builder::{Ends, Transfer};
+use super::builder::{Endpoints, Transfer};
 use super::engine::{Engine, TransferEngine};
-use super::figures::Progress;
 use super::job::{Direction, Job, JobId, Phase};
 use super::owned::{start_copy, start_direct};
+use super::statistics::Progress;
 use super::worker;
 use crate::Result;
 
@@ -78,8 +78,8 @@ impl TransferEngine {
 
 fn direction_of(copy: &Copy) -> Result<Direction> {
     match (copy.to(), copy.from()) {
-        (Place::Device(_), Place::Host(_)) => Ok(Direction::Up),
-        (Place::Host(_), Place::Device(_)) => Ok(Direction::Down),
+        (Location::Device(_), Location::Host(_)) => Ok(Direction::Up),
+        (Location::Host(_), Location::Device(_)) => Ok(Direction::Down),
         _ => {
             let given = "a copy with both ends on one side";
             Err(invalid(Call::Copy, "copy", given, "one between the host and the device").into())
@@ -87,7 +87,7 @@ fn direction_of(copy: &Copy) -> Result<Direction> {
     }
 }
 
-impl Ends for RawEnds {
+impl Endpoints for RawEnds {
     type Submitted = Result<RawTicket>;
 
     fn begin(self, TransferEngine { engine }: &TransferEngine, job: Job) -> Self::Submitted {
@@ -170,7 +170,7 @@ impl RawTicket {
 
 impl Drop for RawTicket {
     fn drop(&mut self) {
-        if self.engine.device.descriptor().is_inherited() {
+        if self.engine.device.descriptor().is_from_parent() {
             return;
         }
         let _ = self.finish();

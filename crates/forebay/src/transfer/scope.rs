@@ -9,12 +9,12 @@ use std::sync::Mutex;
 use bytemuck::Pod;
 use forebay_hal::StreamHandle;
 
-use super::builder::{Ends, Transfer};
+use super::builder::{Endpoints, Transfer};
 use super::engine::TransferEngine;
-use super::figures::Progress;
 use super::host_end::{address_of, pointer};
 use super::job::{Direction, Job, JobId};
 use super::owned::start;
+use super::statistics::Progress;
 use super::worker;
 use crate::sync::lock;
 use crate::{Allocate, DeviceArray, Result};
@@ -132,7 +132,7 @@ impl<'scope> Scope<'scope, '_> {
     }
 }
 
-impl<'scope, T: Pod, A: Allocate> Ends for Scoped<'scope, T, A> {
+impl<'scope, T: Pod, A: Allocate> Endpoints for Scoped<'scope, T, A> {
     type Submitted = Result<ScopedTicket<'scope>>;
 
     fn begin(self, TransferEngine { engine }: &TransferEngine, job: Job) -> Self::Submitted {

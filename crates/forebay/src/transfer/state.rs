@@ -7,8 +7,8 @@ use forebay_core::transfer::TransferQueue;
 use forebay_core::{Bytes, Random};
 use forebay_hal::{Priority, StreamHandle};
 
-use super::figures::{DirectionFigures, TransferEvent};
 use super::job::{Direction, HostEnd, Job, JobId, Part};
+use super::statistics::{DirectionStatistics, TransferEvent};
 use crate::pinned::PinnedArray;
 
 /// How many threads per direction may wait for the device at first. One would do if waking another took no time; many
@@ -61,7 +61,7 @@ pub(super) struct Lane {
     pub(super) workers: usize,
     /// Threads, including the program's, that have begun to wait for the device.
     pub(super) seekers: usize,
-    pub(super) figures: DirectionFigures,
+    pub(super) statistics: DirectionStatistics,
     /// Running transfers, and since when there has been at least one.
     pub(super) running: u64,
     since: Option<Instant>,
@@ -78,7 +78,7 @@ impl Lane {
             landings: VecDeque::new(),
             workers: 0,
             seekers: 0,
-            figures: DirectionFigures::default(),
+            statistics: DirectionStatistics::default(),
             running: 0,
             since: None,
         }
@@ -104,9 +104,9 @@ impl Lane {
         self.has_slot() && !self.queue.is_empty() || !self.landings.is_empty() && self.may_seek()
     }
 
-    pub(super) fn figures(&self) -> DirectionFigures {
+    pub(super) fn statistics(&self) -> DirectionStatistics {
         let running = self.since.map(|since| since.elapsed()).unwrap_or_default();
-        DirectionFigures { busy: self.figures.busy + running, ..self.figures }
+        DirectionStatistics { busy: self.statistics.busy + running, ..self.statistics }
     }
 
     fn begin(&mut self) {
@@ -115,13 +115,13 @@ impl Lane {
     }
 
     pub(super) fn end(&mut self, succeeded: bool) {
-        self.figures.transfers += u64::from(succeeded);
-        self.figures.failures += u64::from(!succeeded);
+        self.statistics.transfers += u64::from(succeeded);
+        self.statistics.failures += u64::from(!succeeded);
         self.running = self.running.saturating_sub(1);
         if self.running == 0
             && let Some(since) = self.since.take()
         {
-            self.figures.busy += since.elapsed();
+            self.statistics.busy += since.elapsed();
         }
     }
 }
@@ -150,11 +150,11 @@ pub(super) struct State {
     pub(super) random: Random,
     /// The last transfers, oldest first, and how many to keep.
     pub(super) history: VecDeque<TransferEvent>,
-    most_history: usize,
+    max_history: usize,
 }
 
 impl State {
-    pub(super) fn new(at_once: usize, slots: usize, most_history: usize) -> Self {
+    pub(super) fn new(at_once: usize, slots: usize, max_history: usize) -> Self {
         Self {
             up: Lane::new(true, at_once, slots),
             down: Lane::new(false, at_once, slots),
@@ -168,7 +168,7 @@ impl State {
             turn: Direction::Up,
             random: Random::new(0),
             history: VecDeque::new(),
-            most_history,
+            max_history,
         }
     }
 
@@ -187,7 +187,7 @@ impl State {
 
     /// Registers a transfer, and queues it if it has parts.
     pub(super) fn enter(&mut self, id: JobId, mut job: Job) {
-        job.begun = (self.most_history > 0).then(Instant::now);
+        job.begun = (self.max_history > 0).then(Instant::now);
         let (direction, priority, has_parts) = (job.direction, job.priority, job.has_next());
         self.jobs.insert(id, job);
         let slots = self.slots;
@@ -207,7 +207,7 @@ impl State {
         let Some(job) = self.jobs.get(&id) else { return };
         let direction = job.direction;
         if let Some(begun) = job.begun {
-            if self.history.len() >= self.most_history {
+            if self.history.len() >= self.max_history {
                 self.history.pop_front();
             }
             let (took, bytes) = (begun.elapsed(), Bytes::new(job.total));

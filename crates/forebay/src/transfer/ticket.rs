@@ -12,9 +12,9 @@ use std::sync::atomic::Ordering;
 use forebay_hal::{Call, NamedStream, Progress as DeviceProgress};
 
 use super::engine::Engine;
-use super::figures::Progress;
 use super::job::{JobId, Phase};
 use super::state::Kept;
+use super::statistics::Progress;
 use super::worker;
 use crate::Result;
 use crate::handle::Refused;
@@ -98,7 +98,7 @@ impl<R: Send + 'static> Ticket<R> {
     fn let_go(&mut self) {
         // SAFETY: as above, and `into_memory` drops none.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
-        if self.engine.device.descriptor().is_inherited() {
+        if self.engine.device.descriptor().is_from_parent() {
             // In a forked child: the parent's threads use it.
             core::mem::forget(memory);
             return;

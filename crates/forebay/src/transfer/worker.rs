@@ -10,9 +10,9 @@ use forebay_hal::{
 };
 
 use super::engine::Engine;
-use super::figures::Progress;
 use super::job::{Direction, Job, JobId, Phase};
 use super::state::{Kept, State, Step, Task};
+use super::statistics::Progress;
 use crate::callback::Callbacks;
 use crate::handle::order::after;
 use crate::pinned::PinnedArray;
@@ -23,7 +23,7 @@ use crate::{Error, Result};
 const SWEEP: Duration = Duration::from_millis(2);
 
 /// The most dropped tickets whose memory is kept while further transfers start.
-const MOST_KEPT: usize = 1024;
+const MAX_KEPT: usize = 1024;
 
 /// How long a thread polls whether the device is done with a slot. After that it waits in the driver, and another
 /// thread may poll another slot. A slot of 4 MiB takes 76 us on PCI Express 5.
@@ -84,8 +84,8 @@ pub(super) fn submit_direct(
     let told = job.observer.clone().map(|observer| (observer, job.progress()));
     let mut state = engine.state();
     state.enter(id, job);
-    let figures = &mut state.lane(direction).figures;
-    figures.bytes = figures.bytes.saturating_add(Bytes::new(total));
+    let statistics = &mut state.lane(direction).statistics;
+    statistics.bytes = statistics.bytes.saturating_add(Bytes::new(total));
     drop(state);
     if let Some((observer, progress)) = told {
         let _ = engine.callbacks.call(|| (observer.0)(progress));
@@ -284,9 +284,9 @@ fn slot_for(
 fn end_part(engine: &Arc<Engine>, direction: Direction, id: JobId, outcome: Outcome) {
     let mut state = engine.state();
     if outcome.result.is_ok() {
-        let figures = &mut state.lane(direction).figures;
-        figures.bytes = figures.bytes.saturating_add(Bytes::new(outcome.bytes));
-        figures.zeros = figures.zeros.saturating_add(Bytes::new(outcome.zeros));
+        let statistics = &mut state.lane(direction).statistics;
+        statistics.bytes = statistics.bytes.saturating_add(Bytes::new(outcome.bytes));
+        statistics.zeros = statistics.zeros.saturating_add(Bytes::new(outcome.zeros));
     }
     let Some(job) = state.jobs.get_mut(&id) else { return };
     job.under_way = job.under_way.saturating_sub(1);
@@ -406,7 +406,7 @@ pub(super) fn forget(engine: &Engine, id: JobId) {
 
 /// The progress of a transfer.
 pub(super) fn progress(engine: &Engine, id: JobId) -> Progress {
-    if engine.device.descriptor().is_inherited() {
+    if engine.device.descriptor().is_from_parent() {
         return Progress::default();
     }
     engine.state().jobs.get(&id).map(Job::progress).unwrap_or_default()
@@ -439,7 +439,7 @@ pub(super) fn settle(engine: &Engine, id: JobId, phase: Phase) -> Result<()> {
 /// Whether nothing uses the memory of a transfer any more, as far as is known without waiting. On a lost device nothing
 /// does.
 pub(super) fn is_settled(engine: &Engine, id: JobId) -> bool {
-    if engine.device.descriptor().is_inherited() {
+    if engine.device.descriptor().is_from_parent() {
         return false;
     }
     let (phase, stream) = {
@@ -505,7 +505,7 @@ pub(super) fn sweep(engine: &Engine) {
 fn make_room(engine: &Arc<Engine>) {
     let oldest = || {
         let state = engine.state();
-        let is_full = state.kept.len() >= MOST_KEPT;
+        let is_full = state.kept.len() >= MAX_KEPT;
         state.kept.front().map(|kept| kept.id).filter(|_| is_full)
     };
     while !Callbacks::is_inside()
@@ -525,7 +525,7 @@ fn make_room(engine: &Arc<Engine>) {
 
 /// Cancels a transfer. Returns `false` if all of it was already handed over.
 pub(super) fn cancel(engine: &Arc<Engine>, id: JobId) -> bool {
-    if engine.device.descriptor().is_inherited() {
+    if engine.device.descriptor().is_from_parent() {
         return false;
     }
     let mut state = engine.state();

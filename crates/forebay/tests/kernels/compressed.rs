@@ -72,12 +72,12 @@ pub(crate) fn arrives(driver: &'static CudaDriver) -> Step {
     let bench = Bench::open(driver, 0)?;
     for (kind, data) in kinds() {
         for block in [Bytes::kib(1), Bytes::kib(64), Bytes::mib(1)] {
-            let before = bench.engine.figures().uploads.bytes;
+            let before = bench.engine.statistics().uploads.bytes;
             let from = Compressed::with_block(&data, block)?;
             let size = Bytes::new(from.as_bytes().len() as u64);
             let array = bench.upload(from)?;
             ensure!(array.to_vec()? == data, "{kind} in blocks of {block} are other bytes");
-            let sent = bench.engine.figures().uploads.bytes.saturating_sub(before);
+            let sent = bench.engine.statistics().uploads.bytes.saturating_sub(before);
             ensure!(sent == size, "{kind}: {sent} were sent, and compressed it is {size}");
         }
     }
@@ -146,7 +146,7 @@ pub(crate) fn refused(driver: &'static CudaDriver) -> Step {
     // The compressed bytes had been sent when that showed; and the second time they are all.
     for right in [whole, whole.saturating_add(size)] {
         ensure!(bench.upload(from.clone())?.to_vec()? == data, "other bytes");
-        let sent = bench.engine.figures().uploads.bytes;
+        let sent = bench.engine.statistics().uploads.bytes;
         ensure!(sent == right, "{sent} were sent, and {right} is right");
     }
     Ok(())

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use forebay::cuda::sys::{RawContext, RawFunction, RawModule, RawStream, Refusal, Table};
-use forebay::hal::{Copy, Fill, ForeignStreams, Memory, Pattern, Place, Streams, Transfers};
+use forebay::cuda::sys::{DriverError, RawContext, RawFunction, RawModule, RawStream, Symbols};
+use forebay::hal::{Copy, Fill, ForeignStreams, Location, Memory, Pattern, Streams, Transfers};
 use forebay::{Address, Alignment, Bytes, CudaDevice, Device, Priority, Stream};
 
 use crate::{Step, as_device};
@@ -55,9 +55,12 @@ pub(crate) struct Hands {
 }
 
 /// Makes a row of calls in the device's context, and leaves the thread's own as it was.
-fn within<T>(device: &CudaDevice, calls: impl FnOnce(&Table) -> Result<T, Refusal>) -> Step<T> {
+fn within<T>(
+    device: &CudaDevice,
+    calls: impl FnOnce(&Symbols) -> Result<T, DriverError>,
+) -> Step<T> {
     let table = device.driver().table();
-    let said = |refusal: Refusal| format!("the driver refused: {refusal:?}");
+    let said = |refusal: DriverError| format!("the driver refused: {refusal:?}");
     let mut popped = RawContext::NULL;
     // SAFETY: the device's context is live.
     unsafe { table.context_push(RawContext(device.raw_context())) }.map_err(said)?;
@@ -196,8 +199,8 @@ impl Hands {
     /// What memory holds when the stream has come so far.
     fn read(&self, stream: &Stream, at: Address, size: Bytes) -> Step<Vec<u8>> {
         let mut back = vec![0_u8; size.to_usize()?];
-        let host = Place::Host(Address::of_pointer(back.as_mut_ptr()));
-        let copy = Copy::linear(host, Place::Device(at), size)?;
+        let host = Location::Host(Address::of_pointer(back.as_mut_ptr()));
+        let copy = Copy::linear(host, Location::Device(at), size)?;
         // SAFETY: the memory is the caller's; the bytes are waited for below, or given up.
         let copied = unsafe { self.device.copy(&copy, stream.handle()) };
         if let Err(error) = copied.and_then(|()| stream.synchronize()) {

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use forebay::cuda::CudaDriver;
 use forebay::hal::{
-    Copy, Fill, Memory, Pattern, PinnedFlags, PinnedMemory, Place, Priority, StreamHandle, Streams,
-    Transfers,
+    Copy, Fill, Location, Memory, Pattern, PinnedFlags, PinnedMemory, Priority, StreamHandle,
+    Streams, Transfers,
 };
 use forebay::{Address, Alignment, Bytes, CudaDevice};
 
@@ -55,13 +55,15 @@ impl Bench {
 
     fn uploads(&self) -> Step<Vec<Copy>> {
         let size = Bytes::new(self.size);
-        let copy = |device, host| Ok(Copy::linear(Place::Device(device), Place::Host(host), size)?);
+        let copy =
+            |device, host| Ok(Copy::linear(Location::Device(device), Location::Host(host), size)?);
         self.copies(copy, self.from)
     }
 
     fn downloads(&self) -> Step<Vec<Copy>> {
         let size = Bytes::new(self.size);
-        let copy = |device, host| Ok(Copy::linear(Place::Host(host), Place::Device(device), size)?);
+        let copy =
+            |device, host| Ok(Copy::linear(Location::Host(host), Location::Device(device), size)?);
         self.copies(copy, self.back)
     }
 
@@ -124,7 +126,7 @@ impl Bench {
         unsafe { self.device.fill(&fill, self.stream) }?;
         self.make(&self.uploads()?, true)?;
         let found = self.device.allocate_pinned(whole, PinnedFlags::empty())?;
-        let copy = Copy::linear(Place::Host(found), Place::Device(self.memory), whole)?;
+        let copy = Copy::linear(Location::Host(found), Location::Device(self.memory), whole)?;
         self.make(&[copy], false)?;
         let (size, apart) = (usize::try_from(self.size)?, usize::try_from(self.apart)?);
         let places = self.host(found, whole.get()).chunks(apart);

@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use forebay::buffer::Memory;
+use forebay::buffer::BufferManager;
 use forebay::monitor::{Endpoint, MonitorError, endpoints};
 
 use crate::party::{Party, name, say};
@@ -67,12 +67,12 @@ pub(crate) fn life(device: &str) -> Step {
 
 /// A forked child does not answer for its parent, and answers for itself once it has a pool.
 pub(crate) fn forked(_: &str) -> Step {
-    let _memory = Memory::host()?;
+    let _memory = BufferManager::host()?;
     Endpoint::of(std::process::id()).read(PATIENCE)?;
     // SAFETY: the child makes a pool, which a child may, and sleeps until it is killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let _memory = Memory::host();
+        let _memory = BufferManager::host();
         loop {
             std::thread::sleep(PATIENCE);
         }
@@ -103,7 +103,7 @@ pub(crate) fn forked(_: &str) -> Step {
 
 /// Another user gets nothing, and cannot pass for a process of this one.
 pub(crate) fn other_user(device: &str) -> Step {
-    let _memory = Memory::host()?;
+    let _memory = BufferManager::host()?;
     let pid = std::process::id();
     let mut outsider = Party::start("outsider", device, &pid.to_string())?;
     let answer = outsider.answer()?;

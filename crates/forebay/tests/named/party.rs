@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay::SharedBuffer;
-use forebay::buffer::Memory;
+use forebay::buffer::BufferManager;
 use forebay::named::SharedOptions;
 
 use crate::monitored::outsider;
@@ -28,8 +28,8 @@ pub(crate) fn name(what: &str) -> String {
 }
 
 /// Buffers on the device of that name.
-pub(crate) fn memory(device: &str) -> Step<Memory> {
-    Ok(Memory::new(&Stage::open(device)?.device)?)
+pub(crate) fn memory(device: &str) -> Step<BufferManager> {
+    Ok(BufferManager::new(&Stage::open(device)?.device)?)
 }
 
 /// The elements of a part after so many rounds.
@@ -162,7 +162,7 @@ fn partner(device: &str, name: &str) -> Step {
 
 fn obey(
     line: &str,
-    (memory, name): (&Memory, &str),
+    (memory, name): (&BufferManager, &str),
     buffer: &mut Option<SharedBuffer<u64>>,
     round: &mut u64,
 ) -> Step {

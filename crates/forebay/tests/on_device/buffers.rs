@@ -1,6 +1,6 @@
 //! Buffers: coherent whichever side is used, in ordinary, wrapped and managed memory.
 
-use forebay::buffer::{Advice, Buffer, Field, Memory, Replica};
+use forebay::buffer::{Advice, Buffer, BufferManager, Field, Replica};
 use forebay::hal::Capabilities;
 use forebay::{Bytes, PinnedPool, Pool, StreamHandle};
 
@@ -31,7 +31,7 @@ fn take_turns(stage: &Stage, buffer: &mut Buffer<u8>) -> Step {
 }
 
 pub(crate) fn coherent(stage: &Stage) -> Step {
-    let memory = Memory::new(&stage.device)?;
+    let memory = BufferManager::new(&stage.device)?;
     take_turns(stage, &mut memory.buffer::<u8>(LENGTH)?)?;
     take_turns(stage, &mut memory.wrap(vec![0_u8; LENGTH])?)?;
     stage.no_findings()
@@ -39,7 +39,7 @@ pub(crate) fn coherent(stage: &Stage) -> Step {
 
 pub(crate) fn managed(stage: &Stage) -> Step {
     let capabilities = stage.device.descriptor().capabilities;
-    let memory = Memory::managed_or_emulated(&stage.device)?;
+    let memory = BufferManager::managed_or_emulated(&stage.device)?;
     let has = capabilities.contains(Capabilities::MANAGED);
     ensure!(memory.is_managed() == has, "managed memory: {has}");
     let mut buffer = memory.buffer::<u8>(LENGTH)?;
@@ -50,7 +50,7 @@ pub(crate) fn managed(stage: &Stage) -> Step {
     take_turns(stage, &mut buffer)?;
     buffer.prefetch(Replica::Host, DEFAULT)?;
     take_turns(stage, &mut buffer)?;
-    let copies = buffer.figures().to_device.copies;
+    let copies = buffer.statistics().to_device.copies;
     ensure!(!has || copies == 0, "{copies} copies of managed memory");
     stage.no_findings()
 }
@@ -63,7 +63,7 @@ struct Particle {
 }
 
 pub(crate) fn fields(stage: &Stage) -> Step {
-    let memory = Memory::new(&stage.device)?;
+    let memory = BufferManager::new(&stage.device)?;
     let all: Vec<Particle> = (0..10_000_u16)
         .map(|id| Particle { position: [f32::from(id); 3], id: id.into() })
         .collect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay::devices::DeviceName;
-use forebay::hal::{self, Copy, DeviceKind, Fill, Pattern, Place};
+use forebay::hal::{self, Copy, DeviceKind, Fill, Location, Pattern};
 use forebay::hip::HipDevice;
 use forebay::opencl::OpenClDevice;
 use forebay::{Address, Bytes, CudaDevice, Device, Priority, Stream, StreamHandle};
@@ -80,8 +80,8 @@ impl Stage {
         let length = part.to_usize()?;
         let look = Look { value, bytes: [vec![0; length].leak(), vec![0; length].leak()] };
         for (start, to) in [at.get(), last].into_iter().zip(&look.bytes) {
-            let to = Place::Host(Address::of_pointer(to.as_ptr()));
-            let copy = Copy::linear(to, Place::Device(Address::new(start)), part)?;
+            let to = Location::Host(Address::of_pointer(to.as_ptr()));
+            let copy = Copy::linear(to, Location::Device(Address::new(start)), part)?;
             // SAFETY: the block is the caller's, and the bytes are never given back: where a case
             // fails, a copy may still be on its way there.
             unsafe { self.device.copy(&copy, stream) }?;

@@ -57,9 +57,9 @@ pub(crate) fn sizes(stage: &Stage) -> Step {
         let (_, back) = ticket.wait()?;
         ensure!(back == second, "{length} bytes came back");
     }
-    let figures = site.engine.figures();
-    ensure!(figures.uploads.bytes == figures.downloads.bytes, "{figures:?}");
-    ensure!((figures.uploads.failures, figures.under_way) == (0, 0), "{figures:?}");
+    let statistics = site.engine.statistics();
+    ensure!(statistics.uploads.bytes == statistics.downloads.bytes, "{statistics:?}");
+    ensure!((statistics.uploads.failures, statistics.under_way) == (0, 0), "{statistics:?}");
     stage.no_findings()
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn pinned(stage: &Stage) -> Step {
     let ticket = site.engine.download(array, pinned.array::<u8>(right.len())?).submit()?;
     let (_, sink) = ticket.wait()?;
     ensure!(sink.host()? == right, "other bytes came back");
-    let taken = site.engine.figures().pinned;
+    let taken = site.engine.statistics().pinned;
     ensure!(taken == Bytes::ZERO, "the engine pinned {taken}");
     stage.no_findings()
 }

@@ -188,7 +188,7 @@ fn a_use_recorded_while_the_pool_grows_is_not_lost() {
     let used = pool.allocate(Bytes::kib(64), own).unwrap();
     // With these every slot is taken: two numbers are marks for what ended without an event, and one is the
     // number of `own`. Each of them has something free.
-    let many: Vec<StreamHandle> = (3..address_space::Streams::MOST)
+    let many: Vec<StreamHandle> = (3..address_space::Streams::MAX)
         .map(|_| sim.create_stream(Priority::Normal).unwrap())
         .collect();
     for &stream in &many {

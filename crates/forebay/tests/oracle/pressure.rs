@@ -105,8 +105,8 @@ fn a_refusal_tells_what_is_live() {
     let block = pool.allocate(Bytes::new(1), DEFAULT).unwrap();
     pool.free(block.address(), DEFAULT).unwrap();
     let error = pool.allocate(Bytes::new(1 << 60), DEFAULT).unwrap_err();
-    let Error::OutOfMemory(told) = error else { panic!("{error}") };
-    assert_eq!(told.live, Bytes::ZERO);
+    let Error::OutOfMemory(shortage) = error else { panic!("{error}") };
+    assert_eq!(shortage.live, Bytes::ZERO);
 }
 
 /// On a device that another pool has a page of.

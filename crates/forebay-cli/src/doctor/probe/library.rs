@@ -13,7 +13,7 @@ use super::Environment;
 const CONFIGURATION: &str = "/etc/ld.so.conf";
 
 /// How deep one configuration file may include another; deeper is a circle.
-const MOST_INCLUDES: u8 = 4;
+const MAX_INCLUDES: u8 = 4;
 
 /// Where the loaders of the common distributions look without being told.
 const STANDARD: &[&str] = &["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];
@@ -38,7 +38,7 @@ impl<'a> Libraries<'a> {
     /// Looks in the loader's directories, in its order.
     pub(super) fn of(system: &'a System, environment: &Environment) -> Self {
         let mut directories = environment.library_path();
-        configured(system, Path::new(CONFIGURATION), MOST_INCLUDES, &mut directories);
+        configured(system, Path::new(CONFIGURATION), MAX_INCLUDES, &mut directories);
         directories.extend(STANDARD.iter().chain(MULTIARCH).map(PathBuf::from));
         Self { system, directories }
     }

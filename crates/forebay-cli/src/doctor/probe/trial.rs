@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_core::{Address, Alignment, Bytes, Span};
 use forebay_hal::{
-    Access, Call, Copy, Device, Error, Fill, PageHandle, PageOptions, Pattern, Place, Priority,
+    Access, Call, Copy, Device, Error, Fill, Location, PageHandle, PageOptions, Pattern, Priority,
     Result, Stream, VirtualMemory,
 };
 
@@ -34,9 +34,9 @@ pub(super) fn trial(device: &Arc<dyn Device>) -> Result<()> {
     let length = size.to_usize().map_err(|error| Error::quantity(Call::Copy, "size", &error))?;
     let mut back = vec![0_u8; length];
     let fill = Fill::linear(first, size, PATTERN)?;
-    let over = Copy::linear(Place::Device(plain), Place::Device(first), size)?;
-    let host = Place::Host(Address::of_pointer(back.as_mut_ptr()));
-    let out = Copy::linear(host, Place::Device(plain), size)?;
+    let over = Copy::linear(Location::Device(plain), Location::Device(first), size)?;
+    let host = Location::Host(Address::of_pointer(back.as_mut_ptr()));
+    let out = Copy::linear(host, Location::Device(plain), size)?;
     // SAFETY: what is filled and copied was taken above and is given back below, after the stream
     // was waited for; on an error the device keeps its own memory until its work is done, and
     // `back` is left alone.

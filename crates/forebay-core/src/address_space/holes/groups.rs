@@ -21,7 +21,7 @@ use super::tree::Tree;
 use crate::address_space::streams::Streams;
 
 /// How many empty groups are kept: they are likely to be used again.
-const MOST_SPARE: usize = 16;
+const MAX_SPARE: usize = 16;
 
 /// The holes of one set.
 #[derive(Clone, Debug, Default)]
@@ -287,7 +287,7 @@ impl Groups {
         if core::mem::replace(&mut group.is_spare, true) {
             return;
         }
-        if self.spare.len() >= MOST_SPARE {
+        if self.spare.len() >= MAX_SPARE {
             self.drop_spare();
         }
         self.spare.push(id);

@@ -348,7 +348,7 @@ impl Holes {
                 groups.hole_removed(above);
             }
             FastAdd::Refused => return false,
-            FastAdd::Elsewhere => return self.add_slow(start, end, owner, may_merge),
+            FastAdd::SlowPath => return self.add_slow(start, end, owner, may_merge),
         }
         true
     }
@@ -372,7 +372,7 @@ impl Holes {
         let touched_below = below.filter(|below| below.end() == start && may_merge.below);
         let touched_above = above.filter(|above| above.start == end && may_merge.above);
         let (below, above, group) = match owner {
-            StreamsRef::One(number) if number < Streams::MOST => {
+            StreamsRef::One(number) if number < Streams::MAX => {
                 let joins = |other: &Hole| groups.set(other.group).has_number(number);
                 let (below, above) = (touched_below.filter(joins), touched_above.filter(joins));
                 let group = match groups.single(number) {

@@ -35,7 +35,7 @@ pub(super) mod window;
 use super::{AddressSpace, Offset, Streams};
 use crate::Bytes;
 pub use growth::Growth;
-use planner::{MOST_SEEN, Planner};
+use planner::{MAX_SEEN, Planner};
 
 /// One step of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Plan {
         growth: &Growth,
         limit: Bytes,
     ) -> Result<Self, PlanError> {
-        Self::make_among(space, size, taker, growth, limit, MOST_SEEN)
+        Self::make_among(space, size, taker, growth, limit, MAX_SEEN)
     }
 
     /// The same, looking at `most` gaps and holes first, and at all of them if there is no place among these.

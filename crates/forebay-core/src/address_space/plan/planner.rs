@@ -25,12 +25,12 @@ use crate::address_space::{AddressSpace, Holes, Offset, PageTable, Streams};
 
 /// How many gaps a plan looks at, and up to how many holes it looks at the pages in all of them: five times as many as any
 /// recorded run has on a device that is just large enough for it, and a tenth of a millisecond under the heap lock.
-pub(super) const MOST_SEEN: usize = 512;
+pub(super) const MAX_SEEN: usize = 512;
 
 /// How many free pages and kept mappings a plan looks at for each gap: a recorded run has up to 7,700 mappings.
 const PAGES_PER_GAP: usize = 16;
 
-/// How many free pages more than it needs a plan looks at if there are more holes than [`MOST_SEEN`].
+/// How many free pages more than it needs a plan looks at if there are more holes than [`MAX_SEEN`].
 const SPARE_DONORS: usize = 64;
 
 /// A kept mapping to which its page can return, because the taker may use all of it where it is.
@@ -79,7 +79,7 @@ impl<'a> Planner<'a> {
             table,
             holes: space.holes(),
             size,
-            taker: taker.lowest().unwrap_or(Streams::MOST),
+            taker: taker.lowest().unwrap_or(Streams::MAX),
             growth,
             limit,
             granule: table.granule().bytes().get(),
@@ -165,7 +165,7 @@ impl<'a> Planner<'a> {
     fn returns(&self) -> Vec<Return> {
         let (table, kept) = (self.table, self.table.kept());
         let pages = self.holes.bytes().get() / self.granule;
-        if kept.count() as u64 <= pages && kept.count() <= self.most_pages() {
+        if kept.count() as u64 <= pages && kept.count() <= self.max_pages() {
             let returns = kept.each().filter_map(|kept| {
                 visit();
                 let (from, size) = (table.place_of(kept.page)?, kept.size.get());
@@ -192,7 +192,7 @@ impl<'a> Planner<'a> {
             for kept in self.table.kept().overlapping(start, limit) {
                 visit();
                 seen += 1;
-                if seen > self.most_pages() {
+                if seen > self.max_pages() {
                     self.has_more.set(true);
                     break;
                 }
@@ -209,7 +209,7 @@ impl<'a> Planner<'a> {
     }
 
     /// How many pages and kept mappings to look at, each of which costs a fraction of a gap.
-    fn most_pages(&self) -> usize {
+    fn max_pages(&self) -> usize {
         self.most.saturating_mul(PAGES_PER_GAP)
     }
 
@@ -218,7 +218,7 @@ impl<'a> Planner<'a> {
     fn donors(&self) -> &[Donor] {
         self.donors.get_or_init(|| {
             let spare =
-                if self.holes.count() > self.most { SPARE_DONORS } else { self.most_pages() };
+                if self.holes.count() > self.most { SPARE_DONORS } else { self.max_pages() };
             // As many as are needed may lie in the window itself.
             let needed = usize::try_from(self.size / self.granule).unwrap_or(usize::MAX);
             let enough = needed.saturating_mul(2).saturating_add(spare);

@@ -40,5 +40,5 @@ impl Asked for AddressSpace {
 /// The number of a stream; of one that cannot be told apart, a number that no other has.
 fn number(taker: Streams) -> u32 {
     assert!(taker.numbers().count() < 2, "{taker:?} is not one stream");
-    taker.numbers().next().unwrap_or(Streams::MOST)
+    taker.numbers().next().unwrap_or(Streams::MAX)
 }

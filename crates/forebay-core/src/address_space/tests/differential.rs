@@ -46,7 +46,7 @@ impl Twins {
     fn stream(&mut self) -> Streams {
         let number = u32::try_from(self.random.below(self.streams)).unwrap();
         // Some in the highest word of a set.
-        Streams::only(if number % 3 == 2 { Streams::MOST - number } else { number })
+        Streams::only(if number % 3 == 2 { Streams::MAX - number } else { number })
     }
 
     fn set(&mut self) -> Streams {
@@ -320,17 +320,17 @@ fn what_is_free_for_all_stays_so_when_a_number_is_handed_over() {
         "the next stream with this number did not free these"
     );
     assert_eq!(space.allocate(page, B), Some(4 * GRANULE));
-    assert_eq!(space.allocate(page, Streams::only(Streams::MOST)), None);
+    assert_eq!(space.allocate(page, Streams::only(Streams::MAX)), None);
     space.holes_mut().record_idle(Streams::ALL);
     assert_eq!(space.allocate(page, A), Some(2 * GRANULE), "nobody's until the device was idle");
 }
 
 #[test]
 fn a_set_of_all_numbers_is_not_all_streams() {
-    let every = (0..Streams::MOST).map(Streams::only).fold(Streams::NONE, Streams::or);
+    let every = (0..Streams::MAX).map(Streams::only).fold(Streams::NONE, Streams::or);
     assert!(every != Streams::ALL && Streams::ALL.contains(every));
-    assert_eq!(every.numbers().count(), Streams::MOST as usize);
-    assert_eq!(every.without(B).numbers().count(), Streams::MOST as usize - 1);
+    assert_eq!(every.numbers().count(), Streams::MAX as usize);
+    assert_eq!(every.without(B).numbers().count(), Streams::MAX as usize - 1);
     assert_eq!(Streams::ALL.and(every), every);
 }
 

@@ -16,7 +16,7 @@ pub(super) enum Event {
     GiveAnything { at: u64, size: u64, streams: Streams },
     Waited { taker: Streams, owner: Streams },
     Idle { streams: Streams },
-    Place { at: u64, size: u64, streams: Streams },
+    Location { at: u64, size: u64, streams: Streams },
     Lift { page: usize },
     LiftAnything { at: u64 },
     Clear { alias: usize },
@@ -35,7 +35,7 @@ fn sets() -> impl Strategy<Value = Streams> {
     prop_oneof![
         8 => (0_u32..4).prop_map(Streams::only),
         2 => (0_u32..16).prop_map(some),
-        1 => Just(Streams::only(Streams::MOST)),
+        1 => Just(Streams::only(Streams::MAX)),
         1 => Just(Streams::ALL),
     ]
 }
@@ -44,7 +44,7 @@ fn sets() -> impl Strategy<Value = Streams> {
 fn takers() -> impl Strategy<Value = Streams> {
     prop_oneof![
         8 => (0_u32..4).prop_map(Streams::only),
-        1 => Just(Streams::only(Streams::MOST)),
+        1 => Just(Streams::only(Streams::MAX)),
     ]
 }
 
@@ -94,7 +94,7 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => (sets(), sets()).prop_map(|(taker, owner)| Event::Waited { taker, owner }),
         1 => sets().prop_map(|streams| Event::Idle { streams }),
         4 => (places(), page_sizes(), sets())
-            .prop_map(|(at, size, streams)| Event::Place { at, size, streams }),
+            .prop_map(|(at, size, streams)| Event::Location { at, size, streams }),
         1 => (0_usize..64).prop_map(|page| Event::Lift { page }),
         1 => places().prop_map(|at| Event::LiftAnything { at }),
         2 => (0_usize..64).prop_map(|alias| Event::Clear { alias }),

@@ -18,7 +18,7 @@ fn a_missing_function_that_is_needed_is_named() {
     for needed in SYMBOLS.iter().filter(|symbol| symbol.need == Need::Required) {
         let find = |symbol: &'static Symbol| if symbol == needed { None } else { address() };
         // SAFETY: the table is dropped without a call.
-        let missing = unsafe { Table::load(find) }.map(drop);
+        let missing = unsafe { Symbols::load(find) }.map(drop);
         assert_eq!(missing, Err(needed));
     }
 }
@@ -30,7 +30,7 @@ fn optional_functions_may_be_missing_and_say_so() {
         Need::Optional => None,
     };
     // SAFETY: of those that are there only `init` is called, whose signature is right.
-    let table = unsafe { Table::load(find) }.unwrap();
+    let table = unsafe { Symbols::load(find) }.unwrap();
     assert!(table.mem_create.is_none() && table.stream_get_id.is_none());
     let mut id = 0;
     // SAFETY: nothing is called.
@@ -51,7 +51,7 @@ fn the_table_and_the_list_are_in_the_same_order() {
         address()
     };
     // SAFETY: the table is dropped without a call.
-    unsafe { Table::load(find) }.unwrap();
+    unsafe { Symbols::load(find) }.unwrap();
     let right: Vec<_> = SYMBOLS.iter().map(|symbol| symbol.export).collect();
     assert_eq!(asked.into_inner(), right);
 }

@@ -8,7 +8,7 @@ use super::super::data::{HostBytes, ensure_bytes};
 use super::super::verdict::{Step, Verdict, ensure};
 use super::{Bench, Resource, locked};
 use crate::{
-    Call, Copy, EventHandle, EventKind, Fill, Pattern, Place, Priority, Progress, StreamHandle,
+    Call, Copy, EventHandle, EventKind, Fill, Location, Pattern, Priority, Progress, StreamHandle,
 };
 
 /// How long work that nothing holds back may take before a case gives up on it. Less than a gate's
@@ -122,7 +122,13 @@ impl Bench {
     }
 
     /// Enqueues a copy of `size` bytes in a row.
-    pub(crate) fn copy(&self, to: Place, from: Place, size: u64, stream: StreamHandle) -> Verdict {
+    pub(crate) fn copy(
+        &self,
+        to: Location,
+        from: Location,
+        size: u64,
+        stream: StreamHandle,
+    ) -> Verdict {
         self.enqueue(&Copy::linear(to, from, Bytes::new(size))?, stream)
     }
 
@@ -141,14 +147,14 @@ impl Bench {
     /// Puts bytes into device memory, and waits.
     pub(crate) fn write(&self, to: Address, bytes: &[u8]) -> Verdict {
         let from = self.host(bytes);
-        self.copy(Place::Device(to), from.place(), from.size().get(), StreamHandle::DEFAULT)?;
+        self.copy(Location::Device(to), from.place(), from.size().get(), StreamHandle::DEFAULT)?;
         self.synchronize(StreamHandle::DEFAULT)
     }
 
     /// What device memory holds, when all that was enqueued on the default stream is done.
     pub(crate) fn read(&self, from: Address, size: u64) -> Step<Vec<u8>> {
         let to = self.blank(size, 0x5a)?;
-        self.copy(to.place(), Place::Device(from), size, StreamHandle::DEFAULT)?;
+        self.copy(to.place(), Location::Device(from), size, StreamHandle::DEFAULT)?;
         self.synchronize(StreamHandle::DEFAULT)?;
         Ok(to.read())
     }

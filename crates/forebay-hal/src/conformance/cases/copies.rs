@@ -3,7 +3,7 @@
 use forebay_core::{Address, Bytes, MIB};
 
 use super::prelude::*;
-use crate::{Call, Copy, Extent, Pitch, Place, StreamHandle};
+use crate::{Call, Copy, Extent, Location, Pitch, StreamHandle};
 
 cases! { Transfers "transfers":
     odd_sizes_arrive_whole_and_alone_from_the_host needs DATA,
@@ -28,59 +28,59 @@ cases! { Transfers "transfers":
 const MARGIN: u64 = 67;
 const SIZES: [u64; 11] = [1, 2, 3, 7, 63, 511, 513, 4095, 4097, 65_535, 65_537];
 
-/// Sees that `bytes` lie at `MARGIN` in what was `ground` before, and nothing else changed.
-fn ensure_inlaid(what: &str, found: &[u8], ground: &[u8], bytes: &[u8]) -> Verdict {
-    let mut right = ground.to_vec();
+/// Sees that `bytes` lie at `MARGIN` in what was `background` before, and nothing else changed.
+fn ensure_inlaid(what: &str, found: &[u8], background: &[u8], bytes: &[u8]) -> Verdict {
+    let mut right = background.to_vec();
     right[index(MARGIN)?..][..bytes.len()].copy_from_slice(bytes);
     ensure_bytes(what, found, &right)
 }
 
 fn odd_sizes_arrive_whole_and_alone_from_the_host(bench: &Bench) -> Verdict {
     for size in SIZES {
-        let (ground, bytes) = (picture(1, size + 2 * MARGIN), picture(2, size));
+        let (background, bytes) = (picture(1, size + 2 * MARGIN), picture(2, size));
         let memory = bench.allocate(size + 2 * MARGIN)?;
-        bench.write(memory, &ground)?;
+        bench.write(memory, &background)?;
         let from = bench.host(&bytes);
         bench.copy(device(memory, MARGIN), from.place(), size, StreamHandle::DEFAULT)?;
         let found = bench.read(memory, size + 2 * MARGIN)?;
-        ensure_inlaid(&format!("{size} B to the device"), &found, &ground, &bytes)?;
+        ensure_inlaid(&format!("{size} B to the device"), &found, &background, &bytes)?;
     }
     Ok(())
 }
 
 fn odd_sizes_arrive_whole_and_alone_on_the_host(bench: &Bench) -> Verdict {
     for size in SIZES {
-        let (ground, bytes) = (picture(3, size + 2 * MARGIN), picture(4, size));
+        let (background, bytes) = (picture(3, size + 2 * MARGIN), picture(4, size));
         let memory = bench.allocate(size)?;
         bench.write(memory, &bytes)?;
-        let to = bench.host(&ground);
+        let to = bench.host(&background);
         bench.copy(to.place_at(MARGIN), device(memory, 0), size, StreamHandle::DEFAULT)?;
         bench.synchronize(StreamHandle::DEFAULT)?;
-        ensure_inlaid(&format!("{size} B to the host"), &to.read(), &ground, &bytes)?;
+        ensure_inlaid(&format!("{size} B to the host"), &to.read(), &background, &bytes)?;
     }
     Ok(())
 }
 
 fn odd_sizes_arrive_whole_and_alone_on_the_device(bench: &Bench) -> Verdict {
     for size in SIZES {
-        let (ground, bytes) = (picture(5, size + 2 * MARGIN), picture(6, size));
+        let (background, bytes) = (picture(5, size + 2 * MARGIN), picture(6, size));
         let (from, to) = (bench.allocate(size)?, bench.allocate(size + 2 * MARGIN)?);
         bench.write(from, &bytes)?;
-        bench.write(to, &ground)?;
+        bench.write(to, &background)?;
         bench.copy(device(to, MARGIN), device(from, 0), size, StreamHandle::DEFAULT)?;
         let found = bench.read(to, size + 2 * MARGIN)?;
-        ensure_inlaid(&format!("{size} B on the device"), &found, &ground, &bytes)?;
+        ensure_inlaid(&format!("{size} B on the device"), &found, &background, &bytes)?;
         bench.ensure_holds("the source", from, &bytes)?;
     }
     Ok(())
 }
 
 fn host_to_host_keeps_its_bytes(bench: &Bench) -> Verdict {
-    let (ground, bytes) = (picture(7, 4097 + 2 * MARGIN), picture(8, 4097));
-    let (from, to) = (bench.host(&bytes), bench.host(&ground));
+    let (background, bytes) = (picture(7, 4097 + 2 * MARGIN), picture(8, 4097));
+    let (from, to) = (bench.host(&bytes), bench.host(&background));
     bench.copy(to.place_at(MARGIN), from.place(), 4097, StreamHandle::DEFAULT)?;
     bench.synchronize(StreamHandle::DEFAULT)?;
-    ensure_inlaid("4097 B from host to host", &to.read(), &ground, &bytes)
+    ensure_inlaid("4097 B from host to host", &to.read(), &background, &bytes)
 }
 
 fn prime_megabytes_arrive_whole(bench: &Bench) -> Verdict {
@@ -97,13 +97,13 @@ fn prime_megabytes_arrive_whole(bench: &Bench) -> Verdict {
 
 fn odd_places_on_both_sides(bench: &Bench) -> Verdict {
     let (length, size) = (1024, 300);
-    let (ground, bytes) = (picture(9, length), picture(10, length));
+    let (background, bytes) = (picture(9, length), picture(10, length));
     let (from, to) = (bench.allocate(length)?, bench.allocate(length)?);
     bench.write(from, &bytes)?;
     for (here, there) in [(0, 1), (1, 0), (3, 5), (7, 8), (8, 7), (31, 33), (511, 513)] {
-        bench.write(to, &ground)?;
+        bench.write(to, &background)?;
         bench.copy(device(to, there), device(from, here), size, StreamHandle::DEFAULT)?;
-        let mut right = ground.clone();
+        let mut right = background.clone();
         for offset in 0..size {
             let (to, from) = (index(there + offset)?, index(here + offset)?);
             right[to] = bytes[from];
@@ -156,10 +156,10 @@ fn empty_copies(host: &HostBytes, memory: Address) -> Step<[Copy; 5]> {
         let extent = Extent { width: Bytes::new(width), rows, slices };
         Copy::volumes(device(memory, 0), pitch, host.place(), pitch, extent)
     };
-    let null = Place::Device(Address::NULL);
+    let null = Location::Device(Address::NULL);
     Ok([
         Copy::linear(device(memory, 0), host.place(), Bytes::ZERO)?,
-        Copy::linear(null, Place::Host(Address::NULL), Bytes::ZERO)?,
+        Copy::linear(null, Location::Host(Address::NULL), Bytes::ZERO)?,
         volume(0, 4, 4)?,
         volume(16, 0, 4)?,
         volume(16, 4, 0)?,
@@ -193,8 +193,8 @@ fn a_copy_of_nothing_on_a_dead_stream_is_refused(bench: &Bench) -> Verdict {
 
 fn a_copy_on_a_dead_stream_is_refused(bench: &Bench) -> Verdict {
     let (stream, memory) = (bench.stream()?, bench.allocate(4096)?);
-    let ground = picture(11, 4096);
-    bench.write(memory, &ground)?;
+    let background = picture(11, 4096);
+    bench.write(memory, &background)?;
     bench.destroy_stream(stream)?;
     let from = bench.blank(4096, 9)?;
     let copy = Copy::linear(device(memory, 0), from.place(), Bytes::new(4096))?;
@@ -202,7 +202,7 @@ fn a_copy_on_a_dead_stream_is_refused(bench: &Bench) -> Verdict {
         refused_copy(bench, "4096 B on a stream that is none", &copy, handle)?;
     }
     bench.device().synchronize_device()?;
-    bench.ensure_holds("memory after the refusals", memory, &ground)
+    bench.ensure_holds("memory after the refusals", memory, &background)
 }
 
 fn a_copy_from_freed_memory_is_refused(bench: &Bench) -> Verdict {
@@ -226,8 +226,8 @@ fn a_copy_past_the_end_is_refused(bench: &Bench) -> Verdict {
     // Whole pages, so that no device has bytes to spare behind them.
     let (size, host) = (2 * MIB, bench.blank(2 * MIB + 1, 3)?);
     let memory = bench.allocate(size)?;
-    let ground = picture(12, size);
-    bench.write(memory, &ground)?;
+    let background = picture(12, size);
+    bench.write(memory, &background)?;
     for (what, to, from, size) in [
         ("one byte too many, in", device(memory, 0), host.place(), size + 1),
         ("one byte too many, out", host.place(), device(memory, 0), size + 1),
@@ -241,7 +241,7 @@ fn a_copy_past_the_end_is_refused(bench: &Bench) -> Verdict {
     let copy =
         Copy::planes(device(memory, 0), Bytes::mib(1), host.place(), Bytes::new(16), extent)?;
     refused_copy(bench, "a third row past the end", &copy, StreamHandle::DEFAULT)?;
-    bench.ensure_holds("memory after the refusals", memory, &ground)
+    bench.ensure_holds("memory after the refusals", memory, &background)
 }
 
 fn a_copy_to_memory_of_others_is_refused(bench: &Bench) -> Verdict {
@@ -252,7 +252,7 @@ fn a_copy_to_memory_of_others_is_refused(bench: &Bench) -> Verdict {
         ("the host's memory called the device's", other.address()),
         ("the last addresses", Address::new(u64::MAX - 64)),
     ] {
-        let copy = Copy::linear(Place::Device(address), host.place(), Bytes::new(64))?;
+        let copy = Copy::linear(Location::Device(address), host.place(), Bytes::new(64))?;
         refused_copy(bench, what, &copy, StreamHandle::DEFAULT)?;
     }
     ensure_equal!("the other memory", other.read(), vec![7; 64]);

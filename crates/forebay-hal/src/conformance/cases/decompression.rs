@@ -44,7 +44,7 @@ struct Sample {
     statuses: Address,
     container: Address,
     /// The data, and a margin on both sides.
-    ground: Vec<u8>,
+    background: Vec<u8>,
 }
 
 impl Sample {
@@ -60,9 +60,9 @@ impl Sample {
         damage(&mut bytes, layout);
         let container = bench.allocate(bytes.len() as u64)?;
         bench.write(container, &bytes)?;
-        let ground = picture(3, data.len() as u64 + 2 * MARGIN);
-        let to = bench.allocate(ground.len() as u64)?;
-        bench.write(to, &ground)?;
+        let background = picture(3, data.len() as u64 + 2 * MARGIN);
+        let to = bench.allocate(background.len() as u64)?;
+        bench.write(to, &background)?;
         let statuses = bench.allocate(u64::from(layout.blocks()) * 4 + 4)?;
         bench.write(statuses, &vec![0xee; layout.blocks() as usize * 4 + 4])?;
         let start = layout.data_start() as u64;
@@ -70,7 +70,7 @@ impl Sample {
         let table = at(container, layout.table_start() as u64);
         let room = span(at(to, MARGIN), data.len() as u64)?;
         let blocks = Lz4Blocks::new(packed, table, room, BLOCK, statuses)?;
-        Ok(Self { blocks, to, statuses, container, ground })
+        Ok(Self { blocks, to, statuses, container, background })
     }
 
     fn enqueue(&self, bench: &Bench, stream: StreamHandle) -> Verdict {
@@ -80,7 +80,7 @@ impl Sample {
 
     /// What was written: the bytes with their margins, and the statuses.
     fn read(&self, bench: &Bench) -> Step<(Vec<u8>, Vec<BlockStatus>)> {
-        let bytes = bench.read(self.to, self.ground.len() as u64)?;
+        let bytes = bench.read(self.to, self.background.len() as u64)?;
         let codes = bench.read(self.statuses, self.blocks.statuses().size().get() + 4)?;
         let (codes, after) = codes.split_at(codes.len() - 4);
         ensure_bytes("what is after the statuses", after, &[0xee; 4])?;
@@ -91,7 +91,7 @@ impl Sample {
 
     /// What the bytes are to be, margins included.
     fn right(&self, data: &[u8]) -> Vec<u8> {
-        let mut right = self.ground.clone();
+        let mut right = self.background.clone();
         let middle = right.iter_mut().skip(EDGE);
         middle.zip(data).for_each(|(to, from)| *to = *from);
         right
@@ -187,7 +187,7 @@ fn a_wrong_table_is_told_and_nothing_else_is_written(bench: &Bench) -> Verdict {
             let after = bytes.iter().rev().take(EDGE);
             bytes.iter().take(EDGE).chain(after).copied().collect()
         };
-        ensure_bytes("what is before and after", &edges(&bytes), &edges(&sample.ground))?;
+        ensure_bytes("what is before and after", &edges(&bytes), &edges(&sample.background))?;
         sample.free(bench)?;
     }
     Ok(())
@@ -230,6 +230,6 @@ fn decoding_outside_memory_is_refused(bench: &Bench) -> Verdict {
         invalid(Call::Decompress, "an address that is nobody's", result)?;
     }
     let (bytes, _) = sample.read(bench)?;
-    ensure_bytes("after calls that were refused", &bytes, &sample.ground)?;
+    ensure_bytes("after calls that were refused", &bytes, &sample.background)?;
     sample.free(bench)
 }

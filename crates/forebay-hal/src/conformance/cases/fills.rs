@@ -22,13 +22,13 @@ const MARGIN: u64 = 64;
 /// too.
 fn ensure_filled(bench: &Bench, width: u64, rows: u64, pitch: u64, pattern: Pattern) -> Verdict {
     let size = pitch * (rows - 1) + width + 2 * MARGIN;
-    let ground = picture(1, size);
+    let background = picture(1, size);
     let memory = bench.allocate(size)?;
-    bench.write(memory, &ground)?;
+    bench.write(memory, &background)?;
     let fill =
         Fill::plane(at(memory, MARGIN), Bytes::new(pitch), (Bytes::new(width), rows), pattern)?;
     bench.enqueue_fill(&fill, StreamHandle::DEFAULT)?;
-    let mut right = ground;
+    let mut right = background;
     for row in 0..rows {
         let start = index(MARGIN + row * pitch)?;
         let row = right.iter_mut().skip(start).take(index(width)?);

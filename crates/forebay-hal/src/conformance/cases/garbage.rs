@@ -4,8 +4,8 @@ use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, Random, Span};
 
 use super::prelude::*;
 use crate::{
-    Access, Advice, Call, Capabilities, Copy, EventHandle, Fill, PageHandle, PageOptions, Pattern,
-    PeerCopy, PeerPlace, PinnedFlags, Place, StreamHandle,
+    Access, Advice, Call, Capabilities, Copy, EventHandle, Fill, Location, PageHandle, PageOptions,
+    Pattern, PeerCopy, PeerLocation, PinnedFlags, StreamHandle,
 };
 
 cases! { Info "info":
@@ -88,7 +88,7 @@ fn garbage_handles_are_refused_by_every_call(bench: &Bench) -> Verdict {
             refused(Call::EnablePeer, what, peers.enable_peer(nobody))?;
             refused(Call::DisablePeer, what, peers.disable_peer(nobody))?;
             let [to, from] =
-                [0, 1].map(|_| PeerPlace { device: nobody, address: Address::new(4096) });
+                [0, 1].map(|_| PeerLocation { device: nobody, address: Address::new(4096) });
             let copy = PeerCopy::new(to, from, Bytes::new(64))?;
             // SAFETY: it names no device, so there is no memory to keep.
             let copied = unsafe { peers.copy_peer(&copy, StreamHandle::DEFAULT) };
@@ -146,7 +146,7 @@ fn garbage_addresses_are_refused_by_work(bench: &Bench) -> Verdict {
         let size = Bytes::new(random.between(1, 4096));
         let what = format!("{} B at {bad}", size.get());
         for (to, from) in [(bad, good), (good, bad)] {
-            let copy = Copy::linear(Place::Device(to), Place::Device(from), size)?;
+            let copy = Copy::linear(Location::Device(to), Location::Device(from), size)?;
             // SAFETY: the one is live memory, the other nobody's, which the device says it sees.
             let copied = unsafe { device.copy(&copy, StreamHandle::DEFAULT) };
             refused(Call::Copy, &what, copied)?;

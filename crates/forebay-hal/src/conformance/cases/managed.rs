@@ -3,7 +3,7 @@
 use forebay_core::{Address, Bytes, DeviceOrdinal, MIB, Span};
 
 use super::prelude::*;
-use crate::{Advice, Call, Place, StreamHandle};
+use crate::{Advice, Call, Location, StreamHandle};
 
 cases! { Managed "managed":
     zero_managed_bytes_is_null needs MANAGED,
@@ -71,7 +71,7 @@ fn host_and_device_share_managed_memory(bench: &Bench) -> Verdict {
         // And as the host's side of a copy.
         let plain = bench.allocate(size)?;
         let stream = StreamHandle::DEFAULT;
-        bench.copy(device(plain, 0), Place::Host(managed.start), size, stream)?;
+        bench.copy(device(plain, 0), Location::Host(managed.start), size, stream)?;
         bench.ensure_holds("copied from it", plain, &found)?;
     }
     Ok(())

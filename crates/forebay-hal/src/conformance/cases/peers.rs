@@ -3,7 +3,7 @@
 use forebay_core::{Address, Bytes, DeviceOrdinal, MIB};
 
 use super::prelude::*;
-use crate::{Call, PeerCopy, PeerPlace, StreamHandle};
+use crate::{Call, PeerCopy, PeerLocation, StreamHandle};
 
 cases! { Peers "peers":
     a_device_reaches_itself needs PEERS,
@@ -25,15 +25,15 @@ const MARGIN: u64 = 33;
 /// A device no machine has.
 const NOWHERE: DeviceOrdinal = DeviceOrdinal(u32::MAX - 1);
 
-fn place(bench: &Bench, address: Address) -> PeerPlace {
-    PeerPlace { device: bench.ordinal(), address }
+fn place(bench: &Bench, address: Address) -> PeerLocation {
+    PeerLocation { device: bench.ordinal(), address }
 }
 
 /// Enqueues a copy between devices on a stream of `bench`.
 fn enqueue(
     bench: &Bench,
-    to: PeerPlace,
-    from: PeerPlace,
+    to: PeerLocation,
+    from: PeerLocation,
     size: u64,
     stream: StreamHandle,
 ) -> crate::Result<()> {
@@ -55,7 +55,7 @@ fn a_device_that_is_not_there_is_refused(bench: &Bench) -> Verdict {
     invalid(Call::CanReach, what, peers.can_reach(NOWHERE))?;
     invalid(Call::EnablePeer, what, peers.enable_peer(NOWHERE))?;
     invalid(Call::DisablePeer, what, peers.disable_peer(NOWHERE))?;
-    let (here, there) = (place(bench, memory), PeerPlace { device: NOWHERE, address: memory });
+    let (here, there) = (place(bench, memory), PeerLocation { device: NOWHERE, address: memory });
     let out = enqueue(bench, there, here, 16, StreamHandle::DEFAULT);
     invalid(Call::CopyPeer, what, out)?;
     let back = enqueue(bench, here, there, 16, StreamHandle::DEFAULT);
@@ -103,16 +103,16 @@ fn disabling_what_is_not_enabled_is_refused(bench: &Bench) -> Verdict {
 fn ensure_there_and_back(bench: &Bench) -> Verdict {
     let (partner, stream) = (bench.partner()?, bench.stream()?);
     for size in [1, 3, 511, 513, 4095, 4097, MIB + 1] {
-        let (ground, bytes) = (picture(1, size + 2 * MARGIN), picture(2, size));
+        let (background, bytes) = (picture(1, size + 2 * MARGIN), picture(2, size));
         let here = bench.allocate(size)?;
         let there = partner.allocate(size + 2 * MARGIN)?;
         bench.write(here, &bytes)?;
-        partner.write(there, &ground)?;
+        partner.write(there, &background)?;
         let (from, to) = (place(bench, here), place(partner, at(there, MARGIN)));
         enqueue(bench, to, from, size, stream)?;
         bench.synchronize(stream)?;
         let found = partner.read(there, size + 2 * MARGIN)?;
-        let mut right = ground;
+        let mut right = background;
         right[index(MARGIN)?..index(MARGIN + size)?].copy_from_slice(&bytes);
         ensure_bytes(&format!("{size} B to the other device"), &found, &right)?;
         // Back again, over what was there, by the same device.

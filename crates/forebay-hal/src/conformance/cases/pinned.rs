@@ -4,7 +4,7 @@ use forebay_core::{Address, Alignment, Bytes, Span};
 
 use super::prelude::*;
 use crate::{
-    Access, Call, Capabilities, Copy, PageOptions, PinnedFlags, Place, PointerKind, StreamHandle,
+    Access, Call, Capabilities, Copy, Location, PageOptions, PinnedFlags, PointerKind, StreamHandle,
 };
 
 cases! { Pinned "pinned":
@@ -81,8 +81,8 @@ fn copies_to_and_from_pinned_memory(bench: &Bench) -> Verdict {
     let memory = bench.allocate(size)?;
     for round in 0..5 {
         host_write(from, &picture(round, size))?;
-        bench.copy(device(memory, 0), Place::Host(from), size, stream)?;
-        bench.copy(Place::Host(to), device(memory, 0), size, stream)?;
+        bench.copy(device(memory, 0), Location::Host(from), size, stream)?;
+        bench.copy(Location::Host(to), device(memory, 0), size, stream)?;
         bench.synchronize(stream)?;
         let found = host_read(to, size)?;
         ensure_bytes(&format!("round {round}"), &found, &picture(round, size))?;
@@ -96,17 +96,17 @@ fn many_copies_at_once_are_each_of_them(bench: &Bench) -> Verdict {
     const SIZE: u64 = 97;
     let (stream, total) = (bench.stream()?, 2 * COUNT * SIZE);
     for stream in [stream, StreamHandle::DEFAULT] {
-        let (ground, bytes) = (picture(31, total), picture(32, total));
+        let (background, bytes) = (picture(31, total), picture(32, total));
         let memory = bench.allocate(total)?;
         let (from, to) = (
             bench.allocate_pinned(total, PinnedFlags::empty())?,
             bench.allocate_pinned(total, PinnedFlags::empty())?,
         );
         host_write(from, &bytes)?;
-        host_write(to, &ground)?;
-        bench.write(memory, &ground)?;
+        host_write(to, &background)?;
+        bench.write(memory, &background)?;
         let there = |block: u64| (COUNT - 1 - block) * 2 * SIZE;
-        let host = |address, offset| Place::Host(at(address, offset));
+        let host = |address, offset| Location::Host(at(address, offset));
         let size = Bytes::new(SIZE);
         let up = |block: u64| {
             Copy::linear(device(memory, there(block)), host(from, block * 2 * SIZE), size)
@@ -124,7 +124,7 @@ fn many_copies_at_once_are_each_of_them(bench: &Bench) -> Verdict {
             unsafe { bench.device().copy_all(copies, stream) }?;
         }
         bench.synchronize(stream)?;
-        let mut right = (ground.clone(), ground);
+        let mut right = (background.clone(), background);
         let block = |offset: u64| Ok::<_, Failure>(index(offset)?..index(offset + SIZE)?);
         for number in 0..COUNT {
             let bytes = &bytes[block(number * 2 * SIZE)?];
@@ -332,10 +332,10 @@ fn pinned_pages_are_host_memory(bench: &Bench) -> Verdict {
     let (size, stream) = (6000, StreamHandle::DEFAULT);
     let from = at(region.start(), grain - 3000);
     host_write(from, &picture(1, size))?;
-    bench.copy(device(there, 0), Place::Host(from), size, stream)?;
+    bench.copy(device(there, 0), Location::Host(from), size, stream)?;
     bench.synchronize(stream)?;
     host_write(from, &picture(2, size))?;
-    bench.copy(Place::Host(from), device(there, 0), size, stream)?;
+    bench.copy(Location::Host(from), device(there, 0), size, stream)?;
     bench.synchronize(stream)?;
     ensure_bytes("what came back", &host_read(from, size)?, &picture(1, size))?;
     // SAFETY: no work uses the mappings any more.

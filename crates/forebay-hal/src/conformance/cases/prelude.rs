@@ -9,7 +9,7 @@ pub(super) use super::super::verdict::{
     Failure, Step, Verdict, busy, ensure, ensure_equal, invalid, out_of_memory, refused,
     unsupported,
 };
-use crate::{Place, StreamHandle};
+use crate::{Location, StreamHandle};
 
 /// Lists a file's cases: `Group "prefix": function [needs CAPABILITY | ...] [wants Requirement], ...;`,
 /// for one group or several.
@@ -37,8 +37,8 @@ pub(super) fn at(address: Address, offset: u64) -> Address {
     Address::new(address.get() + offset)
 }
 
-pub(super) fn device(address: Address, offset: u64) -> Place {
-    Place::Device(at(address, offset))
+pub(super) fn device(address: Address, offset: u64) -> Location {
+    Location::Device(at(address, offset))
 }
 
 pub(super) fn index(value: u64) -> Step<usize> {

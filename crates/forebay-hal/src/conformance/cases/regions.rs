@@ -127,7 +127,7 @@ fn addresses_beyond_four_and_eight_gibibytes_work(bench: &Bench) -> Verdict {
     let (first, last) = (region.start(), at(region.start(), 64 * GIB - grain));
     let stream = bench.stream()?;
     bench.fill(last, grain, 0x42, stream)?;
-    bench.copy(crate::Place::Device(first), crate::Place::Device(last), grain, stream)?;
+    bench.copy(crate::Location::Device(first), crate::Location::Device(last), grain, stream)?;
     bench.synchronize(stream)?;
     let found = bench.read(first, grain)?;
     ensure_bytes("64 GiB back", &found, &vec![0x42; found.len()])

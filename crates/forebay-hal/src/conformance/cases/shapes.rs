@@ -3,7 +3,7 @@
 use forebay_core::{Address, Bytes};
 
 use super::prelude::*;
-use crate::{Copy, Extent, Pitch, Place, StreamHandle};
+use crate::{Copy, Extent, Location, Pitch, StreamHandle};
 
 cases! { Transfers "transfers":
     planes_from_the_host needs DATA,
@@ -55,8 +55,8 @@ impl Shape {
     }
 
     /// What the written side holds afterwards, by the plainest of loops.
-    fn applied(self, ground: &[u8], source: &[u8]) -> Step<Vec<u8>> {
-        let mut right = ground.to_vec();
+    fn applied(self, background: &[u8], source: &[u8]) -> Step<Vec<u8>> {
+        let mut right = background.to_vec();
         for slice in 0..self.slices {
             for row in 0..self.rows {
                 for byte in 0..self.width {
@@ -75,12 +75,12 @@ fn pitch((row, slice): (u64, u64)) -> Pitch {
 }
 
 /// One side of a copy: bytes on the host, or on the device.
-enum Side {
+enum TestMemory {
     Host(HostBytes),
     Device(Address),
 }
 
-impl Side {
+impl TestMemory {
     fn on_host(bench: &Bench, bytes: &[u8]) -> Self {
         Self::Host(bench.host(bytes))
     }
@@ -91,7 +91,7 @@ impl Side {
         Ok(Self::Device(memory))
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> Location {
         match self {
             Self::Host(bytes) => bytes.place_at(MARGIN),
             Self::Device(memory) => device(*memory, MARGIN),
@@ -109,11 +109,17 @@ impl Side {
 /// Makes the copy, and looks at every byte of both sides, gaps and margins too.
 fn ensure_copied(bench: &Bench, way: Way, shape: Shape) -> Verdict {
     let sizes = [shape.reach(shape.to) + 2 * MARGIN, shape.reach(shape.from) + 2 * MARGIN];
-    let (ground, source) = (picture(1, sizes[0]), picture(2, sizes[1]));
+    let (background, source) = (picture(1, sizes[0]), picture(2, sizes[1]));
     let (to, from) = match way {
-        Way::HostToDevice => (Side::on_device(bench, &ground)?, Side::on_host(bench, &source)),
-        Way::DeviceToHost => (Side::on_host(bench, &ground), Side::on_device(bench, &source)?),
-        Way::DeviceToDevice => (Side::on_device(bench, &ground)?, Side::on_device(bench, &source)?),
+        Way::HostToDevice => {
+            (TestMemory::on_device(bench, &background)?, TestMemory::on_host(bench, &source))
+        }
+        Way::DeviceToHost => {
+            (TestMemory::on_host(bench, &background), TestMemory::on_device(bench, &source)?)
+        }
+        Way::DeviceToDevice => {
+            (TestMemory::on_device(bench, &background)?, TestMemory::on_device(bench, &source)?)
+        }
     };
     let copy = Copy::volumes(
         to.place(),
@@ -124,7 +130,7 @@ fn ensure_copied(bench: &Bench, way: Way, shape: Shape) -> Verdict {
     )?;
     bench.enqueue(&copy, StreamHandle::DEFAULT)?;
     bench.synchronize(StreamHandle::DEFAULT)?;
-    let right = shape.applied(&ground, &source)?;
+    let right = shape.applied(&background, &source)?;
     to.ensure(&format!("{way:?} of {shape:?}"), bench, &right)?;
     let what = format!("the source of {way:?} of {shape:?}");
     from.ensure(&what, bench, &source)

@@ -6,7 +6,7 @@ use forebay_core::{Bytes, MIB};
 
 use super::prelude::*;
 use crate::{
-    Call, Capabilities, Copy, EventKind, Fill, Pattern, Place, Priority, Progress, StreamHandle,
+    Call, Capabilities, Copy, EventKind, Fill, Location, Pattern, Priority, Progress, StreamHandle,
 };
 
 cases! { Streams "streams":
@@ -269,7 +269,7 @@ pub(super) fn ensure_refused_everywhere(
     }
     let (memory, host) = (bench.allocate(16)?, bench.blank(16, 0)?);
     let size = Bytes::new(16);
-    let copy = Copy::linear(host.place(), Place::Device(memory), size)?;
+    let copy = Copy::linear(host.place(), Location::Device(memory), size)?;
     // SAFETY: both sides are memory of the case's own, kept to its end.
     invalid(Call::Copy, what, unsafe { device.copy(&copy, stream) })?;
     let fill = Fill::linear(memory, size, Pattern::U8(1))?;

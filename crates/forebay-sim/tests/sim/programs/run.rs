@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use forebay_core::{Address, Alignment, Bytes, DeviceOrdinal, PageSize, Span};
 use forebay_hal::{
-    Access, Copy, EventHandle, EventKind, Fill, Memory, PageHandle, PageOptions, Pattern, Place,
+    Access, Copy, EventHandle, EventKind, Fill, Location, Memory, PageHandle, PageOptions, Pattern,
     Priority, StreamHandle, Streams, Transfers, VirtualMemory,
 };
 use forebay_sim::{Finding, Kernel, SimDevice, SimMachine};
@@ -99,7 +99,7 @@ impl Stage {
             }
             Step::Copy { stream, to, from } => {
                 let [to, from] = [self.span(to), self.span(from)];
-                let place = |span: Span| Place::Device(span.start());
+                let place = |span: Span| Location::Device(span.start());
                 let copy = Copy::linear(place(to), place(from), to.size()).unwrap();
                 // SAFETY: as above.
                 unsafe { device.copy(&copy, self.stream(stream)) }.unwrap();
@@ -150,8 +150,8 @@ impl Stage {
             };
             let place = (0..PLACES).find(mapped).unwrap();
             let mut bytes = vec![0_u8; SIZE];
-            let to = Place::Host(Address::of_pointer(bytes.as_mut_ptr()));
-            let from = Place::Device(self.address(memory, place));
+            let to = Location::Host(Address::of_pointer(bytes.as_mut_ptr()));
+            let from = Location::Device(self.address(memory, place));
             let copy = Copy::linear(to, from, Bytes::new(SIZE as u64)).unwrap();
             // SAFETY: the buffer is written before it is looked at, and lives until then.
             unsafe { self.device.copy(&copy, StreamHandle::DEFAULT) }.unwrap();

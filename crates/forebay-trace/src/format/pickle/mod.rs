@@ -41,7 +41,7 @@ pub(super) struct Heap<'a> {
 }
 
 /// The most keys a dictionary may have that is searched: those of recordings have a dozen.
-const MOST_KEYS: usize = 64;
+const MAX_KEYS: usize = 64;
 
 impl<'a> Heap<'a> {
     /// Adds a value; `None` where there are more than can be numbered.
@@ -89,7 +89,7 @@ impl<'a> Heap<'a> {
     /// keys than any that is searched here.
     pub(super) fn entry(&self, id: ValueId, key: &str) -> Option<ValueId> {
         let Some(Value::Dictionary(entries)) = self.get(id) else { return None };
-        if entries.len() > 2 * MOST_KEYS {
+        if entries.len() > 2 * MAX_KEYS {
             return None;
         }
         // The last of equal keys holds, as in Python.

@@ -193,7 +193,7 @@ fn stacks_are_labels_innermost_first() {
     let label = |block| trace.label(BlockIndex(block));
     assert_eq!(label(0), Some("inner <a>.py:7\nouter <a>.py:7"));
     assert_eq!(label(1), None);
-    assert_eq!(label(2).map(|text| text.lines().count()), Some(MOST_FRAMES));
+    assert_eq!(label(2).map(|text| text.lines().count()), Some(MAX_FRAMES));
     assert_eq!(label(3), None, "no text is no reason to refuse a file");
 }
 

@@ -32,7 +32,7 @@ use forebay_core::{Alignment, Bytes, MIB};
 /// What requests are rounded to, and the least a block can be.
 const GRAIN: Alignment = Alignment::BLOCK;
 /// The largest block of the small pool.
-const SMALL_MOST: Bytes = Bytes::new(MIB);
+const SMALL_MAX: Bytes = Bytes::new(MIB);
 /// The segment, or page, of the small pool.
 const SMALL_SEGMENT: Bytes = Bytes::new(2 * MIB);
 /// The segment of large blocks that do not get their own, and the page of the large pool.
@@ -53,7 +53,7 @@ enum PoolKind {
 
 impl PoolKind {
     const fn of(rounded: Bytes) -> Self {
-        if rounded.get() <= SMALL_MOST.get() { Self::Small } else { Self::Large }
+        if rounded.get() <= SMALL_MAX.get() { Self::Small } else { Self::Large }
     }
 }
 

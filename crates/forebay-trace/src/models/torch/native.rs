@@ -6,7 +6,7 @@ use forebay_core::{Address, Bytes};
 
 use super::heap::{BlockId, Heap, SegmentId, State};
 use super::{
-    GRAIN, LARGE_SEGMENT, OWN_SEGMENT_FROM, OWN_SEGMENT_UNIT, PoolKind, SMALL_MOST, SMALL_SEGMENT,
+    GRAIN, LARGE_SEGMENT, OWN_SEGMENT_FROM, OWN_SEGMENT_UNIT, PoolKind, SMALL_MAX, SMALL_SEGMENT,
     rounded,
 };
 use crate::models::driver::Driver;
@@ -40,7 +40,7 @@ impl Native {
     fn splits(side: PoolKind, rest: Bytes) -> bool {
         match side {
             PoolKind::Small => rest >= GRAIN.bytes(),
-            PoolKind::Large => rest > SMALL_MOST,
+            PoolKind::Large => rest > SMALL_MAX,
         }
     }
 

@@ -22,14 +22,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Call, Capabilities, Copy, Device, Error, Event, EventKind, Place, StreamHandle};
+use forebay_hal::{
+    Call, Capabilities, Copy, Device, Error, Event, EventKind, Location, StreamHandle,
+};
 
-use self::pattern::{Piece, Salt};
+use self::pattern::{PatternPart, Salt};
 use super::{AddressedPlayer, FreeOrder, Player, ReplayError};
 use crate::{BlockIndex, StreamIndex, TransferDirection};
 
 /// How much host memory work under way may be using before it is waited for.
-const MOST_LENT: usize = 64 << 20;
+const MAX_LENT: usize = 64 << 20;
 
 /// The error for a device whose memory keeps nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +108,7 @@ struct WrittenBlock {
 struct PendingRead {
     block: BlockIndex,
     mark: WrittenBlock,
-    pieces: Vec<(Piece, Vec<u8>)>,
+    pieces: Vec<(PatternPart, Vec<u8>)>,
 }
 
 /// Writes blocks when they are allocated and reads them before they are freed.
@@ -156,7 +158,7 @@ impl Verifier {
         let stream = placed.stream(stream)?;
         self.serial += 1;
         let mark = WrittenBlock { address, size, salt: Salt::new(self.serial), stream };
-        for piece in Piece::of_block(size) {
+        for piece in PatternPart::of_block(size) {
             let mut buffer = Vec::new();
             piece.fill(mark.salt, &mut buffer);
             self.transfer(mark, piece, &mut buffer, TransferDirection::Upload, stream)?;
@@ -187,7 +189,7 @@ impl Verifier {
             self.order(mark.stream, stream).map_err(ReplayError::Device)?;
         }
         let mut pieces = Vec::new();
-        for piece in Piece::of_block(mark.size) {
+        for piece in PatternPart::of_block(mark.size) {
             let mut buffer = vec![0; piece.length()];
             self.transfer(mark, piece, &mut buffer, TransferDirection::Download, stream)?;
             self.lent += buffer.len();
@@ -212,7 +214,7 @@ impl Verifier {
     fn transfer(
         &self,
         mark: WrittenBlock,
-        piece: Piece,
+        piece: PatternPart,
         buffer: &mut Vec<u8>,
         towards: TransferDirection,
         stream: StreamHandle,
@@ -223,8 +225,8 @@ impl Verifier {
             };
             ReplayError::Device(Error::quantity(Call::Copy, "block", &what))
         })?;
-        let block = (Place::Device(start), piece.pitch);
-        let host = (Place::Host(Address::of_pointer(buffer.as_mut_ptr())), piece.width);
+        let block = (Location::Device(start), piece.pitch);
+        let host = (Location::Host(Address::of_pointer(buffer.as_mut_ptr())), piece.width);
         let (to, from) = match towards {
             TransferDirection::Upload => (block, host),
             TransferDirection::Download => (host, block),
@@ -241,7 +243,7 @@ impl Verifier {
     }
 
     fn settle_when_much_is_lent(&mut self) -> Result<(), ReplayError> {
-        if self.lent < MOST_LENT {
+        if self.lent < MAX_LENT {
             return Ok(());
         }
         self.settle().map_err(ReplayError::Device)

@@ -10,7 +10,7 @@ const SAMPLE: u64 = 64;
 const EVERY: u64 = 4 << 10;
 /// The most rows of one copy. A simulated device notes each row of a copy, and refuses more than a
 /// million.
-const MOST_ROWS: u64 = 1 << 18;
+const MAX_ROWS: u64 = 1 << 18;
 
 /// What makes the bytes of one block differ from those of every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Salt {
 
 /// Rows of a block that are copied at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct PatternPart {
     /// Where the first row begins, from the block's first byte.
     pub(super) offset: Bytes,
     /// The bytes of a row.
@@ -42,7 +42,7 @@ pub(super) struct Piece {
     pub(super) rows: u64,
 }
 
-impl Piece {
+impl PatternPart {
     /// The pieces of a block of `size` bytes; none for no bytes.
     pub(super) fn of_block(size: Bytes) -> impl Iterator<Item = Self> {
         let bytes = size.get();
@@ -54,13 +54,13 @@ impl Piece {
         };
         let whole = (1..=WHOLE).contains(&bytes).then(|| row(0, bytes));
         let pages = if bytes > WHOLE { bytes / EVERY } else { 0 };
-        let sampled = (0..pages.div_ceil(MOST_ROWS)).map(move |chunk| {
-            let first = chunk * MOST_ROWS;
+        let sampled = (0..pages.div_ceil(MAX_ROWS)).map(move |chunk| {
+            let first = chunk * MAX_ROWS;
             Self {
                 offset: Bytes::new(first * EVERY),
                 width: Bytes::new(SAMPLE),
                 pitch: Bytes::new(EVERY),
-                rows: (pages - first).min(MOST_ROWS),
+                rows: (pages - first).min(MAX_ROWS),
             }
         });
         // Below a whole page after the last sample, so the two do not meet.
@@ -109,7 +109,7 @@ mod tests {
 
     /// The offsets in the block of all bytes that are written, in order.
     fn offsets(size: u64) -> Vec<u64> {
-        let pieces = Piece::of_block(Bytes::new(size));
+        let pieces = PatternPart::of_block(Bytes::new(size));
         pieces
             .flat_map(|piece| (0..piece.length()).map(move |index| piece.offset_of(index).get()))
             .collect()
@@ -132,7 +132,7 @@ mod tests {
 
         #[test]
         fn a_byte_is_the_same_however_its_piece_begins(start in 0_u64..64, width in 1_u64..64) {
-            let row = |offset, width| Piece {
+            let row = |offset, width| PatternPart {
                 offset: Bytes::new(offset),
                 width: Bytes::new(width),
                 pitch: Bytes::new(width),
@@ -148,8 +148,8 @@ mod tests {
 
     #[test]
     fn no_bytes_are_no_pieces_and_large_blocks_are_several() {
-        assert_eq!(Piece::of_block(Bytes::ZERO).count(), 0);
-        let pieces: Vec<Piece> = Piece::of_block(Bytes::new((2 << 30) + 5)).collect();
+        assert_eq!(PatternPart::of_block(Bytes::ZERO).count(), 0);
+        let pieces: Vec<PatternPart> = PatternPart::of_block(Bytes::new((2 << 30) + 5)).collect();
         assert_eq!(
             pieces.iter().map(|piece| piece.rows).collect::<Vec<_>>(),
             [1 << 18, 1 << 18, 1]

@@ -96,7 +96,7 @@ fn memory_that_a_copy_uses_is_released_after_it() {
 
 #[test]
 fn raw_memory_is_released_once_also_if_the_buffer_is_refused_or_the_callback_panics() {
-    let memory = Memory::host().unwrap();
+    let memory = BufferManager::host().unwrap();
     let calls = Arc::new(AtomicUsize::new(0));
     let release = || {
         let calls = Arc::clone(&calls);
@@ -132,7 +132,7 @@ fn raw_memory_is_released_once_also_if_the_buffer_is_refused_or_the_callback_pan
 
 #[test]
 fn types_are_checked_against_where_the_memory_lies() {
-    let memory = Memory::host().unwrap();
+    let memory = BufferManager::host().unwrap();
     let mut bytes = vec![[0_u8; 16]; 9];
     // Aligned to 16 B and no more.
     let start = bytes.as_mut_ptr().cast::<u8>();
@@ -179,7 +179,7 @@ fn check_read_only(buffer: &mut Buffer<u8>, other: &mut Buffer<u8>) {
     buffer.compact(Replica::Host, DEFAULT).unwrap();
     buffer.synchronize(DEFAULT).unwrap();
     assert_eq!(buffer.host().unwrap(), due);
-    assert_eq!(buffer.figures().to_host.copies, 0);
+    assert_eq!(buffer.statistics().to_host.copies, 0);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn host_allocations_back_buffers_and_pools_have_the_pages_they_asked_for() {
     use crate::host::{HugePages, system::System};
     let owner = HostAllocation::for_elements::<u8>(1 << 20, &HostOptions::new()).unwrap();
     let span = owner.span();
-    let memory = Memory::host().unwrap();
+    let memory = BufferManager::host().unwrap();
     let buffer: Buffer<u8> = memory.wrap(owner).unwrap();
     assert!(HostAllocation::live().iter().any(|live| live.span == span));
     drop(buffer);

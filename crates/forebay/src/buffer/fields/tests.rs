@@ -48,7 +48,7 @@ fn a_field_goes_out_and_comes_back_on_either_side() {
             }
             structures.copy_field_to(charge, &mut charges, DEFAULT).unwrap();
             structures.copy_field_to(position, &mut positions, DEFAULT).unwrap();
-            let copied = structures.figures().to_host.copies;
+            let copied = structures.statistics().to_host.copies;
             let expected =
                 if own && on_device { BufferState::DeviceOnly } else { BufferState::HostOnly };
             assert_eq!((charges.state(), copied), (expected, 0), "{own} {on_device}");

@@ -44,7 +44,7 @@ fn every_buffer_of_the_library_keeps_the_promises_of_the_trait() {
     let sound = |what| assert_eq!(machine.finding_count(), 0, "{what}: {:?}", machine.findings());
     check(&mut memory.buffer(MANY).unwrap(), &*device, "buffer");
     sound("buffer");
-    let managed = Memory::managed(memory.device()).unwrap();
+    let managed = BufferManager::managed(memory.device()).unwrap();
     check(&mut managed.buffer(MANY).unwrap(), &*device, "managed");
     sound("managed");
     check(&mut memory.pool().on(DEFAULT).uninit(MANY).unwrap(), &*device, "array");

@@ -62,7 +62,7 @@ fn threads_read_one_buffer_at_once_and_it_is_copied_once() {
                 });
             }
         });
-        assert_eq!(buffer.figures().to_host.copies, u64::from(value));
+        assert_eq!(buffer.statistics().to_host.copies, u64::from(value));
     }
     drop(buffer);
     assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
@@ -109,9 +109,9 @@ fn fetches_of_the_same_elements_do_not_undo_each_other() {
         assert_eq!(view, [value; 4096]);
         drop(one);
         assert!(crate::handle::tests::task::block_on(two).is_ok());
-        let copies = buffer.figures().to_host.copies;
+        let copies = buffer.statistics().to_host.copies;
         assert_eq!(buffer.to_vec().unwrap(), view);
-        assert_eq!(buffer.figures().to_host.copies, copies, "everything is there");
+        assert_eq!(buffer.statistics().to_host.copies, copies, "everything is there");
     }
     assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
 }
@@ -145,7 +145,7 @@ fn a_callback_within_a_call_cannot_wait_for_that_call() {
         })
         .build(&shared)
         .unwrap();
-    let buffer = Arc::new(Memory::over(&pool).buffer::<u8>(8 << 20).unwrap());
+    let buffer = Arc::new(BufferManager::over(&pool).buffer::<u8>(8 << 20).unwrap());
     made.set(Arc::downgrade(&buffer)).unwrap();
     assert!(buffer.on_device(DEFAULT).is_err());
     assert_eq!(seen.load(Ordering::SeqCst), 2);

@@ -41,7 +41,7 @@ fn a_batch_that_does_not_fit_leaves_nothing() {
     let (before, lost) = (bench.pool.statistics(), lost_frees().count);
     let too_much = [Bytes::mib(20), Bytes::new(100), Bytes::mib(20), Bytes::mib(20)];
     let error = allocate_batch(&bench.pool, &too_much, DEFAULT).unwrap_err();
-    assert!(matches!(error, Error::OutOfMemory(told) if told.requested == Bytes::mib(20)));
+    assert!(matches!(error, Error::OutOfMemory(shortage) if shortage.requested == Bytes::mib(20)));
     let after = bench.pool.statistics();
     assert_eq!((after.live, after.requested), (before.live, before.requested));
     assert_eq!(lost_frees().count, lost);

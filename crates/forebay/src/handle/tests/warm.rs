@@ -72,8 +72,8 @@ fn a_limit_is_kept_and_told() {
     assert!(!warm.is_complete());
     assert_eq!((warm.asked_blocks, warm.asked_bytes), (14, Bytes::mib(210)));
     assert_eq!((warm.had_blocks, warm.had_bytes), (12, Bytes::mib(110)));
-    assert!(matches!(&warm.refusal, Some(Error::OutOfMemory(told))
-        if told.requested == Bytes::mib(50)));
+    assert!(matches!(&warm.refusal, Some(Error::OutOfMemory(shortage))
+        if shortage.requested == Bytes::mib(50)));
     let statistics = bench.pool.statistics();
     assert_eq!(statistics.live, Bytes::ZERO);
     assert!(statistics.held >= Bytes::mib(110) && statistics.held <= Bytes::mib(128));

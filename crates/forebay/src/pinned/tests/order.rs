@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use forebay_hal::{Copy, Place, Transfers};
+use forebay_hal::{Copy, Location, Transfers};
 
 use super::*;
 
@@ -191,7 +191,7 @@ fn work_of_a_stream_that_ended_keeps_the_memory() {
     let array = bench.array(LENGTH, stream);
     let gate = bench.close(stream);
     let pinned = bench.filled(LENGTH, 1);
-    let (host, device) = (Place::Host(pinned.address()), Place::Device(array.address()));
+    let (host, device) = (Location::Host(pinned.address()), Location::Device(array.address()));
     let copy = Copy::linear(device, host, Bytes::new(LENGTH as u64)).unwrap();
     // SAFETY: both sides live until the copy is done, which the pools see to.
     unsafe { bench.device.copy(&copy, stream) }.unwrap();

@@ -13,8 +13,8 @@ fn the_bound_holds_and_the_refusal_has_the_figures() {
     assert_eq!(bench.pinned.limit(), Bytes::new((3 << 20) + 4096), "whole pages of the host");
     let kept = bench.filled(2 << 20, 1);
     let error = bench.pinned.array::<u8>(2 << 20).unwrap_err();
-    let Error::OutOfMemory(told) = &error else { panic!("{error}") };
-    assert_eq!((told.requested, told.limit), (Bytes::mib(2), bench.pinned.limit()));
+    let Error::OutOfMemory(shortage) = &error else { panic!("{error}") };
+    assert_eq!((shortage.requested, shortage.limit), (Bytes::mib(2), bench.pinned.limit()));
     assert_eq!(bench.pinned.held(), Bytes::mib(2));
     drop(kept);
     assert_eq!(bench.filled(3 << 20, 1).len(), 3 << 20, "what is free makes room");

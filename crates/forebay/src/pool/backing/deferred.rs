@@ -29,7 +29,7 @@ use crate::sync::map::Side;
 /// The most unmappings and page releases that run before the backing lock is released, of deferred tasks and of kept
 /// mappings each: on one H200 this many take the driver 1.4 ms. A request pays for no more than these, because it did not
 /// ask for them; a call that releases memory lets other threads in before it continues.
-pub(in crate::pool) const MOST_SLOW: usize = 24;
+pub(in crate::pool) const MAX_SLOW: usize = 24;
 
 /// The point after which the work enqueued on a stream so far is done.
 #[derive(Clone, Debug)]
@@ -287,7 +287,7 @@ impl Deferred {
     }
 
     /// Takes the tasks that are due: first those that release a slot, then old mappings, then pages; at most
-    /// [`MOST_SLOW`] slow ones. Returns whether more are due.
+    /// [`MAX_SLOW`] slow ones. Returns whether more are due.
     pub(super) fn take_ready(&mut self) -> (Vec<Task>, bool) {
         let mut ready = core::mem::take(&mut self.ready);
         ready.sort_by_key(|task| match task {
@@ -298,7 +298,7 @@ impl Deferred {
         let mut slow = 0_usize;
         let (now, later): (Vec<Task>, Vec<Task>) = ready.into_iter().partition(|task| {
             slow += usize::from(task.is_slow());
-            !task.is_slow() || slow <= MOST_SLOW
+            !task.is_slow() || slow <= MAX_SLOW
         });
         self.ready = later;
         (now, !self.ready.is_empty())

@@ -18,9 +18,9 @@
 pub(in crate::pool) mod deferred;
 pub(in crate::pool) mod grow;
 mod growth;
+mod headroom;
 pub(in crate::pool) mod page_provider;
 mod plan;
-mod reach;
 mod release;
 
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ use forebay_core::Bytes;
 use forebay_core::address_space::{Growth, PageMapping, Streams};
 use forebay_hal::{Device, MemorySource, Pattern, StreamHandle};
 
-use crate::pool::backing::deferred::{Deferred, MOST_SLOW, Task, WorkEnd};
+use crate::pool::backing::deferred::{Deferred, MAX_SLOW, Task, WorkEnd};
 use crate::pool::backing::page_provider::PageProvider;
 pub(in crate::pool) use crate::pool::backing::release::FreePage;
 use crate::pool::common::backing_kind::BackingKind;
@@ -337,12 +337,12 @@ impl Backing {
         self.keep_aliases(pool);
         for side in [Side::Small, Side::Large] {
             let (provider, log) = self.provider(side);
-            provider.clear_oldest_kept(pool.heap, MOST_SLOW, log);
+            provider.clear_oldest_kept(pool.heap, MAX_SLOW, log);
         }
         outcome
     }
 
-    /// Runs tasks that are due, at most [`MOST_SLOW`] slow ones.
+    /// Runs tasks that are due, at most [`MAX_SLOW`] slow ones.
     pub(in crate::pool) fn run_batch(&mut self, pool: PoolContext<'_>) -> Batch {
         let mut batch = Batch { more: false, outcome: Ok(()), refused: Ok(()) };
         if self.captures.any() {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A page leaves the address space only when it is about to be returned: calls that do not wait take out
-//! [`MOST_SLOW`](super::deferred::MOST_SLOW) at a time, and everything else stays in the pool, where requests use it. A
+//! [`MAX_SLOW`](super::deferred::MAX_SLOW) at a time, and everything else stays in the pool, where requests use it. A
 //! request that finds no hole takes back what is out, without a driver call.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ use crate::sync::tracked::lock;
 
 /// The most kept mappings for each page, on average: a page serves few places again and again, and each mapping takes
 /// some memory of the driver.
-const MOST_KEPT: usize = 4;
+const MAX_KEPT: usize = 4;
 
 /// A page in an address space that is entirely free.
 #[derive(Clone, Copy, Debug)]
@@ -290,13 +290,13 @@ impl PageProvider {
         unmapped
     }
 
-    /// Removes the oldest kept mappings beyond [`MOST_KEPT`] for each page, at most as many as one request should pay
+    /// Removes the oldest kept mappings beyond [`MAX_KEPT`] for each page, at most as many as one request should pay
     /// for.
     pub(super) fn clear_oldest_kept(&mut self, heap: &Mutex<Heap>, most: usize, log: &CallLog) {
         let oldest: Vec<Offset> = {
             let mut heap = lock(heap);
             let table = heap.spaces.of_mut(self.side).page_table();
-            let allowed = table.page_count().saturating_mul(MOST_KEPT);
+            let allowed = table.page_count().saturating_mul(MAX_KEPT);
             let beyond = table.kept().count().saturating_sub(allowed).min(most);
             table.kept().oldest_first().take(beyond).map(|kept| kept.0).collect()
         };

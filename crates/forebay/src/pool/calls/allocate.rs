@@ -15,13 +15,13 @@ use forebay_hal::StreamHandle;
 
 use crate::pool::calls::layered::allocate_layered;
 use crate::pool::calls::make_room::make_room;
+use crate::pool::calls::reported::reported;
 use crate::pool::calls::take::{count, hand_out, mark_live, piece, take_any};
 use crate::pool::calls::thread_end::STAND_IN;
-use crate::pool::calls::told::told;
 use crate::pool::calls::{free, report, thread_end, waits};
 use crate::pool::common::counts::Source;
 use crate::pool::common::wait::WaitBudget;
-use crate::pool::front::claimed::ClaimedAs;
+use crate::pool::front::claimed::FreeClaim;
 use crate::pool::heap::Piece;
 use crate::pool::heap::thread_ends::is_ending;
 use crate::pool::inner::PoolInner;
@@ -109,7 +109,7 @@ pub(in crate::pool) fn allocate_request(
 
 #[inline(always)]
 fn allocate_below(pool: &PoolInner, request: Request, size: Bytes) -> Result<Block> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     let request = Request { stream: request.stream.resolved(), ..request };
     if request.size.is_zero() {
         let (address, pool) = (Address::NULL, pool.id);
@@ -126,7 +126,7 @@ fn allocate_below(pool: &PoolInner, request: Request, size: Bytes) -> Result<Blo
     }
     let piece = match piece(pool, request, size, Bytes::ZERO) {
         Ok(piece) => piece,
-        Err(refused) => return told(pool, request, || Err(refused)),
+        Err(refused) => return reported(pool, request, || Err(refused)),
     };
     let count = count(Source::Hole, size, request.size);
     let found = pool.front.take_hole(&mut pool.heap(), piece, request.stream, count);
@@ -146,7 +146,7 @@ fn allocate_with_room(
     size: Bytes,
 ) -> Result<Block> {
     let mut wait = WaitBudget::default();
-    let found = told(pool, request, || make_room(pool, piece, request, &mut wait))?;
+    let found = reported(pool, request, || make_room(pool, piece, request, &mut wait))?;
     hand_out(pool, found, size, request)
 }
 
@@ -159,7 +159,7 @@ fn allocate_at_thread_end(pool: &PoolInner, request: Request, size: Bytes) -> Re
     if matches!(thread_end::wait_for_stand_in(pool, deadline), Ok(true)) {
         return Ok(block);
     }
-    let claimed = ClaimedAs::Exact(block.generation);
+    let claimed = FreeClaim::Exact(block.generation);
     let _ = free::free_below(pool, block.address, STAND_IN, claimed);
-    told(pool, request, || Err(report::shortage(pool, request, size).into()))
+    reported(pool, request, || Err(report::shortage(pool, request, size).into()))
 }

@@ -25,7 +25,7 @@ pub struct PagePart {
 }
 
 pub(in crate::pool) fn pages_of(pool: &PoolInner, address: Address) -> Result<Vec<PagePart>> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     let (_, known) = put::live(pool, address)?;
     let block = Span::new(address, known.size()).unwrap_or_default();
     if let Some(guards) = &pool.debug.guards {

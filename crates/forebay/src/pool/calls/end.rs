@@ -11,7 +11,7 @@ use crate::retry::retry_once;
 
 impl Drop for PoolInner {
     fn drop(&mut self) {
-        if self.is_inherited() {
+        if self.is_from_parent() {
             return;
         }
         let id = self.id;

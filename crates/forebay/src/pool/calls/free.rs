@@ -14,7 +14,7 @@ use forebay_hal::StreamHandle;
 use crate::Result;
 use crate::pool::calls::layered::free_layered;
 use crate::pool::calls::put::{claim_plain, claim_slowly, put};
-use crate::pool::front::claimed::ClaimedAs;
+use crate::pool::front::claimed::FreeClaim;
 use crate::pool::inner::PoolInner;
 
 /// Frees the block at `address`, in the order of `stream`.
@@ -23,7 +23,7 @@ pub(in crate::pool) fn free<const COUNTED: bool>(
     pool: &PoolInner,
     address: Address,
     stream: StreamHandle,
-    claimed: ClaimedAs,
+    claimed: FreeClaim,
 ) -> Result<()> {
     if pool.front.keep::<COUNTED, true>(address, stream, claimed) {
         return Ok(());
@@ -37,7 +37,7 @@ fn free_slowly(
     pool: &PoolInner,
     address: Address,
     stream: StreamHandle,
-    claimed: ClaimedAs,
+    claimed: FreeClaim,
 ) -> Result<()> {
     if pool.front.keep_recorded(&pool.history, address, stream, claimed) {
         return Ok(());
@@ -51,9 +51,9 @@ pub(in crate::pool) fn free_below(
     pool: &PoolInner,
     address: Address,
     stream: StreamHandle,
-    claimed: ClaimedAs,
+    claimed: FreeClaim,
 ) -> Result<()> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     if address.is_null() {
         return Ok(());
     }
@@ -76,7 +76,7 @@ fn free_unplain(
     pool: &PoolInner,
     address: Address,
     stream: StreamHandle,
-    claimed: ClaimedAs,
+    claimed: FreeClaim,
 ) -> Result<()> {
     put(pool, &claim_slowly(pool, address, claimed)?, stream);
     Ok(())

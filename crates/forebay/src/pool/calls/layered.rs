@@ -11,13 +11,13 @@ use crate::pool::calls::checked::strict::check_stream_identity;
 use crate::pool::calls::make_room::make_room;
 use crate::pool::calls::note::{note, note_free};
 use crate::pool::calls::put::{claim, put, watch_own_stream};
+use crate::pool::calls::reported::reported;
 use crate::pool::calls::take::{hand_out, piece, take_any};
-use crate::pool::calls::told::told;
 use crate::pool::calls::waits::deadline;
 use crate::pool::common::counts::Source;
 use crate::pool::common::event::RawEvent;
 use crate::pool::common::wait::WaitBudget;
-use crate::pool::front::claimed::ClaimedAs;
+use crate::pool::front::claimed::FreeClaim;
 use crate::pool::inner::PoolInner;
 use crate::report::{EventAction, Stack};
 use crate::{Block, Request, Result, Tag};
@@ -26,7 +26,7 @@ use crate::{Block, Request, Result, Tag};
 #[cold]
 #[inline(never)]
 pub(super) fn allocate_layered(pool: &PoolInner, request: Request, size: Bytes) -> Result<Block> {
-    told(pool, request, || {
+    reported(pool, request, || {
         let got = allocate_checked(pool, request, size);
         if request.is_refused_for_now(&got) {
             return got;
@@ -42,7 +42,7 @@ pub(super) fn allocate_layered(pool: &PoolInner, request: Request, size: Bytes) 
         let (tag, stack) = (Tag::current(), Stack::NONE);
         note(pool, RawEvent { action, address, generation, requested, stream, tag, stack });
         // An observer may have forked.
-        pool.birth.check()?;
+        pool.fork_generation.check()?;
         got
     })
 }
@@ -74,7 +74,7 @@ pub(super) fn free_layered(
     pool: &PoolInner,
     address: Address,
     stream: StreamHandle,
-    claimed: ClaimedAs,
+    claimed: FreeClaim,
 ) -> Result<()> {
     check_stream_identity(pool, stream, &mut WaitBudget::default())?;
     watch_own_stream(pool, stream);
@@ -86,7 +86,7 @@ pub(super) fn free_layered(
     // after this can fail, so the event is true.
     note_free(pool, address, block.known, stream);
     // An observer may have forked.
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     put(pool, &block, stream);
     Ok(())
 }

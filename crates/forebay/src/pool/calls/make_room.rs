@@ -56,7 +56,7 @@ pub(super) fn make_room(
     climb(pool, piece, request, wait).inspect_err(|_| {
         // Segments that came and could not be used are released at once. The error that led here is the one to
         // report.
-        if !pool.is_inherited() {
+        if !pool.is_from_parent() {
             let _ = settle::release_segments(pool, waits::deadline(pool, wait));
         }
     })
@@ -115,7 +115,7 @@ fn climb(
         }
         let has_released = report::call_shortage_callbacks(pool, request, size, &mut callbacks);
         // The callback may have forked.
-        pool.birth.check()?;
+        pool.fork_generation.check()?;
         if !has_released {
             // Other threads may have freed some meanwhile.
             let found =
@@ -143,7 +143,7 @@ fn raise_limit_for(pool: &PoolInner, whole: Bytes, request: Request) -> Result<(
             )
             && pool.group.limits.limit() > limit;
         // The callback may have forked.
-        pool.birth.check()?;
+        pool.fork_generation.check()?;
         if !is_raised {
             // No driver was asked.
             pool.backing().refusal = None;
@@ -252,7 +252,7 @@ fn grow(
 fn note_growth(pool: &PoolInner, piece: Piece, stream: StreamHandle, before: Bytes) -> Result<()> {
     upkeep::read_pressure(pool);
     // A callback may have forked.
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     if piece.side() == Side::Large && pool.held.get() > before {
         upkeep::ask_to_grow_ahead(pool, stream);
     }

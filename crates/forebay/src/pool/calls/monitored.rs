@@ -13,9 +13,9 @@ use crate::pool::views::statistics;
 
 pub(in crate::pool) fn read(snapshot: &mut ProcessSnapshot) {
     let pools = registry::all();
-    let left_out = pools.len().saturating_sub(ProcessSnapshot::MOST_POOLS);
+    let left_out = pools.len().saturating_sub(ProcessSnapshot::MAX_POOLS);
     snapshot.pools_left_out = left_out as u64;
-    let listed = pools.iter().take(ProcessSnapshot::MOST_POOLS);
+    let listed = pools.iter().take(ProcessSnapshot::MAX_POOLS);
     snapshot.pools.extend(listed.filter_map(|(id, pool)| with_turn(*id, pool, figures_of)));
 }
 
@@ -25,7 +25,7 @@ fn figures_of(shared: &PoolInner) -> ProcessPool {
     figures.streams.sort_unstable_by_key(|of| (Reverse(of.allocations), of.stream.0));
     // Stable: tags with as many bytes stay in the order of their numbers.
     figures.tags.sort_by_key(|of| Reverse(of.live));
-    let left_out = |count: usize| count.saturating_sub(ProcessSnapshot::MOST_OWNERS) as u64;
+    let left_out = |count: usize| count.saturating_sub(ProcessSnapshot::MAX_OWNERS) as u64;
     let streams = figures.streams.iter().map(|of| StreamTotals {
         stream: of.stream.0,
         allocations: of.allocations,
@@ -68,9 +68,9 @@ fn figures_of(shared: &PoolInner) -> ProcessPool {
         driver_calls: figures.driver.entries().map(|(.., count)| count).sum(),
         driver_ns: nanoseconds(figures.driver.time()),
         driver_latency: latency.collect(),
-        streams: streams.take(ProcessSnapshot::MOST_OWNERS).collect(),
+        streams: streams.take(ProcessSnapshot::MAX_OWNERS).collect(),
         streams_left_out: left_out(figures.streams.len()),
-        tags: tags.take(ProcessSnapshot::MOST_OWNERS).collect(),
+        tags: tags.take(ProcessSnapshot::MAX_OWNERS).collect(),
         tags_left_out: left_out(figures.tags.len()),
     }
 }

@@ -20,7 +20,7 @@ pub struct Observation {
 
 impl Observation {
     pub(in crate::pool) fn new(shared: &UserRef, observer: Observer) -> Result<Self> {
-        shared.birth.check()?;
+        shared.fork_generation.check()?;
         // Under the settings lock, like every other change of what may be a hit.
         let settings = shared.settings();
         shared.front.set_hits(Hits::None);
@@ -39,7 +39,7 @@ impl Observation {
 
 impl Drop for Observation {
     fn drop(&mut self) {
-        if self.shared.is_inherited() {
+        if self.shared.is_from_parent() {
             return;
         }
         let settings = self.shared.settings();

@@ -10,7 +10,7 @@ use crate::pool::inner::PoolInner;
 
 /// Lets `peer` read and write all memory of the pool, including later growth.
 pub(in crate::pool) fn grant_access(pool: &PoolInner, peer: DeviceOrdinal) -> Result<()> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     if peer == pool.device.descriptor().ordinal {
         return Ok(());
     }

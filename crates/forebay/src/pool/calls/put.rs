@@ -12,7 +12,7 @@ use crate::pool::calls::registry;
 use crate::pool::common::free_block::FreedBlock;
 use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::step::{self, Step};
-use crate::pool::front::claimed::{Claimed, ClaimedAs};
+use crate::pool::front::claimed::{Claimed, FreeClaim};
 use crate::pool::heap::Heap;
 use crate::pool::heap::thread_ends::is_ending;
 use crate::pool::inner::PoolInner;
@@ -24,7 +24,7 @@ use crate::{Block, Error, Result};
 pub(in crate::pool) fn claim(
     pool: &PoolInner,
     address: Address,
-    claimed: ClaimedAs,
+    claimed: FreeClaim,
 ) -> Result<Claimed<'_>> {
     claim_plain(pool, address, claimed).map_or_else(|| claim_slowly(pool, address, claimed), Ok)
 }
@@ -34,7 +34,7 @@ pub(in crate::pool) fn claim(
 pub(in crate::pool) fn claim_plain(
     pool: &PoolInner,
     address: Address,
-    claimed: ClaimedAs,
+    claimed: FreeClaim,
 ) -> Option<Claimed<'_>> {
     let slot = pool.map.slot(address)?;
     let known = claimed.plain(slot, address).filter(|&known| claimed.matches(known))?;
@@ -48,7 +48,7 @@ pub(in crate::pool) fn claim_plain(
 pub(super) fn claim_slowly(
     pool: &PoolInner,
     address: Address,
-    claimed: ClaimedAs,
+    claimed: FreeClaim,
 ) -> Result<Claimed<'_>> {
     loop {
         let (slot, known) = live(pool, address)?;
@@ -198,7 +198,7 @@ pub(in crate::pool) fn own(pool: &PoolInner, block: Block) -> Result<()> {
     if owner != pool.id {
         return Err(Error::WrongPool { address, pool: pool.id, owner });
     }
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     loop {
         let (slot, known) = live(pool, address)?;
         if known.generation() != generation {
@@ -215,7 +215,7 @@ pub(in crate::pool) fn own(pool: &PoolInner, block: Block) -> Result<()> {
 
 /// Ends a handle's ownership of a block.
 pub(in crate::pool) fn disown(pool: &PoolInner, block: Block) {
-    while !pool.is_inherited()
+    while !pool.is_from_parent()
         && let Ok((slot, known)) = live(pool, block.address)
     {
         let is_it = block.pool == pool.id && known.generation() == block.generation;

@@ -13,7 +13,7 @@ use forebay_hal::Device;
 use crate::PoolId;
 use crate::pool::heap::seen_streams;
 use crate::pool::inner::{PoolInner, address_of};
-use crate::sync::fork::{Birth, ForkSafeMutex};
+use crate::sync::fork::{ForkGeneration, ForkSafeMutex};
 use crate::sync::map::{AddressMap, LiveBlock, owners_near};
 
 /// A pool, and what can be asked about it without a reference.
@@ -24,13 +24,13 @@ struct Entry {
     /// Whether its settings ask for the upkeep thread.
     upkeep: bool,
     /// The process that made the pool.
-    birth: Birth,
+    fork_generation: ForkGeneration,
 }
 
 impl Entry {
     /// Whether the pool was made in this process, not before a fork.
     fn is_ours(&self) -> bool {
-        self.birth.check().is_ok()
+        self.fork_generation.check().is_ok()
     }
 }
 
@@ -47,7 +47,10 @@ pub(in crate::pool) fn add(shared: &Arc<PoolInner>) {
     let (pool, map) = (Arc::downgrade(shared), shared.map.clone());
     let upkeep = shared.settings().upkeep();
     let device = address_of(&shared.device);
-    pools().insert(shared.id, Entry { pool, map, device, upkeep, birth: shared.birth });
+    pools().insert(
+        shared.id,
+        Entry { pool, map, device, upkeep, fork_generation: shared.fork_generation },
+    );
 }
 
 pub(in crate::pool) fn remove(id: PoolId) {

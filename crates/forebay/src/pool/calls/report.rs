@@ -15,7 +15,7 @@ use crate::{MemoryClass, Request};
 const OWNERS: usize = 4;
 
 /// The most pages of a side that are looked at for a report. Each takes about 50 ns, under the heap lock.
-const MOST_PAGES: usize = 20_000;
+const MAX_PAGES: usize = 20_000;
 
 /// The figures of the pool for a refused request that needs `needed` contiguous bytes. Takes the heap lock once, so
 /// that all figures are of one moment.
@@ -110,7 +110,7 @@ pub(in crate::pool) fn drop_report(pool: &PoolInner) -> Option<DropReport> {
     if blocks == 0 {
         return None;
     }
-    let (bytes, largest) = report::largest(pool.map.live_blocks(), DropReport::MOST);
+    let (bytes, largest) = report::largest(pool.map.live_blocks(), DropReport::MAX);
     let live_of = |counts: &Counts| counts.all().blocks.live();
     let streams = counts.streams.iter().map(|(&stream, counts)| (stream, live_of(counts)));
     let streams = streams.filter(|&(_, blocks)| blocks > 0 && blocks < u64::MAX / 2).collect();
@@ -120,7 +120,7 @@ pub(in crate::pool) fn drop_report(pool: &PoolInner) -> Option<DropReport> {
 
 /// The bytes of whole pages that are free; none if there are too many pages to look at under the lock.
 fn free_pages(space: &AddressSpace) -> Bytes {
-    if space.page_table().page_count() > MOST_PAGES {
+    if space.page_table().page_count() > MAX_PAGES {
         return Bytes::ZERO;
     }
     space.free_pages().fold(Bytes::ZERO, |sum, (_, size)| sum.saturating_add(size))

@@ -83,7 +83,7 @@ pub(in crate::pool) fn kept_blocks(
 }
 
 fn live_by_address(pool: &PoolInner) -> Vec<(Address, BlockState)> {
-    if pool.is_inherited() {
+    if pool.is_from_parent() {
         return Vec::new();
     }
     let live = pool.map.live_blocks();
@@ -98,7 +98,7 @@ pub(in crate::pool) fn restore(
     kept: &[KeptBlock],
     stream_of: &dyn Fn(Address) -> StreamHandle,
 ) -> Result<()> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     // Their blocks are surrounded or followed by memory that a list of blocks does not show.
     if let Some(setting) = debug::conflicts_with_capture(&pool.settings()) {
         return Err(Error::CaptureRefused { setting });

@@ -12,7 +12,7 @@ pub(in crate::pool) fn change(
     pool: &PoolInner,
     change: impl FnOnce(&mut Settings) -> core::result::Result<(), ConfigError>,
 ) -> Result<()> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     let total = pool.source.memory_info()?.total;
     let mut settings = pool.settings();
     let mut changed = settings.clone();
@@ -58,7 +58,7 @@ pub(in crate::pool) fn change(
 /// Begins a capture. Holds the backing lock, so that no thread is inside the driver when it begins, and the
 /// settings lock, so that no conflicting setting is turned on meanwhile.
 pub(in crate::pool) fn capture(pool: &PoolInner) -> Result<Capture> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     let backing = pool.backing();
     let settings = pool.settings();
     match debug::conflicts_with_capture(&settings) {

@@ -15,7 +15,7 @@ use crate::pool::turn::with_turn;
 
 /// Gives a stream that uses a block of the pool a slot, so that its end is noticed.
 pub(in crate::pool) fn watch_stream(pool: &PoolInner, stream: StreamHandle) {
-    if !pool.is_inherited() {
+    if !pool.is_from_parent() {
         pool.heap().slot_for(stream);
     }
 }
@@ -28,7 +28,7 @@ pub(in crate::pool) fn knows_stream(pool: &PoolInner, stream: StreamHandle) -> b
 
 /// Forgets a stream that will be destroyed. An error has changed nothing but where free memory is.
 pub(in crate::pool) fn forget_stream(pool: &PoolInner, stream: StreamHandle) -> Result<()> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     strict::check_stream_identity(pool, stream, &mut WaitBudget::default())?;
     // First, so that the count is past every handle that names the stream.
     announce_stream_end(&pool.device, stream);
@@ -38,7 +38,7 @@ pub(in crate::pool) fn forget_stream(pool: &PoolInner, stream: StreamHandle) -> 
 /// Forgets a stream that ends in any case, where no error can be returned. If its last event cannot be recorded,
 /// its holes wait for the whole device.
 fn forget_lost_stream(pool: &PoolInner, stream: StreamHandle) {
-    if pool.birth.check().is_ok() {
+    if pool.fork_generation.check().is_ok() {
         let _ = end_and_forget(pool, stream, true);
     }
 }

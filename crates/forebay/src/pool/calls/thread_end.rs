@@ -13,7 +13,7 @@ use crate::pool::inner::PoolInner;
 
 /// Ends the own default stream of the calling thread, which is ending.
 pub(in crate::pool) fn end_own_stream(pool: &PoolInner, known_as: Option<StreamId>) {
-    if pool.birth.check().is_err() {
+    if pool.fork_generation.check().is_err() {
         return;
     }
     let stream = StreamHandle::of_this_thread();

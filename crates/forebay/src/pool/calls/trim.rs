@@ -18,7 +18,7 @@ pub(in crate::pool) fn trim(pool: &PoolInner, keep: Bytes) -> Result<Bytes> {
 /// Waits for all work of the process: graphs may have been launched on streams that the device does not know. From
 /// the moment a capture begins, nothing more is released: its graph may be launched, and be gone, before this returns.
 pub(in crate::pool) fn trim_stable(pool: &PoolInner) -> Result<Bytes> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     let begun = pool.captures.begun();
     let wait = || pool.device.synchronize_process();
     pool.log.wait(Call::SynchronizeDevice, Bytes::ZERO, wait)?;

@@ -11,20 +11,20 @@ use forebay_core::pressure::{Level, Response};
 use forebay_hal::{Call, StreamHandle};
 
 use crate::Result;
-use crate::pool::backing::deferred::MOST_SLOW;
+use crate::pool::backing::deferred::MAX_SLOW;
 use crate::pool::backing::{Backing, FreePage};
 use crate::pool::calls::checked::{guard, strict};
-use crate::pool::calls::{flush, registry, settle, told};
+use crate::pool::calls::{flush, registry, reported, settle};
 use crate::pool::common::callback_guard::{Callback, CallbackGuard};
 use crate::pool::common::wait::{Deadline, WaitBudget, poll};
 use crate::pool::inner::PoolInner;
 use crate::pool::turn;
-use crate::sync::fork::{Birth, ForkSafeMutex};
+use crate::sync::fork::{ForkGeneration, ForkSafeMutex};
 use crate::sync::thread;
 
 /// Runs the deferred tasks that are due.
 pub(in crate::pool) fn process_deferred(pool: &PoolInner) -> Result<()> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     pool.backing().run_deferred(pool.context())?;
     continue_collection(pool)?;
     settle::release_segments(pool, Deadline::Now)?;
@@ -42,7 +42,7 @@ pub(super) fn read_pressure(pool: &PoolInner) -> Bytes {
     };
     // One batch, whatever is read: the request did not ask for it.
     let mut batch = None;
-    for _ in 0..MOST_READINGS {
+    for _ in 0..MAX_READINGS {
         let held = pool.group.held();
         let Some((level, response)) = read_gauge(pool, held) else { break };
         match response {
@@ -65,7 +65,7 @@ pub(super) fn read_pressure(pool: &PoolInner) -> Bytes {
             pool.callbacks.call(|| turn::in_program(|| told(level, held)));
         }
         // A callback may have forked.
-        if pool.is_inherited() {
+        if pool.is_from_parent() {
             return Bytes::ZERO;
         }
     }
@@ -95,7 +95,7 @@ fn release_under_pressure(pool: &PoolInner) -> (Bytes, bool) {
     let mut backing = pool.backing();
     let [small, large] = pool.heap().spaces.backed();
     let keep = keep.max(small.saturating_add(large).saturating_sub(left));
-    let is_full = backing.deferred.releases() >= MOST_SLOW;
+    let is_full = backing.deferred.releases() >= MAX_SLOW;
     let mut pages = idle_first(backing.free_pages(pool.context()));
     let (taken, released, _) = release_batch(pool, &mut backing, &mut pages, keep);
     drop(backing);
@@ -124,7 +124,7 @@ fn release_batch(
         small.saturating_add(large).saturating_add(heap.ledger.outgoing())
     };
     let before = held_in_pages();
-    let most = MOST_SLOW.saturating_sub(backing.deferred.releases());
+    let most = MAX_SLOW.saturating_sub(backing.deferred.releases());
     let taken = backing.defer_release(pool.context(), pages, keep, most);
     let ran = backing.run_deferred(pool.context());
     (taken, before.saturating_sub(held_in_pages()), ran)
@@ -155,12 +155,12 @@ pub(in crate::pool) fn release(
     pool: &PoolInner,
     call: impl FnOnce() -> Result<Bytes>,
 ) -> Result<Bytes> {
-    pool.birth.check()?;
-    let begun = told::begin_told(pool);
+    pool.fork_generation.check()?;
+    let begun = reported::begin_reported(pool);
     let released = call();
     let more = read_pressure(pool);
     let released = released.map(|released| released.saturating_add(more));
-    told::tell_release(pool, &begun, &released);
+    reported::tell_release(pool, &begun, &released);
     released
 }
 
@@ -240,7 +240,7 @@ fn is_release_due_soon(pool: &PoolInner) -> bool {
 
 /// Merges holes as far as possible without waiting.
 pub(in crate::pool) fn defragment(pool: &PoolInner) -> Result<()> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     strict::recheck_streams(pool, &mut WaitBudget::default());
     {
         let mut backing = pool.backing();
@@ -308,7 +308,7 @@ const EVENT_LATENCY: Duration = Duration::from_micros(200);
 const BETWEEN_COLLECTIONS: Duration = Duration::from_millis(2);
 
 /// The most levels that one call reads and reports. A callback that changes the level each time is told the rest later.
-const MOST_READINGS: usize = 4;
+const MAX_READINGS: usize = 4;
 
 /// The most a magazine holds under pressure, in units of 512 B: 256 KiB.
 const CLEANED_UNITS: u64 = 512;
@@ -328,16 +328,17 @@ enum Thread {
 }
 
 /// The state of the thread, and the process it runs in: a forked child starts without one.
-static THREAD: ForkSafeMutex<(Thread, Option<Birth>)> = ForkSafeMutex::new((Thread::None, None));
+static THREAD: ForkSafeMutex<(Thread, Option<ForkGeneration>)> =
+    ForkSafeMutex::new((Thread::None, None));
 
 /// Notified when a pool asks for the thread: its interval may be shorter than the current pause.
 static ASKED: Condvar = Condvar::new();
 
 /// No other lock is taken while this one is held: a pool asks for the thread with its settings locked, and the thread
 /// reads the settings of pools.
-fn thread_state() -> MutexGuard<'static, (Thread, Option<Birth>)> {
+fn thread_state() -> MutexGuard<'static, (Thread, Option<ForkGeneration>)> {
     let mut state = THREAD.lock();
-    let here = Some(Birth::here());
+    let here = Some(ForkGeneration::here());
     if state.1 != here {
         *state = (Thread::None, here);
     }
@@ -398,7 +399,7 @@ fn run() {
         if is_due {
             last = Some(Instant::now());
         }
-        let unasked = |state: &mut (Thread, Option<Birth>)| state.0 != Thread::Requested;
+        let unasked = |state: &mut (Thread, Option<ForkGeneration>)| state.0 != Thread::Requested;
         let pause = interval.saturating_sub(last.map_or(Duration::ZERO, |last| last.elapsed()));
         let pause = if is_collecting { pause.min(BETWEEN_COLLECTIONS) } else { pause };
         drop(ASKED.wait_timeout_while(thread_state(), pause, unasked));

@@ -24,7 +24,7 @@ pub(in crate::pool) fn record_use(
     address: Address,
     stream: StreamHandle,
 ) -> Result<()> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     strict::check_stream_identity(pool, stream, &mut WaitBudget::default())?;
     mark_used(pool, address, |heap| heap.note_use(address, Use::Stream(stream)))
 }
@@ -35,7 +35,7 @@ pub(in crate::pool) fn record_named_use(
     address: Address,
     used: NamedStream,
 ) -> Result<()> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     let stream = used.handle();
     // Work may have been enqueued on whichever stream has the handle now. Nothing is asked during a capture, where
     // every use waits for the whole device.
@@ -70,7 +70,7 @@ pub(in crate::pool) fn record_use_until(
     address: Address,
     event: Option<&Arc<LoggedEvent>>,
 ) -> Result<()> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     let used = event.map_or(Use::Unknown, |event| Use::Until(Arc::clone(event)));
     mark_used(pool, address, |heap| heap.note_use(address, used.clone()))
 }

@@ -6,7 +6,7 @@ use crate::PoolId;
 
 /// The most pools for which one thread is calling callbacks at once, each from within a callback of the last. Programs
 /// have few pools.
-const MOST_CALLING: usize = 16;
+const MAX_CALLING: usize = 16;
 
 /// A kind of callback, which its own calls of the pool do not call again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub(in crate::pool) enum Callback {
 thread_local! {
     /// The pools whose callbacks this thread is calling. An array, because a list would be destroyed before the last
     /// destructors of an ending thread allocate.
-    static CALLING: Cell<[Option<(PoolId, Callback)>; MOST_CALLING]> =
-        const { Cell::new([None; MOST_CALLING]) };
+    static CALLING: Cell<[Option<(PoolId, Callback)>; MAX_CALLING]> =
+        const { Cell::new([None; MAX_CALLING]) };
 }
 
 /// Held while a thread calls the callbacks of a pool; also ends by a panic.

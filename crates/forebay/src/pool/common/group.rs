@@ -29,30 +29,30 @@ pub(in crate::pool) fn sum(sides: BySide) -> Bytes {
 /// A figure's current value and its peak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PeakFigures {
+pub struct PeakStatistics {
     /// The current bytes.
     pub now: Bytes,
     /// The most bytes at once, since the first pool of the group was made or the peaks were reset.
     pub peak: Bytes,
 }
 
-/// The figures of all pools that share a limit, made by [`Pool::group_figures`](crate::Pool::group_figures). Peaks are
+/// The figures of all pools that share a limit, made by [`Pool::group_statistics`](crate::Pool::group_statistics). Peaks are
 /// those of the sums, not sums of peaks. Guarded blocks, and memory on its way back to the device, count as large.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct GroupFigures {
+pub struct GroupStatistics {
     /// Bytes held from the device.
-    pub held: PeakFigures,
+    pub held: PeakStatistics,
     /// Of those, bytes for small blocks: up to 256 KiB.
-    pub small_held: PeakFigures,
+    pub small_held: PeakStatistics,
     /// Of those, bytes for large blocks.
-    pub large_held: PeakFigures,
+    pub large_held: PeakStatistics,
     /// Bytes in live or cached blocks.
-    pub out: PeakFigures,
+    pub out: PeakStatistics,
     /// Of those, bytes in small blocks.
-    pub small_out: PeakFigures,
+    pub small_out: PeakStatistics,
     /// Of those, bytes in large blocks.
-    pub large_out: PeakFigures,
+    pub large_out: PeakStatistics,
 }
 
 /// A sum over the pools of a group, and its peak.
@@ -84,9 +84,9 @@ impl Gauge {
         self.peak.fetch_max(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    fn figures(&self) -> PeakFigures {
+    fn statistics(&self) -> PeakStatistics {
         let now = self.now();
-        PeakFigures { now, peak: Bytes::new(self.peak.load(Ordering::Relaxed)).max(now) }
+        PeakStatistics { now, peak: Bytes::new(self.peak.load(Ordering::Relaxed)).max(now) }
     }
 }
 
@@ -149,10 +149,10 @@ impl Group {
         self.held.both.now()
     }
 
-    pub(in crate::pool) fn figures(&self) -> GroupFigures {
-        let [held, small_held, large_held] = self.held.all().map(Gauge::figures);
-        let [out, small_out, large_out] = self.out.all().map(Gauge::figures);
-        GroupFigures { held, small_held, large_held, out, small_out, large_out }
+    pub(in crate::pool) fn statistics(&self) -> GroupStatistics {
+        let [held, small_held, large_held] = self.held.all().map(Gauge::statistics);
+        let [out, small_out, large_out] = self.out.all().map(Gauge::statistics);
+        GroupStatistics { held, small_held, large_held, out, small_out, large_out }
     }
 
     /// Counts `bytes` that none of the pools holds against the limit, in place of those of the last call.

@@ -11,7 +11,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::Result;
-use crate::sync::fork::Birth;
+use crate::sync::fork::ForkGeneration;
 use crate::sync::{lock, tracked};
 
 /// The number of duration ranges: from a microsecond, each four times as long as the one before, up to four seconds,
@@ -95,12 +95,12 @@ impl Serialize for DriverLog {
 pub(in crate::pool) struct CallLog {
     log: Arc<Mutex<DriverLog>>,
     /// The process that made the log.
-    birth: Birth,
+    fork_generation: ForkGeneration,
 }
 
 impl Default for CallLog {
     fn default() -> Self {
-        Self { log: Arc::default(), birth: Birth::here() }
+        Self { log: Arc::default(), fork_generation: ForkGeneration::here() }
     }
 }
 
@@ -189,7 +189,7 @@ impl Drop for LoggedEvent {
     fn drop(&mut self) {
         let event = self.event.take();
         // In a forked child the parent's driver objects cannot be released.
-        if self.log.birth.is_elsewhere() {
+        if self.log.fork_generation.is_stale() {
             core::mem::forget(event);
             return;
         }

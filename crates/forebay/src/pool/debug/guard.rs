@@ -28,7 +28,7 @@ const LEAST_ADDRESSES: Bytes = Bytes::gib(16);
 
 /// The most bytes of freed blocks that are still mapped: a program that frees faster than its streams work waits for
 /// them, rather than taking ever more memory. The same as the quarantine of the debugging preset without guard pages.
-pub(in crate::pool) const MOST_PENDING: Bytes = Bytes::mib(64);
+pub(in crate::pool) const MAX_PENDING: Bytes = Bytes::mib(64);
 
 /// The pages of one block.
 #[derive(Clone, Copy, Debug)]

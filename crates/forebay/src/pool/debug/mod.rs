@@ -59,7 +59,7 @@ pub(in crate::pool) const FREED: u8 = 0xDB;
 const UNWRITTEN: u8 = 0xCB;
 
 /// The most findings to keep. A program with more of them has seen enough.
-const MOST_FINDINGS: usize = 1000;
+const MAX_FINDINGS: usize = 1000;
 
 /// Which checks are on, from settings that cannot change while a pool lives.
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +152,7 @@ pub(in crate::pool) struct DebugChecks {
     pub(in crate::pool) canaries: Mutex<Canaries>,
     pub(in crate::pool) quarantine: Mutex<Quarantine>,
     /// The most bytes in quarantine.
-    pub(in crate::pool) most_quarantined: AtomicU64,
+    pub(in crate::pool) max_quarantined: AtomicU64,
     pub(in crate::pool) recent_frees: Mutex<RecentFrees>,
     /// Free memory without the free pattern, because the device refused to fill it.
     pub(in crate::pool) unclean: Mutex<Vec<Unclean>>,
@@ -180,7 +180,7 @@ impl DebugChecks {
             guards,
             canaries: Mutex::default(),
             quarantine: Mutex::default(),
-            most_quarantined: AtomicU64::new(settings.quarantine().get()),
+            max_quarantined: AtomicU64::new(settings.quarantine().get()),
             recent_frees: Mutex::default(),
             unclean: Mutex::default(),
             streams: Mutex::default(),
@@ -203,7 +203,7 @@ impl DebugChecks {
         self.aids.poison
             || self.aids.canaries
             || self.aids.guard_pages
-            || self.most_quarantined.load(Ordering::Relaxed) > 0
+            || self.max_quarantined.load(Ordering::Relaxed) > 0
     }
 
     pub(in crate::pool) fn add_live(&self, size: Bytes) {
@@ -311,7 +311,7 @@ impl DebugChecks {
     /// Records a finding, unless it is recorded already.
     pub(in crate::pool) fn record_finding(&self, finding: Error) -> Error {
         let mut findings = lock(&self.findings);
-        if findings.len() < MOST_FINDINGS && !findings.contains(&finding) {
+        if findings.len() < MAX_FINDINGS && !findings.contains(&finding) {
             findings.push(finding.clone());
         }
         finding

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use forebay_core::{Address, Bytes, Span, StreamId};
-use forebay_hal::{Call, Copy, Device, Fill, Pattern, Place, Priority, Stream, StreamHandle};
+use forebay_hal::{Call, Copy, Device, Fill, Location, Pattern, Priority, Stream, StreamHandle};
 
 use crate::pool::common::log::CallLog;
 use crate::report::RecentFree;
@@ -158,8 +158,8 @@ impl Probe {
         for piece in buffer[..size].chunks_mut(PIECE) {
             piece.copy_from_slice(&right.as_flattened()[..piece.len()]);
         }
-        let to = Place::Host(Address::of_pointer(buffer.as_mut_ptr()));
-        let copy = Copy::linear(to, Place::Device(span.start()), span.size())?;
+        let to = Location::Host(Address::of_pointer(buffer.as_mut_ptr()));
+        let copy = Copy::linear(to, Location::Device(span.start()), span.size())?;
         // SAFETY: the buffer is as long as the copy, only this call has it, and it is not freed before the copy is
         // done: if waiting fails, it is kept as long as the probe lives.
         let copy = || unsafe { self.device.copy(&copy, stream) };

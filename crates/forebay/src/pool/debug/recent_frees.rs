@@ -8,7 +8,7 @@ use crate::report::RecentFree;
 
 /// The most freed blocks that are remembered: about as many as a program frees between two uses of one block, in a few
 /// megabytes.
-const MOST: usize = 1 << 16;
+const MAX: usize = 1 << 16;
 
 /// The recently freed blocks, the newest last.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(in crate::pool) struct RecentFrees {
 
 impl RecentFrees {
     pub(in crate::pool) fn remember(&mut self, block: RecentFree) {
-        if self.blocks.len() >= MOST {
+        if self.blocks.len() >= MAX {
             self.blocks.pop_front();
         }
         self.blocks.push_back(block);

@@ -24,7 +24,7 @@ impl Claimed<'_> {
 
 /// What the caller claims about a block to be freed, beside its address.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::pool) enum ClaimedAs {
+pub(in crate::pool) enum FreeClaim {
     /// Nothing: any live block at the address.
     Any,
     /// Its size, either requested or rounded.
@@ -37,7 +37,7 @@ pub(in crate::pool) enum ClaimedAs {
     ExactOwned(u64),
 }
 
-impl ClaimedAs {
+impl FreeClaim {
     /// The state of the block at `address`, if it may be freed on the fast path: live, used on no other stream, not
     /// wide, and not known to be another block. The caller then checks the claim with [`matches`](Self::matches) and
     /// claims the slot.

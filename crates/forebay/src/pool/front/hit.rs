@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use forebay_core::{Address, Bytes};
 use forebay_hal::StreamHandle;
 
-use super::claimed::ClaimedAs;
+use super::claimed::FreeClaim;
 use super::thread_cache::{ThreadCache, ThreadCaches};
 use super::{Front, NO_HITS};
 use crate::pool::common::event::{History, RawEvent};
@@ -92,7 +92,7 @@ impl Front {
         &self,
         address: Address,
         stream: StreamHandle,
-        claimed: ClaimedAs,
+        claimed: FreeClaim,
     ) -> bool {
         let Some(gate) = self.remembered_gate(self.epoch.load(Ordering::Relaxed)) else {
             return false;
@@ -119,7 +119,7 @@ impl Front {
         history: &History,
         address: Address,
         stream: StreamHandle,
-        claimed: ClaimedAs,
+        claimed: FreeClaim,
     ) -> bool {
         let kept = self.recorded(history, |caches| {
             let slot = self.map.slot(address)?;
@@ -271,7 +271,7 @@ impl Front {
         slot: &Slot,
         known: BlockState,
         address: Address,
-        claimed: ClaimedAs,
+        claimed: FreeClaim,
     ) -> bool {
         let block = CachedBlock { address, slot: SlotRef::new(slot) };
         let units = known.units();

@@ -21,7 +21,7 @@ use crate::sync::map::{SMALL, Side, UNIT_SHIFT};
 
 /// The most streams a thread has caches for at once. A cache takes 8.5 KiB, most of it the bins of its magazine, so a
 /// thread at this bound takes 24 MiB.
-const MOST_CACHES: usize = 2048;
+const MAX_CACHES: usize = 2048;
 
 /// The cache of one thread for one stream.
 #[derive(Debug)]
@@ -211,7 +211,7 @@ impl ThreadCaches {
         }
         let cache = ThreadCache { stream, magazine, counts, used: 0, is_listed: false };
         self.set_front(Box::new(cache), slot);
-        if self.index.len() > MOST_CACHES && self.evicted.is_none() {
+        if self.index.len() > MAX_CACHES && self.evicted.is_none() {
             self.evicted = self.evict();
         }
     }

@@ -7,7 +7,7 @@ use forebay_hal::StreamHandle;
 use crate::pool::common::counts::Counts;
 
 /// The most streams with counts of their own: the counts of a stream take some kilobytes.
-const MOST_COUNTED: usize = 256;
+const MAX_COUNTED: usize = 256;
 
 /// Counts by stream.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +42,7 @@ impl AllCounts {
         stream: StreamHandle,
         known: impl Fn(StreamHandle) -> bool,
     ) {
-        let is_full = self.streams.len() >= self.forget_at.max(MOST_COUNTED);
+        let is_full = self.streams.len() >= self.forget_at.max(MAX_COUNTED);
         if is_full && !self.streams.contains_key(&stream) {
             self.forget(|other| !known(other));
             self.forget_at = 2 * self.streams.len();

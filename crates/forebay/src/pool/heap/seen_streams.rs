@@ -10,7 +10,7 @@ use crate::sync::fork::ForkSafeMutex;
 
 /// The most streams that are listed for a pool. A program may destroy streams without notice, and their entries stay:
 /// beyond this number the pool is asked about every stream.
-const MOST_LISTED: usize = 4096;
+const MAX_LISTED: usize = 4096;
 
 /// A pool, and the address of its device: handles of two devices may be equal.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl SeeingPool {
         let nothing = || (device, SeenBy::Listed(BTreeSet::new()));
         let (_, seen) = streams.entry(id).or_insert_with(nothing);
         let SeenBy::Listed(listed) = seen else { return };
-        if listed.len() >= MOST_LISTED && !listed.contains(&stream) {
+        if listed.len() >= MAX_LISTED && !listed.contains(&stream) {
             listed.iter().for_each(|&stream| _ = pools.remove(&(device, stream, id)));
             *seen = SeenBy::TooMany;
             too_many.insert((device, id));
@@ -118,9 +118,9 @@ mod tests {
     fn a_pool_with_too_many_streams_is_asked_about_all() {
         let pool = SeeingPool { id: PoolId::next(), device: 3 };
         let stream = |number: usize| StreamHandle(0x1_0000 + number as u64);
-        (0..=MOST_LISTED).for_each(|number| pool.note(stream(number)));
+        (0..=MAX_LISTED).for_each(|number| pool.note(stream(number)));
         assert_eq!(pools_of(3, stream(0)), [pool.id]);
-        assert_eq!(pools_of(3, stream(2 * MOST_LISTED)), [pool.id], "one it never saw");
+        assert_eq!(pools_of(3, stream(2 * MAX_LISTED)), [pool.id], "one it never saw");
         pool.forget(stream(0));
         assert_eq!(pools_of(3, stream(0)), [pool.id]);
         remove(pool.id);

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use forebay_core::address_space::Streams;
 
 /// The numbers of the two marks: the last two.
-pub(super) const MARKS: [u32; 2] = [Streams::MOST - 2, Streams::MOST - 1];
+pub(super) const MARKS: [u32; 2] = [Streams::MAX - 2, Streams::MAX - 1];
 
 /// Whether a number is a mark, not a stream's slot.
 pub(super) fn is_mark(number: u32) -> bool {
@@ -23,7 +23,7 @@ pub(super) fn is_mark(number: u32) -> bool {
 
 /// The most streams without an end event that are remembered one by one. Beyond that, all earlier serials without a
 /// slot count as unknown: that may cause a wait too many, never one too few.
-const MOST_REMEMBERED: usize = 4096;
+const MAX_REMEMBERED: usize = 4096;
 
 /// Identifies a stream for the whole life of the pool.
 pub(in crate::pool) type Serial = u64;
@@ -117,7 +117,7 @@ impl Serials {
     /// Records that a stream ended without an event. Returns the mark to which its holes go.
     pub(super) fn set_unknown(&mut self, serial: Option<Serial>) -> u32 {
         let mark = self.collecting;
-        if self.unknown >= MOST_REMEMBERED {
+        if self.unknown >= MAX_REMEMBERED {
             // A wait that begins from now on covers those under the other mark too.
             self.states.retain(|_, state| matches!(state, SerialState::At(_)));
             self.unknown = 0;
@@ -132,7 +132,7 @@ impl Serials {
 
     /// Records that a live stream is about to lose its slot.
     pub(super) fn note_eviction(&mut self, serial: Serial) {
-        if self.evicted.len() >= MOST_REMEMBERED {
+        if self.evicted.len() >= MAX_REMEMBERED {
             // Serials with a slot are looked up before this bound.
             self.evicted.clear();
             self.evicted_up_to = self.last;

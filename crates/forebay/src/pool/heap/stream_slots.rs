@@ -22,17 +22,17 @@ use crate::pool::heap::serials::{MARKS, Serial, SerialState, Serials};
 use crate::pool::heap::thread_ends::{ThreadEnds, is_ending};
 
 /// The number of slots for streams: the last two numbers are the marks.
-const MOST: u32 = MARKS[0];
+const MAX: u32 = MARKS[0];
 
 /// The number of orphaned published events at which a new stream triggers their deferred release.
 const MANY_ORPHANS: usize = 16;
 
 /// The number of slot requests after which all events are queried again once slots run out.
-const WANTED_BEFORE_RECOVERY: u32 = MOST / 8;
+const WANTED_BEFORE_RECOVERY: u32 = MAX / 8;
 
 /// The content of a slot.
 #[derive(Clone, Debug)]
-enum Slot {
+enum StreamEntry {
     /// Not in use.
     Free,
     /// A stream that the program uses.
@@ -55,7 +55,7 @@ enum Slot {
     },
 }
 
-impl Slot {
+impl StreamEntry {
     /// When it was last used; `None` if it is free.
     fn age(&self) -> Option<u64> {
         match self {
@@ -103,7 +103,7 @@ pub(in crate::pool) enum StreamState {
 /// The streams that a pool tells apart. Guarded by the heap lock.
 #[derive(Debug)]
 pub(in crate::pool) struct StreamSlots {
-    slots: Vec<Slot>,
+    slots: Vec<StreamEntry>,
     /// Free numbers below the length of `slots`; the last one is assigned next.
     free: Vec<u32>,
     numbers: HashMap<StreamHandle, u32>,
@@ -142,11 +142,11 @@ impl Default for StreamSlots {
 }
 
 impl StreamSlots {
-    fn slot(&self, number: u32) -> Option<&Slot> {
+    fn slot(&self, number: u32) -> Option<&StreamEntry> {
         self.slots.get(usize::try_from(number).ok()?)
     }
 
-    fn slot_mut(&mut self, number: u32) -> Option<&mut Slot> {
+    fn slot_mut(&mut self, number: u32) -> Option<&mut StreamEntry> {
         self.slots.get_mut(usize::try_from(number).ok()?)
     }
 
@@ -161,7 +161,7 @@ impl StreamSlots {
         self.latest = (stream, number);
         self.lookups += 1;
         let lookups = self.lookups;
-        if let Some(Slot::Live { used, .. }) = self.slot_mut(number) {
+        if let Some(StreamEntry::Live { used, .. }) = self.slot_mut(number) {
             *used = lookups;
         }
         Some(number)
@@ -180,8 +180,8 @@ impl StreamSlots {
     /// The serial behind a number.
     pub(in crate::pool) fn serial(&self, number: u32) -> Option<Serial> {
         match self.slot(number)? {
-            Slot::Live { serial, .. } | Slot::Event { serial, .. } => Some(*serial),
-            Slot::Free => None,
+            StreamEntry::Live { serial, .. } | StreamEntry::Event { serial, .. } => Some(*serial),
+            StreamEntry::Free => None,
         }
     }
 
@@ -209,7 +209,8 @@ impl StreamSlots {
         self.note_seen(stream);
         self.lookups += 1;
         let (serial, used) = (self.serials.assign(number), self.lookups);
-        let live = Slot::Live { handle: stream, serial, used, doubted: false, published: None };
+        let live =
+            StreamEntry::Live { handle: stream, serial, used, doubted: false, published: None };
         *self.slot_mut(number)? = live;
         self.numbers.insert(stream, number);
         self.latest = (stream, number);
@@ -221,14 +222,14 @@ impl StreamSlots {
         if let Some(number) = self.free.pop() {
             return Some(number);
         }
-        let next = u32::try_from(self.slots.len()).ok().filter(|&next| next < MOST)?;
-        self.slots.push(Slot::Free);
+        let next = u32::try_from(self.slots.len()).ok().filter(|&next| next < MAX)?;
+        self.slots.push(StreamEntry::Free);
         Some(next)
     }
 
     /// Whether no number is left and enough were requested since the last query of all events to pay for another one.
     pub(in crate::pool) fn may_recover(&self) -> bool {
-        let is_full = self.free.is_empty() && self.slots.len() >= MOST as usize;
+        let is_full = self.free.is_empty() && self.slots.len() >= MAX as usize;
         is_full && self.wanted >= WANTED_BEFORE_RECOVERY
     }
 
@@ -240,8 +241,8 @@ impl StreamSlots {
         self.wanted = 0;
         let all = (0_u32..).zip(&self.slots);
         let events = all.filter_map(|(number, slot)| match slot {
-            Slot::Event { serial, .. } => Some((number, *serial)),
-            Slot::Free | Slot::Live { .. } => None,
+            StreamEntry::Event { serial, .. } => Some((number, *serial)),
+            StreamEntry::Free | StreamEntry::Live { .. } => None,
         });
         events.collect()
     }
@@ -251,7 +252,8 @@ impl StreamSlots {
     pub(in crate::pool) fn victim(&mut self, owns_nothing: impl Fn(u32) -> bool) -> Option<u32> {
         for _ in 0..2 {
             while let Some(ranked) = self.ranked.pop() {
-                let is_as_before = self.slot(ranked.number).and_then(Slot::age) == Some(ranked.age);
+                let is_as_before =
+                    self.slot(ranked.number).and_then(StreamEntry::age) == Some(ranked.age);
                 if is_as_before && (ranked.owns || owns_nothing(ranked.number)) {
                     return Some(ranked.number);
                 }
@@ -276,12 +278,12 @@ impl StreamSlots {
     /// How to wait for the work after which the holes of a number are free.
     pub(in crate::pool) fn wait_target(&self, number: u32) -> WaitTarget {
         match self.slot(number) {
-            Some(Slot::Live { handle, serial, doubted: false, .. })
+            Some(StreamEntry::Live { handle, serial, doubted: false, .. })
                 if !handle.is_of_another_thread() && !is_ending(*handle) =>
             {
                 WaitTarget::Stream(*handle, *serial)
             }
-            Some(Slot::Event { serial, event, .. }) => {
+            Some(StreamEntry::Event { serial, event, .. }) => {
                 WaitTarget::Event(Arc::clone(event), *serial)
             }
             _ => WaitTarget::Unknown,
@@ -291,7 +293,7 @@ impl StreamSlots {
     /// Sets whether the handle of a stream may be another stream's. If so, an event on it proves nothing.
     pub(in crate::pool) fn set_doubted(&mut self, stream: StreamHandle, doubted: bool) {
         let Some(&number) = self.numbers.get(&stream) else { return };
-        if let Some(Slot::Live { doubted: before, .. }) = self.slot_mut(number) {
+        if let Some(StreamEntry::Live { doubted: before, .. }) = self.slot_mut(number) {
             *before = doubted;
         }
     }
@@ -302,9 +304,11 @@ impl StreamSlots {
             SerialState::Done => StreamState::Done,
             SerialState::Unknown(mark) => StreamState::Unknown(mark),
             SerialState::At(number) => match self.slot(number) {
-                Some(Slot::Live { handle, .. }) => StreamState::Live(*handle, number),
-                Some(Slot::Event { event, .. }) => StreamState::Ended(Arc::clone(event), number),
-                Some(Slot::Free) | None => StreamState::Done,
+                Some(StreamEntry::Live { handle, .. }) => StreamState::Live(*handle, number),
+                Some(StreamEntry::Event { event, .. }) => {
+                    StreamState::Ended(Arc::clone(event), number)
+                }
+                Some(StreamEntry::Free) | None => StreamState::Done,
             },
         }
     }
@@ -319,7 +323,7 @@ impl StreamSlots {
     pub(super) fn note_eviction(&mut self, number: u32, uses: bool) {
         if !uses {
             self.serials.forget_evictions();
-        } else if let Some(&Slot::Live { serial, .. }) = self.slot(number) {
+        } else if let Some(&StreamEntry::Live { serial, .. }) = self.slot(number) {
             self.serials.note_eviction(serial);
         }
     }
@@ -331,12 +335,13 @@ impl StreamSlots {
         number: u32,
         event: Arc<LoggedEvent>,
     ) -> Option<u32> {
-        let Slot::Live { handle, serial, published, .. } = self.slot(number).cloned()? else {
+        let StreamEntry::Live { handle, serial, published, .. } = self.slot(number).cloned()?
+        else {
             return None;
         };
         self.drop_handle(handle);
         if let Some(slot) = self.slot_mut(number) {
-            *slot = Slot::Event { serial, event, publisher: None };
+            *slot = StreamEntry::Event { serial, event, publisher: None };
         }
         published
     }
@@ -355,15 +360,15 @@ impl StreamSlots {
         number: u32,
         event: &Arc<LoggedEvent>,
     ) -> Option<u32> {
-        let Slot::Live { published, .. } = self.slot(number)? else { return None };
+        let StreamEntry::Live { published, .. } = self.slot(number)? else { return None };
         if let Some(published) = *published {
             return Some(published);
         }
         let event_number = self.take_free()?;
         let serial = self.serials.assign(event_number);
         *self.slot_mut(event_number)? =
-            Slot::Event { serial, event: Arc::clone(event), publisher: Some(number) };
-        if let Some(Slot::Live { published, .. }) = self.slot_mut(number) {
+            StreamEntry::Event { serial, event: Arc::clone(event), publisher: Some(number) };
+        if let Some(StreamEntry::Live { published, .. }) = self.slot_mut(number) {
             *published = Some(event_number);
         }
         Some(event_number)
@@ -371,10 +376,12 @@ impl StreamSlots {
 
     /// The last event published for a thread's own stream, with its number.
     pub(in crate::pool) fn published(&self, number: u32) -> Option<(u32, Arc<LoggedEvent>)> {
-        let Slot::Live { published: Some(number), .. } = self.slot(number)? else { return None };
+        let StreamEntry::Live { published: Some(number), .. } = self.slot(number)? else {
+            return None;
+        };
         match self.slot(*number)? {
-            Slot::Event { event, .. } => Some((*number, Arc::clone(event))),
-            Slot::Free | Slot::Live { .. } => None,
+            StreamEntry::Event { event, .. } => Some((*number, Arc::clone(event))),
+            StreamEntry::Free | StreamEntry::Live { .. } => None,
         }
     }
 
@@ -382,7 +389,7 @@ impl StreamSlots {
     pub(super) fn is_published(&self, number: u32, serial: Serial) -> bool {
         matches!(
             self.slot(number),
-            Some(Slot::Event { serial: now, publisher: Some(_), .. }) if *now == serial
+            Some(StreamEntry::Event { serial: now, publisher: Some(_), .. }) if *now == serial
         )
     }
 
@@ -392,12 +399,12 @@ impl StreamSlots {
     pub(in crate::pool) fn end_without_event(&mut self, number: u32) -> (u32, Option<u32>) {
         let mark = self.serials.set_unknown(self.serial(number));
         let published = match self.slot(number) {
-            Some(Slot::Live { published, .. }) => *published,
+            Some(StreamEntry::Live { published, .. }) => *published,
             _ => None,
         };
         self.vacate(number);
         if let Some(event) = published
-            && let Some(Slot::Event { serial, publisher, .. }) = self.slot_mut(event)
+            && let Some(StreamEntry::Event { serial, publisher, .. }) = self.slot_mut(event)
         {
             *publisher = None;
             let orphan = (event, *serial);
@@ -416,7 +423,7 @@ impl StreamSlots {
     pub(in crate::pool) fn take_orphans(&mut self) -> Vec<(u32, Serial, Arc<LoggedEvent>)> {
         let orphans = core::mem::take(&mut self.orphans);
         let there = orphans.into_iter().filter_map(|(number, serial)| match self.slot(number)? {
-            Slot::Event { serial: now, event, .. } if *now == serial => {
+            StreamEntry::Event { serial: now, event, .. } if *now == serial => {
                 Some((number, serial, Arc::clone(event)))
             }
             _ => None,
@@ -434,12 +441,12 @@ impl StreamSlots {
 
     fn vacate(&mut self, number: u32) {
         let Some(slot) = self.slot_mut(number) else { return };
-        match core::mem::replace(slot, Slot::Free) {
-            Slot::Free => return,
-            Slot::Live { handle, .. } => self.drop_handle(handle),
-            Slot::Event { publisher, .. } => {
+        match core::mem::replace(slot, StreamEntry::Free) {
+            StreamEntry::Free => return,
+            StreamEntry::Live { handle, .. } => self.drop_handle(handle),
+            StreamEntry::Event { publisher, .. } => {
                 // The stream that published it has no event now.
-                if let Some(Slot::Live { published, .. }) =
+                if let Some(StreamEntry::Live { published, .. }) =
                     publisher.and_then(|publisher| self.slot_mut(publisher))
                 {
                     published.take_if(|event| *event == number);

@@ -71,7 +71,7 @@ impl Uses {
 }
 
 /// The most ended streams that are remembered.
-const MOST_ENDED: usize = 1024;
+const MAX_ENDED: usize = 1024;
 
 /// Recently ended streams, by the handle that another stream may have by now.
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ pub(in crate::pool) struct EndedStreams {
 
 impl EndedStreams {
     pub(in crate::pool) fn add(&mut self, stream: StreamHandle, count: u64, serial: Serial) {
-        if self.ends.len() >= MOST_ENDED
+        if self.ends.len() >= MAX_ENDED
             && let Some((_, count, _)) = self.ends.pop_front()
         {
             self.forgotten = self.forgotten.max(count);

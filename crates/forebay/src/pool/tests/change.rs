@@ -48,7 +48,7 @@ fn these_can_change() {
             "upkeep_interval", // there too
             "grow_ahead",      // there too
             "collect_after",   // there too
-            "max_wait",        // in rim.rs
+            "max_wait",        // in stress.rs
             "pressure_low",
             "pressure_moderate",
             "pressure_high",
@@ -274,7 +274,7 @@ fn an_observer_catches_up_with_faster_threads() {
 
 fn observe_beside(threads: usize, took: Duration) {
     /// An observer that has heard this many has not caught up. Counted, not timed: a busy machine takes longer.
-    const MOST: u64 = 200_000;
+    const MAX: u64 = 200_000;
     let pool = pool();
     let kept: Vec<_> =
         (0..2000).map(|_| pool.on(DEFAULT).owned(Bytes::new(512)).unwrap()).collect();
@@ -290,7 +290,7 @@ fn observe_beside(threads: usize, took: Duration) {
         let (end, count) = (Arc::clone(&is_over), Arc::clone(&heard));
         let observation = pool.observe(move |_| {
             std::thread::sleep(took);
-            if count.fetch_add(1, Ordering::Relaxed) == MOST {
+            if count.fetch_add(1, Ordering::Relaxed) == MAX {
                 end.store(1, Ordering::Relaxed);
             }
         });
@@ -298,6 +298,6 @@ fn observe_beside(threads: usize, took: Duration) {
         drop(observation.unwrap());
     });
     let heard = heard.load(Ordering::Relaxed);
-    assert!(heard < MOST, "{threads} threads: {heard} events");
+    assert!(heard < MAX, "{threads} threads: {heard} events");
     drop(kept);
 }

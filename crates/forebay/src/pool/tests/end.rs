@@ -45,7 +45,7 @@ fn a_pool_that_goes_with_live_blocks_says_which() {
     let mut streams = report.streams.clone();
     streams.sort_unstable_by_key(|&(_, blocks)| blocks);
     assert_eq!(streams, [(other, 1), (DEFAULT, 20)]);
-    assert_eq!(report.largest.len(), DropReport::MOST);
+    assert_eq!(report.largest.len(), DropReport::MAX);
     assert_eq!(
         (report.largest[0].address, report.largest[0].size, report.largest[0].requested),
         (large.address(), large.size(), Bytes::new(3_000_000))

@@ -138,7 +138,7 @@ fn sums_are_right_after_any_traffic() {
         .collect();
     assert_eq!(figures.live.get(), sizes.iter().map(|(size, _)| size).sum::<u64>());
     assert_eq!(figures.requested.get(), sizes.iter().map(|(_, asked)| asked).sum::<u64>());
-    let of_classes = |of: fn(&ClassFigures) -> u64| figures.classes.iter().map(of).sum::<u64>();
+    let of_classes = |of: fn(&ClassStatistics) -> u64| figures.classes.iter().map(of).sum::<u64>();
     assert_eq!(of_classes(|class| class.allocations), figures.allocations);
     assert_eq!(of_classes(|class| class.live.get()), figures.live.get());
     assert_eq!(figures.hits + figures.misses, figures.allocations);
@@ -207,10 +207,10 @@ fn who_has_the_most_is_named_where_there_is_no_more() {
     let _hog = hog.enter();
     pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
     let error = pool.allocate(Bytes::mib(40), DEFAULT).unwrap_err();
-    let Error::OutOfMemory(told) = &error else { panic!("{error}") };
+    let Error::OutOfMemory(shortage) = &error else { panic!("{error}") };
     let named = |name: &str, size| (name.to_owned(), size);
     assert_eq!(
-        told.owners[..],
+        shortage.owners[..],
         [named("hog of the test", Bytes::mib(40)), named("other of the test", Bytes::mib(4))]
     );
     assert!(error.to_string().contains("hog of the test (40"), "{error}");
@@ -297,12 +297,12 @@ fn the_history_tells_of_what_happened() {
     machine.plan(Fault::new(When::Every(Call::RecordEvent), fault));
     for (block, &stream) in live.iter().zip(&streams) {
         let freed = pool.free(block.address(), stream);
-        let told = pool
+        let shortage = pool
             .history()
             .iter()
             .any(|event| event.action == EventAction::Free && event.address == block.address());
-        assert_eq!(told, freed.is_ok(), "{freed:?}");
-        assert_eq!(told, pool.block_at(block.address()).is_none());
+        assert_eq!(shortage, freed.is_ok(), "{freed:?}");
+        assert_eq!(shortage, pool.block_at(block.address()).is_none());
     }
     let refused = pool.allocate(Bytes::mib(1), device.create_stream(Priority::Normal).unwrap());
     let last = *pool.history().last().unwrap();
@@ -314,11 +314,11 @@ fn the_history_tells_of_what_happened() {
     let count =
         |action| pool.history().iter().filter(|event| event.action == action).count() as u64;
     let figures = pool.statistics();
-    let told = (count(EventAction::Allocate), count(EventAction::Free));
-    assert_eq!(told, (figures.allocations, figures.frees));
+    let shortage = (count(EventAction::Allocate), count(EventAction::Free));
+    assert_eq!(shortage, (figures.allocations, figures.frees));
 }
 
-/// A program that makes and forgets streams for ever is told of them in one sum, and one that only
+/// A program that makes and forgets streams for ever is shortage of them in one sum, and one that only
 /// makes them is so too in the end.
 #[test]
 fn counts_of_streams_that_come_and_go_are_bounded() {
@@ -340,7 +340,7 @@ fn counts_of_streams_that_come_and_go_are_bounded() {
         assert_eq!(figures.live, kept.size());
         // Those a thread has caches for, and those that have slots.
         let most = if forgets { 1 } else { 2048 + 2046 };
-        assert!(figures.streams.len() <= most, "{} streams are told of", figures.streams.len());
+        assert!(figures.streams.len() <= most, "{} streams are shortage of", figures.streams.len());
         let named: u64 = figures.streams.iter().map(|stream| stream.allocations).sum();
         assert_eq!(named + figures.forgotten_allocations, 6001);
         assert!(figures.forgotten_frees >= 1900, "{}", figures.forgotten_frees);
@@ -357,13 +357,13 @@ fn figures_wait_for_nobody_at_the_driver() {
     let pool = Pool::new(&phantom()).unwrap();
     pool.allocate(Bytes::mib(1), DEFAULT).unwrap();
     let backing = pool.shared.backing();
-    let (tell, told) = sync_channel(1);
+    let (tell, shortage) = sync_channel(1);
     let asking = pool.clone();
     std::thread::spawn(move || {
         let scope = asking.scope();
         let _ = tell.send((asking.statistics().allocations, scope.end().allocations));
     });
-    let figures = told.recv_timeout(Duration::from_secs(20));
+    let figures = shortage.recv_timeout(Duration::from_secs(20));
     drop(backing);
     assert_eq!(figures.unwrap(), (1, 0));
 }
@@ -422,9 +422,9 @@ fn a_shortage_tells_what_was_asked_for() {
     let pool = PoolOptions::new().max_bytes(Bytes::mib(8)).build(&device).unwrap();
     let request = Request::new(Bytes::mib(7), DEFAULT).aligned_to(Alignment::of_log2(23).unwrap());
     let error = pool.allocate_request(request).unwrap_err();
-    let Error::OutOfMemory(told) = &error else { panic!("{error}") };
-    assert_eq!(told.requested, Bytes::mib(7));
-    assert_eq!(told.needed, Bytes::new((15 << 20) - 512), "wherever a hole begins");
+    let Error::OutOfMemory(shortage) = &error else { panic!("{error}") };
+    assert_eq!(shortage.requested, Bytes::mib(7));
+    assert_eq!(shortage.needed, Bytes::new((15 << 20) - 512), "wherever a hole begins");
     let said = error.to_string();
     assert!(said.contains("7.00 MiB (7340032 B) requested, which need 15.00 MiB"), "{said}");
 }
@@ -437,15 +437,15 @@ fn a_shortage_tells_what_is_free() {
     let large = pool.allocate(Bytes::mib(3), DEFAULT).unwrap();
     let small = pool.allocate(Bytes::new(4096), DEFAULT).unwrap();
     pool.free_block(small, DEFAULT).unwrap();
-    let told =
+    let shortage =
         report::shortage(&pool.shared, crate::Request::new(Bytes::mib(7), DEFAULT), Bytes::mib(7));
-    assert_eq!((told.live, told.cached), (large.size(), Bytes::new(4096)));
-    assert_eq!(told.free, told.held.saturating_sub(told.live));
-    assert_eq!(told.held, pool.held());
+    assert_eq!((shortage.live, shortage.cached), (large.size(), Bytes::new(4096)));
+    assert_eq!(shortage.free, shortage.held.saturating_sub(shortage.live));
+    assert_eq!(shortage.held, pool.held());
     // The refusal reports the cache as it is: cached small blocks do not help a large request, and stay cached.
     let error = pool.allocate(Bytes::mib(7), DEFAULT).unwrap_err();
-    let Error::OutOfMemory(told) = &error else { panic!("{error}") };
-    assert_eq!((told.cached, told.live), (Bytes::new(4096), large.size()));
+    let Error::OutOfMemory(shortage) = &error else { panic!("{error}") };
+    assert_eq!((shortage.cached, shortage.live), (Bytes::new(4096), large.size()));
 }
 
 /// A step of training has hundreds of small blocks of one size at once, and then none: all but those

@@ -21,12 +21,15 @@ fn pools_of_a_group_hold_no_more_than_the_limit_of_the_first() {
         let large = alone.allocate(Bytes::mib(100), DEFAULT).unwrap();
         assert_eq!((pool.limit(), other.limit()), (Bytes::mib(64), Bytes::mib(64)));
         let block = pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
-        let Err(Error::OutOfMemory(told)) = other.allocate(Bytes::mib(40), DEFAULT) else {
+        let Err(Error::OutOfMemory(shortage)) = other.allocate(Bytes::mib(40), DEFAULT) else {
             panic!("more than the limit")
         };
-        assert_eq!((told.limit, told.held_by_group), (Bytes::mib(64), pool.held()));
-        assert!(told.to_string().contains("pools that share the limit hold 40.00 MiB"), "{told}");
-        assert!(told.to_string().contains("raise the limit to 83886080 B"), "{told}");
+        assert_eq!((shortage.limit, shortage.held_by_group), (Bytes::mib(64), pool.held()));
+        assert!(
+            shortage.to_string().contains("pools that share the limit hold 40.00 MiB"),
+            "{shortage}"
+        );
+        assert!(shortage.to_string().contains("raise the limit to 83886080 B"), "{shortage}");
         let small = other.allocate(Bytes::mib(20), DEFAULT).unwrap();
         assert!(pool.allocate(Bytes::mib(20), DEFAULT).is_err(), "neither does the first pool");
         // Free memory of another pool is not taken from it.
@@ -45,7 +48,7 @@ fn pools_of_a_group_hold_no_more_than_the_limit_of_the_first() {
         }
         // A pool that is gone holds nothing.
         drop(other);
-        assert_eq!(pool.group_figures().held.now, pool.held());
+        assert_eq!(pool.group_statistics().held.now, pool.held());
         let all = pool.allocate(Bytes::mib(128), DEFAULT).unwrap();
         pool.free_block(all, DEFAULT).unwrap();
         alone.free_block(large, DEFAULT).unwrap();
@@ -75,21 +78,21 @@ fn the_peak_of_the_sum_is_not_the_sum_of_peaks() {
         pool.free_block(block, DEFAULT).unwrap();
         pool.trim(Bytes::ZERO).unwrap();
     }
-    let figures = pool.group_figures();
-    assert_eq!(figures, other.group_figures());
-    assert_eq!((figures.out.now, figures.out.peak), (Bytes::ZERO, size));
-    assert_eq!((figures.held.now, figures.held.peak), (Bytes::ZERO, size));
-    assert_eq!((figures.large_out.peak, figures.large_held.peak), (size, size));
-    assert_eq!((figures.small_out.peak, figures.small_held.peak), (Bytes::ZERO, Bytes::ZERO));
+    let statistics = pool.group_statistics();
+    assert_eq!(statistics, other.group_statistics());
+    assert_eq!((statistics.out.now, statistics.out.peak), (Bytes::ZERO, size));
+    assert_eq!((statistics.held.now, statistics.held.peak), (Bytes::ZERO, size));
+    assert_eq!((statistics.large_out.peak, statistics.large_held.peak), (size, size));
+    assert_eq!((statistics.small_out.peak, statistics.small_held.peak), (Bytes::ZERO, Bytes::ZERO));
     let one = pool.allocate(size, DEFAULT).unwrap();
     let two = other.allocate(size, DEFAULT).unwrap();
-    assert_eq!(pool.group_figures().out.peak, Bytes::mib(80));
+    assert_eq!(pool.group_statistics().out.peak, Bytes::mib(80));
     other.free_block(two, DEFAULT).unwrap();
     other.trim(Bytes::ZERO).unwrap();
     pool.reset_group_peaks();
-    let figures = other.group_figures();
-    assert_eq!((figures.out.now, figures.out.peak), (size, size));
-    assert_eq!((figures.held.now, figures.held.peak), (size, size));
+    let statistics = other.group_statistics();
+    assert_eq!((statistics.out.now, statistics.out.peak), (size, size));
+    assert_eq!((statistics.held.now, statistics.held.peak), (size, size));
     pool.free_block(one, DEFAULT).unwrap();
 }
 
@@ -125,16 +128,16 @@ fn the_figures_of_a_group_are_exact() {
                 |of: fn(&Pool) -> Bytes| Bytes::new(pools.iter().map(|it| of(it).get()).sum());
             let (out, held) = (sum(|pool| pool.shared.heap().out()), sum(Pool::held));
             peaks = [peaks[0].max(out), peaks[1].max(held)];
-            let figures = pools[0].group_figures();
-            assert_eq!((figures.out.now, figures.held.now), (out, held));
-            assert!(held <= Bytes::mib(60) && figures.held.peak <= Bytes::mib(60));
-            assert!(figures.out.peak >= peaks[0] && figures.held.peak >= peaks[1]);
-            let parts = [figures.small_out, figures.large_out].map(|part| part.now.get());
+            let statistics = pools[0].group_statistics();
+            assert_eq!((statistics.out.now, statistics.held.now), (out, held));
+            assert!(held <= Bytes::mib(60) && statistics.held.peak <= Bytes::mib(60));
+            assert!(statistics.out.peak >= peaks[0] && statistics.held.peak >= peaks[1]);
+            let parts = [statistics.small_out, statistics.large_out].map(|part| part.now.get());
             assert_eq!(parts.iter().sum::<u64>(), out.get());
-            let parts = [figures.small_held, figures.large_held].map(|part| part.now.get());
+            let parts = [statistics.small_held, statistics.large_held].map(|part| part.now.get());
             assert_eq!(parts.iter().sum::<u64>(), held.get());
         }
-        assert_eq!(pools[0].group_figures().out.peak, peaks[0]);
+        assert_eq!(pools[0].group_statistics().out.peak, peaks[0]);
         for (index, block) in live {
             pools[index].free_block(block, DEFAULT).unwrap();
         }
@@ -157,7 +160,7 @@ fn a_growth_that_fails_leaves_nothing_reserved() {
             }
         }
         drop(other);
-        assert_eq!(pool.group_figures().held.now, pool.held());
+        assert_eq!(pool.group_statistics().held.now, pool.held());
         let block = pool.allocate(Bytes::mib(64), DEFAULT).unwrap();
         pool.free_block(block, DEFAULT).unwrap();
         pool.trim(Bytes::ZERO).unwrap();
@@ -201,8 +204,8 @@ fn threads_that_grow_several_pools_stay_below_the_limit() {
         }
     });
     assert!(refusals.load(Ordering::Relaxed) > 0, "the limit was never reached");
-    assert!(pool.group_figures().held.peak <= limit);
-    assert_eq!(pool.group_figures().held.now, Bytes::ZERO);
+    assert!(pool.group_statistics().held.peak <= limit);
+    assert_eq!(pool.group_statistics().held.now, Bytes::ZERO);
     let all = pool.allocate(limit, DEFAULT).unwrap();
     pool.free_block(all, DEFAULT).unwrap();
 }
@@ -216,7 +219,7 @@ fn bytes_that_change_sides_make_no_peak() {
     let (none, some) = (Bytes::ZERO, Bytes::mib(3));
     for held in [[none, some], [some, none], [none, some]] {
         gauges.set_held(held);
-        assert_eq!(group.figures().held.peak, some);
+        assert_eq!(group.statistics().held.peak, some);
     }
     drop(gauges);
     assert_eq!(group.held(), none);

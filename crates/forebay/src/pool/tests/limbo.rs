@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use super::*;
-use crate::pool::backing::deferred::MOST_SLOW;
+use crate::pool::backing::deferred::MAX_SLOW;
 
-const BATCH: u64 = MOST_SLOW as u64;
+const BATCH: u64 = MAX_SLOW as u64;
 
 fn span_of(block: Block) -> Span {
     Span::new(block.address(), block.size()).unwrap()
@@ -41,7 +41,7 @@ fn what_is_collected_is_back_at_the_device() {
 #[test]
 fn a_request_takes_back_what_waits_to_be_returned() {
     // One batch, as calls that do not wait, or all, as those that do.
-    for most in [MOST_SLOW, usize::MAX] {
+    for most in [MAX_SLOW, usize::MAX] {
         let (machine, device, pool) = idle_pool(1 << 10);
         let stream = device.create_stream(Priority::Normal).unwrap();
         // All of it is free in the order of a stream that is busy for long.

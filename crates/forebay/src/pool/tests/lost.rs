@@ -61,7 +61,7 @@ fn a_number_is_had_where_the_oldest_stream_is_gone() {
     let (machine, device, shared) = open(SimMachine::builder().memory(MemoryModel::Phantom));
     let pool = Pool::new(&shared).unwrap();
     // Two numbers are marks for what ended without an event.
-    let slots = forebay_core::address_space::Streams::MOST as usize - 2;
+    let slots = forebay_core::address_space::Streams::MAX as usize - 2;
     let streams: Vec<StreamHandle> = (0..slots).map(|_| stream(&device)).collect();
     for &stream in &streams {
         leave(&pool, Bytes::new(4096), stream);

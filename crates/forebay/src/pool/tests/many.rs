@@ -56,7 +56,7 @@ fn a_stream_on_which_blocks_were_only_freed_is_forgotten() {
 fn a_takeover_of_a_slot_looks_at_few_slots() {
     let mut slots = StreamSlots::default();
     let stream = |number: u64| StreamHandle(0x7f00_0000_0000 + 64 * number);
-    let most = u64::from(Streams::MOST) - 2;
+    let most = u64::from(Streams::MAX) - 2;
     (0..most).for_each(|number| assert!(slots.assign_slot(stream(number)).is_some()));
     let (asked, takeovers) = (Cell::new(0), 5_000);
     for number in most..most + takeovers {

@@ -22,13 +22,13 @@ mod refused;
 mod reserved;
 mod restore;
 mod reuse;
-mod rim;
 mod scope;
 mod segments;
 mod sides;
 mod snapshot;
 mod steps;
 mod strangers;
+mod stress;
 mod threads;
 mod upkeep;
 mod uses;
@@ -115,7 +115,7 @@ fn random_program(options: SimOptions, seed: u64, steps: usize) -> (Vec<Address>
                     write(&device, block, tag, stream);
                     live.push((block, tag, stream));
                 }
-                Err(Error::OutOfMemory(told)) => assert_eq!(told.requested.get(), size),
+                Err(Error::OutOfMemory(shortage)) => assert_eq!(shortage.requested.get(), size),
                 Err(error) => panic!("{error}"),
             }
         } else if let Some(index) = random.index(live.len()) {
@@ -277,8 +277,8 @@ fn a_limit_is_kept_and_told() {
     let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&device).unwrap();
     let block = pool.allocate(Bytes::mib(40), DEFAULT).unwrap();
     let error = pool.allocate(Bytes::mib(40), DEFAULT).unwrap_err();
-    let Error::OutOfMemory(told) = error else { panic!("{error}") };
-    assert_eq!((told.limit, told.live), (Bytes::mib(64), Bytes::mib(40)));
+    let Error::OutOfMemory(shortage) = error else { panic!("{error}") };
+    assert_eq!((shortage.limit, shortage.live), (Bytes::mib(64), Bytes::mib(40)));
     assert!(pool.statistics().held <= Bytes::mib(64));
     pool.free(block.address(), DEFAULT).unwrap();
     assert!(pool.allocate(Bytes::mib(60), DEFAULT).is_ok());

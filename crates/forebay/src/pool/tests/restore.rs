@@ -11,7 +11,7 @@ fn options() -> PoolOptions {
 }
 
 /// What has to be the same when the blocks are.
-fn figures(pool: &Pool) -> (Bytes, Bytes, u64, Vec<TagFigures>) {
+fn figures(pool: &Pool) -> (Bytes, Bytes, u64, Vec<TagStatistics>) {
     let now = pool.statistics();
     assert_eq!(now.allocations - now.frees, now.blocks);
     (now.live, now.requested, now.blocks, now.tags)

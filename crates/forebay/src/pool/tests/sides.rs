@@ -13,7 +13,7 @@ struct Model {
     requested_freed: u64,
 }
 
-fn check_side(figures: &SideFigures, model: Model) {
+fn check_side(figures: &SideStatistics, model: Model) {
     let counts = (figures.allocations, figures.frees, figures.blocks);
     assert_eq!(counts, (model.allocations, model.frees, model.allocations - model.frees));
     let sizes = (figures.allocated.get(), figures.freed.get(), figures.live.get());
@@ -30,7 +30,7 @@ fn check_sides(pool: &Pool, models: [Model; 2]) {
     let (small, large) = (now.small, now.large);
     check_side(&small, models[0]);
     check_side(&large, models[1]);
-    let both = |of: fn(&SideFigures) -> u64| of(&small) + of(&large);
+    let both = |of: fn(&SideStatistics) -> u64| of(&small) + of(&large);
     assert_eq!(both(|side| side.allocations), now.allocations);
     assert_eq!(both(|side| side.frees), now.frees);
     assert_eq!(both(|side| side.blocks), now.blocks);

@@ -87,7 +87,7 @@ fn a_snapshot_tells_the_class_and_what_aids_keep() {
 #[test]
 fn of_very_many_blocks_the_largest_are_named_and_the_rest_counted() {
     let (pool, block) = busy_pool();
-    let most = Snapshot::MOST_BLOCKS;
+    let most = Snapshot::MAX_BLOCKS;
     for _ in 0..most {
         pool.allocate(Bytes::new(100), DEFAULT).unwrap();
     }

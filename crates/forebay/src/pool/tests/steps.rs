@@ -12,7 +12,7 @@ use crate::pool::common::step::{Step, stepping};
 
 /// Stream handles that were never created, to fill the slots with.
 fn strangers() -> impl Iterator<Item = StreamHandle> {
-    (0..u64::from(forebay_core::address_space::Streams::MOST))
+    (0..u64::from(forebay_core::address_space::Streams::MAX))
         .map(|number| StreamHandle(1 << 40 | number))
 }
 

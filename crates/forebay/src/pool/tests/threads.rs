@@ -175,7 +175,7 @@ fn an_evicted_stream_keeps_the_blocks_it_uses() {
     for block in &blocks {
         pool.record_use(block.address(), user).unwrap();
     }
-    for _ in 0..forebay_core::address_space::Streams::MOST + 10 {
+    for _ in 0..forebay_core::address_space::Streams::MAX + 10 {
         let stream = device.create_stream(Priority::Normal).unwrap();
         let block = pool.allocate(Bytes::new(1024), stream).unwrap();
         pool.free_block(block, stream).unwrap();

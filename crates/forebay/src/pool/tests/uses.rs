@@ -5,7 +5,7 @@ use forebay_hal::{Event, EventKind};
 use super::*;
 use crate::pool::calls::free;
 use crate::pool::common::step::{Step, stepping};
-use crate::pool::front::claimed::ClaimedAs;
+use crate::pool::front::claimed::FreeClaim;
 
 /// A block is freed in the order of its stream while another stream reads it: nobody gets its memory
 /// before that is done, and then somebody does.
@@ -151,7 +151,7 @@ fn a_use_noted_while_the_block_is_freed_is_no_error() {
                 user.record_use(block.address(), other).unwrap();
             }
         };
-        let free = || free::free_below(&pool.shared, block.address(), DEFAULT, ClaimedAs::Any);
+        let free = || free::free_below(&pool.shared, block.address(), DEFAULT, FreeClaim::Any);
         stepping(note, free).unwrap();
         assert_eq!(looks.load(Ordering::Relaxed), 2, "what is there now is checked too");
         assert!(pool.shared.heap().uses.is_empty());

@@ -48,7 +48,7 @@ impl MappedSpan {
 }
 
 pub(in crate::pool) fn of(shared: &PoolInner) -> MemoryMap {
-    if shared.is_inherited() {
+    if shared.is_from_parent() {
         return MemoryMap { spans: Vec::new(), blocks: Vec::new() };
     }
     // Under one lock: no page goes or comes between the two, so that every block lies in a segment.

@@ -19,7 +19,7 @@ pub struct Scope {
 /// The counters of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ScopeFigures {
+pub struct ScopeStatistics {
     /// Blocks allocated.
     pub allocations: u64,
     /// Blocks freed.
@@ -39,7 +39,7 @@ pub struct ScopeFigures {
 impl Scope {
     pub(in crate::pool) fn new(shared: &UserRef) -> Self {
         let before = statistics::of(shared);
-        let number = (!shared.is_inherited()).then(|| {
+        let number = (!shared.is_from_parent()).then(|| {
             let mut heap = shared.heap();
             let out = heap.out();
             heap.ledger.scopes.open(out)
@@ -48,14 +48,14 @@ impl Scope {
     }
 
     /// Ends the scope and returns its counters. In a forked child, all counters of the parent's scope are 0.
-    pub fn end(mut self) -> ScopeFigures {
+    pub fn end(mut self) -> ScopeStatistics {
         let after = statistics::of(&self.shared);
-        if self.shared.is_inherited() {
+        if self.shared.is_from_parent() {
             self.before = Statistics::default();
         }
         let peak = self.close().unwrap_or_default();
         let before = &self.before;
-        ScopeFigures {
+        ScopeStatistics {
             allocations: after.allocations.wrapping_sub(before.allocations),
             frees: after.frees.wrapping_sub(before.frees),
             misses: after.misses.wrapping_sub(before.misses),
@@ -68,7 +68,7 @@ impl Scope {
 
     fn close(&mut self) -> Option<Bytes> {
         let number = self.number.take()?;
-        if self.shared.is_inherited() {
+        if self.shared.is_from_parent() {
             return None;
         }
         self.shared.heap().ledger.scopes.close(number)

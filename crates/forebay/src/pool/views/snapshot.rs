@@ -53,17 +53,17 @@ plain! {
         settings: Vec<SettingSnapshot>,
         /// The counters.
         statistics: Statistics,
-        /// The live blocks, largest first, at most [`Snapshot::MOST_BLOCKS`].
+        /// The live blocks, largest first, at most [`Snapshot::MAX_BLOCKS`].
         blocks: Vec<BlockSnapshot>,
         /// The number of live blocks beyond those.
         blocks_left_out: u64,
         /// Addresses with memory, lowest first: what the pool mapped, without gaps. At most
-        /// [`Snapshot::MOST_RANGES`], the largest; none with `guard_pages`.
+        /// [`Snapshot::MAX_RANGES`], the largest; none with `guard_pages`.
         spans: Vec<RangeSnapshot>,
         /// The number of spans beyond those.
         spans_left_out: u64,
         /// Free memory by address, lowest first. Neighbours that are free in the order of different streams are
-        /// separate; blocks cached by threads are not included. At most [`Snapshot::MOST_RANGES`], the largest.
+        /// separate; blocks cached by threads are not included. At most [`Snapshot::MAX_RANGES`], the largest.
         holes: Vec<RangeSnapshot>,
         /// The number of holes beyond those.
         holes_left_out: u64,
@@ -209,13 +209,13 @@ impl Snapshot {
     pub const SCHEMA: &str = "forebay.pool.v1";
 
     /// The most blocks that a snapshot lists: the largest ones.
-    pub const MOST_BLOCKS: usize = 4096;
+    pub const MAX_BLOCKS: usize = 4096;
 
     /// The most spans, and the most holes, that a snapshot lists: the largest ones.
-    pub const MOST_RANGES: usize = 4096;
+    pub const MAX_RANGES: usize = 4096;
 
     /// The most call stacks that a snapshot names: those with the most bytes. Naming one can take milliseconds.
-    pub const MOST_STACKS: usize = 256;
+    pub const MAX_STACKS: usize = 256;
 
     /// Formats the snapshot as one line of JSON.
     ///
@@ -235,7 +235,7 @@ impl Snapshot {
 /// Takes a snapshot of a pool, with `settings` as those in force.
 pub(in crate::pool) fn of(shared: &PoolInner, settings: &Settings) -> Snapshot {
     let descriptor = shared.source.descriptor();
-    let here = !shared.is_inherited();
+    let here = !shared.is_from_parent();
     let memory = here.then(|| shared.source.memory_info().ok()).flatten();
     let device = DeviceSnapshot {
         kind: descriptor.kind.name().into(),
@@ -307,7 +307,7 @@ impl StackNames {
             return Some(index);
         }
         let index = self.texts.len();
-        if index >= Snapshot::MOST_STACKS {
+        if index >= Snapshot::MAX_STACKS {
             return None;
         }
         self.texts.push(stack.to_string());
@@ -318,13 +318,13 @@ impl StackNames {
 
 /// The largest live blocks, and the number of others.
 fn blocks_of(shared: &PoolInner, stacks: &mut StackNames) -> (Vec<BlockSnapshot>, u64) {
-    if shared.is_inherited() {
+    if shared.is_from_parent() {
         return (Vec::new(), 0);
     }
     let map = shared.context().map;
     let live = map.live_blocks();
-    let left_out = live.len().saturating_sub(Snapshot::MOST_BLOCKS) as u64;
-    let (_, live) = report::largest(live, Snapshot::MOST_BLOCKS);
+    let left_out = live.len().saturating_sub(Snapshot::MAX_BLOCKS) as u64;
+    let (_, live) = report::largest(live, Snapshot::MAX_BLOCKS);
     let origins = shared.origins();
     // The largest come first, so that their stacks are named if there are too many.
     let blocks = still_live(map, &live).map(|(address, known)| {
@@ -370,8 +370,8 @@ fn ranges_of(shared: &PoolInner) -> (Vec<RangeSnapshot>, Vec<RangeSnapshot>) {
 /// The largest of some ranges, lowest first, and the number of others.
 fn largest(mut ranges: Vec<RangeSnapshot>) -> (Vec<RangeSnapshot>, u64) {
     ranges.sort_unstable_by_key(|range| (core::cmp::Reverse(range.size_bytes), range.address));
-    let left_out = ranges.len().saturating_sub(Snapshot::MOST_RANGES) as u64;
-    ranges.truncate(Snapshot::MOST_RANGES);
+    let left_out = ranges.len().saturating_sub(Snapshot::MAX_RANGES) as u64;
+    ranges.truncate(Snapshot::MAX_RANGES);
     ranges.sort_unstable_by_key(|range| range.address);
     (ranges, left_out)
 }

@@ -48,7 +48,7 @@ as_number!(stream, StreamHandle => u64, |stream| stream.0, StreamHandle);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
-pub struct ClassFigures {
+pub struct ClassStatistics {
     /// The smallest size of the range, a power of two. The next range begins at twice that.
     #[serde(rename = "from_bytes", with = "bytes")]
     pub from: Bytes,
@@ -65,7 +65,7 @@ pub struct ClassFigures {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
-pub struct StreamFigures {
+pub struct StreamStatistics {
     /// The stream.
     #[serde(with = "stream")]
     pub stream: StreamHandle,
@@ -79,7 +79,7 @@ pub struct StreamFigures {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
-pub struct TagFigures {
+pub struct TagStatistics {
     /// The name of the tag.
     pub tag: String,
     /// Bytes in live blocks, after rounding up.
@@ -91,7 +91,7 @@ pub struct TagFigures {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
-pub struct SideFigures {
+pub struct SideStatistics {
     /// Live blocks.
     pub blocks: u64,
     /// Bytes in live blocks, after rounding up.
@@ -187,26 +187,26 @@ pub struct Statistics {
     /// done nothing.
     pub callback_panics: u64,
     /// Small blocks: up to 256 KiB, after rounding up.
-    pub small: SideFigures,
+    pub small: SideStatistics,
     /// Large blocks: all others. Small and large blocks never share a page.
-    pub large: SideFigures,
+    pub large: SideStatistics,
     /// By size range, without ranges that were never used.
-    pub classes: Vec<ClassFigures>,
+    pub classes: Vec<ClassStatistics>,
     /// By stream, without forgotten ones.
-    pub streams: Vec<StreamFigures>,
+    pub streams: Vec<StreamStatistics>,
     /// Blocks allocated on streams that have since been forgotten: by the program
     /// ([`Pool::forget_stream`](crate::Pool::forget_stream)), or because there were very many.
     pub forgotten_allocations: u64,
     /// Blocks freed on forgotten streams.
     pub forgotten_frees: u64,
     /// By tag, without tags that have no live block.
-    pub tags: Vec<TagFigures>,
+    pub tags: Vec<TagStatistics>,
     /// Driver calls. Not read from JSON.
     #[serde(flatten, skip_deserializing)]
     pub driver: DriverLog,
 }
 
-impl SideFigures {
+impl SideStatistics {
     fn new(totals: Totals, space: &AddressSpace, held: Bytes) -> Self {
         let Totals { blocks, requested } = totals;
         Self {
@@ -348,7 +348,7 @@ impl fmt::Display for Statistics {
 }
 
 pub(in crate::pool) fn of(shared: &PoolInner) -> Statistics {
-    if shared.is_inherited() {
+    if shared.is_from_parent() {
         return Statistics::default();
     }
     let driver = shared.log.snapshot();
@@ -358,7 +358,7 @@ pub(in crate::pool) fn of(shared: &PoolInner) -> Statistics {
     let all = sum.all();
     let (allocations, frees, live) = (all.blocks.taken, all.blocks.kept, sum.live());
     let classes = (0_u32..).zip(&sum.classes).filter(|(_, class)| class.taken > 0);
-    let classes = classes.map(|(log, class)| ClassFigures {
+    let classes = classes.map(|(log, class)| ClassStatistics {
         from: of_units(1 << log),
         allocations: class.taken,
         frees: class.kept,
@@ -366,13 +366,13 @@ pub(in crate::pool) fn of(shared: &PoolInner) -> Statistics {
     });
     let streams = counts.streams.iter().map(|(&stream, counts)| {
         let Totals { blocks, .. } = counts.all();
-        StreamFigures { stream, allocations: blocks.taken, frees: blocks.kept }
+        StreamStatistics { stream, allocations: blocks.taken, frees: blocks.kept }
     });
     let forgotten = counts.forgotten.all().blocks;
     let spaces = heap.spaces.both();
     let largest = spaces.iter().map(|space| space.holes().largest()).max();
     let [small_held, large_held] = heap.held_by_side();
-    let small = SideFigures::new(all.minus(sum.large), heap.spaces.of(Side::Small), small_held);
+    let small = SideStatistics::new(all.minus(sum.large), heap.spaces.of(Side::Small), small_held);
     Statistics {
         live,
         requested: Bytes::new(all.requested.live()),
@@ -395,12 +395,12 @@ pub(in crate::pool) fn of(shared: &PoolInner) -> Statistics {
         waits: heap.waits,
         callback_panics: shared.callbacks.panics(),
         small,
-        large: SideFigures::new(sum.large, heap.spaces.of(Side::Large), large_held),
+        large: SideStatistics::new(sum.large, heap.spaces.of(Side::Large), large_held),
         classes: classes.collect(),
         streams: streams.collect(),
         forgotten_allocations: forgotten.taken,
         forgotten_frees: forgotten.kept,
-        tags: sum.by_tag().map(|(tag, live)| TagFigures { tag: tag.name(), live }).collect(),
+        tags: sum.by_tag().map(|(tag, live)| TagStatistics { tag: tag.name(), live }).collect(),
         driver,
     }
 }

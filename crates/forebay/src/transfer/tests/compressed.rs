@@ -63,7 +63,7 @@ fn the_device_gets_the_compressed_bytes_and_keeps_none() {
     let size = from.as_bytes().len() as u64;
     assert!(size * 2 < 100_000, "{size} B");
     let array = send(&bench, from, bench.array(100_000), Decoder::Device).unwrap();
-    assert_eq!(bench.engine.figures().uploads.bytes, Bytes::new(size));
+    assert_eq!(bench.engine.statistics().uploads.bytes, Bytes::new(size));
     assert_eq!(bench.machine.calls().of(Call::Decompress), 1);
     assert_eq!(bench.pool.statistics().blocks, 1, "only the array is left");
     drop(array);
@@ -137,7 +137,7 @@ fn the_host_decodes_where_the_device_cannot() {
     let bench = Bench::with(machine, small());
     let array = send(&bench, packed(&data), bench.array(50_000), Decoder::Device).unwrap();
     assert!(array.to_vec().unwrap() == data);
-    assert_eq!(bench.engine.figures().uploads.bytes, Bytes::new(50_000));
+    assert_eq!(bench.engine.statistics().uploads.bytes, Bytes::new(50_000));
 
     // No memory for the compressed bytes beside the array.
     let bench = Bench::new();
@@ -160,8 +160,9 @@ fn decoding_is_in_the_order_of_the_arrays_stream() {
         let array = send(&bench, packed(&data), array, Decoder::Device).unwrap();
         let mut back = vec![0; data.len()];
         let stream = array.block().stream();
-        let host = forebay_hal::Place::Host(forebay_core::Address::of_pointer(back.as_mut_ptr()));
-        let from = forebay_hal::Place::Device(array.address());
+        let host =
+            forebay_hal::Location::Host(forebay_core::Address::of_pointer(back.as_mut_ptr()));
+        let from = forebay_hal::Location::Device(array.address());
         let copy = forebay_hal::Copy::linear(host, from, Bytes::new(data.len() as u64)).unwrap();
         // SAFETY: both live until the stream was synchronised.
         unsafe { bench.device.copy(&copy, stream) }.unwrap();

@@ -18,11 +18,11 @@ fn owned_memory_goes_there_and_comes_back() {
         assert_eq!(back, from, "{length}");
         assert_eq!(array.to_vec().unwrap(), from);
     }
-    let figures = bench.engine.figures();
-    assert_eq!((figures.uploads.transfers, figures.downloads.transfers), (6, 6));
-    assert_eq!((figures.uploads.failures, figures.under_way), (0, 0));
-    assert_eq!(figures.uploads.bytes, figures.downloads.bytes);
-    assert!(figures.pinned <= bench.engine.options().most_pinned());
+    let statistics = bench.engine.statistics();
+    assert_eq!((statistics.uploads.transfers, statistics.downloads.transfers), (6, 6));
+    assert_eq!((statistics.uploads.failures, statistics.under_way), (0, 0));
+    assert_eq!(statistics.uploads.bytes, statistics.downloads.bytes);
+    assert!(statistics.pinned <= bench.engine.options().max_pinned());
     bench.nothing_was_found();
 }
 
@@ -40,7 +40,7 @@ fn long_runs_of_zeros_are_not_sent() {
     let (from, array) = bench.engine.upload(from, array).submit().unwrap().wait().unwrap();
     assert!(bench.machine.calls().of(Call::Fill) > sent.of(Call::Fill));
     assert_eq!(array.to_vec().unwrap(), from);
-    assert_eq!(bench.engine.figures().uploads.zeros, Bytes::new((5 << 20) - 3 * 4096));
+    assert_eq!(bench.engine.statistics().uploads.zeros, Bytes::new((5 << 20) - 3 * 4096));
     bench.nothing_was_found();
 }
 
@@ -61,7 +61,7 @@ fn pages_between_zeros_are_sent_alone() {
     assert_eq!(fills() - before, 3);
     // 10 of 192 pages are not zero, and 33 at the ends of the three pieces are too few in a row to be skipped. The last
     // 5,000 bytes are a piece of their own, too short to be looked at.
-    assert_eq!(bench.engine.figures().uploads.zeros, Bytes::new((192 - 10 - 33) * 4096));
+    assert_eq!(bench.engine.statistics().uploads.zeros, Bytes::new((192 - 10 - 33) * 4096));
     bench.nothing_was_found();
 }
 
@@ -77,7 +77,7 @@ fn pinned_memory_needs_no_slot() {
     let sink = pinned.array::<u8>(30_000).unwrap();
     let (_, sink) = bench.engine.download(array, sink).submit().unwrap().order().unwrap();
     assert_eq!(sink.host().unwrap(), data(30_000, 2));
-    assert_eq!(bench.engine.figures().pinned, Bytes::ZERO);
+    assert_eq!(bench.engine.statistics().pinned, Bytes::ZERO);
     bench.nothing_was_found();
 }
 
@@ -185,7 +185,7 @@ fn pinned_memory_of_another_device_goes_through_slots() {
     let ticket = bench.engine.upload(source, bench.array(30_000)).submit().unwrap();
     let (_, array) = ticket.wait().unwrap();
     assert_eq!(array.to_vec().unwrap(), data(30_000, 5));
-    assert!(bench.engine.figures().pinned > Bytes::ZERO);
+    assert!(bench.engine.statistics().pinned > Bytes::ZERO);
     bench.nothing_was_found();
 }
 
@@ -265,11 +265,11 @@ fn a_sample_is_a_part_and_finds_what_is_wrong_everywhere() {
     let bench = Bench::new();
     let (host, mut array) = (data(1_000_003, 8), bench.array(1_000_003));
     let sampled = |array: &DeviceArray<u8>| {
-        let before = bench.engine.figures().downloads.bytes;
+        let before = bench.engine.statistics().downloads.bytes;
         let compared = bench
             .engine
             .scope(|transfers| transfers.compare(array, &host).sampled(10).submit()?.wait());
-        (compared.unwrap(), bench.engine.figures().downloads.bytes.saturating_sub(before))
+        (compared.unwrap(), bench.engine.statistics().downloads.bytes.saturating_sub(before))
     };
     let (refused, _) = sampled(&array);
     assert!(matches!(refused, Err(Error::Differs { .. })), "nothing was uploaded: {refused:?}");
@@ -290,8 +290,8 @@ fn a_sample_is_a_part_and_finds_what_is_wrong_everywhere() {
 fn arrays_copy_through_the_engine_of_their_device() {
     let bench = Bench::with(own_memory(), TransferOptions::new().chunk(Bytes::kib(64)).threads(2));
     let moved = || {
-        let figures = bench.engine.figures();
-        (figures.uploads.bytes, figures.downloads.bytes)
+        let statistics = bench.engine.statistics();
+        (statistics.uploads.bytes, statistics.downloads.bytes)
     };
     let (much, few) = (data(2 << 20, 5), data((1 << 20) - 1, 6));
     let mut array = bench.array(much.len());
@@ -315,7 +315,10 @@ fn arrays_copy_through_the_engine_of_their_device() {
     array.copy_from_slice(&much).unwrap();
     assert_eq!(array.to_vec().unwrap(), much);
     let Bench { engine, device, pool, machine } = fresh;
-    assert_eq!((engine.figures().uploads.failures, engine.figures().downloads.failures), (1, 1));
+    assert_eq!(
+        (engine.statistics().uploads.failures, engine.statistics().downloads.failures),
+        (1, 1)
+    );
     drop(engine);
     array.copy_from_slice(&much).unwrap();
     drop((array, pool, device));

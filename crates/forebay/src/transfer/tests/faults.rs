@@ -93,7 +93,7 @@ fn what_passes_is_tried_again_after_growing_delays() {
     // 100, 200 and 400 us, each by a half at most less.
     let slept = SLEPT.load(Ordering::SeqCst);
     assert!((350..=700).contains(&slept), "{slept} us");
-    assert_eq!(bench.engine.figures().uploads.retries, 3);
+    assert_eq!(bench.engine.statistics().uploads.retries, 3);
     let every = Fault::new(When::Every(Call::Copy), FaultKind::Transient);
     assert_eq!(program(2, &[every]).1, 4);
 }
@@ -115,6 +115,6 @@ fn a_lost_device_hangs_nobody() {
             Ok(Err(refused)) | Err(refused) => refused.into_handle().1,
         };
         drop(engine.download(array, vec![0; 20_000]).submit());
-        assert!(engine.figures().pinned <= engine.options().most_pinned());
+        assert!(engine.statistics().pinned <= engine.options().max_pinned());
     }
 }

@@ -38,7 +38,7 @@ fn a_slot_is_not_used_before_its_copy_is_done() {
             bench.engine.download(array, vec![0; 200_000]).submit().unwrap().wait().unwrap();
         assert!(back == from, "seed {seed}");
     }
-    assert_eq!(bench.engine.figures().pinned, Bytes::kib(8));
+    assert_eq!(bench.engine.statistics().pinned, Bytes::kib(8));
     bench.nothing_was_found();
 }
 
@@ -99,7 +99,7 @@ fn cancelling_ends_in_a_defined_state_at_any_point() {
                 }
             }
         }
-        assert_eq!(bench.engine.figures().under_way, 0);
+        assert_eq!(bench.engine.statistics().under_way, 0);
         bench.nothing_was_found();
     }
 }
@@ -131,7 +131,7 @@ fn a_dropped_ticket_cancels_and_a_detached_one_goes_on() {
             rounds += 1;
             std::thread::sleep(core::time::Duration::from_millis(1));
         }
-        let moved = bench.engine.figures().uploads.bytes;
+        let moved = bench.engine.statistics().uploads.bytes;
         assert_eq!(moved == Bytes::new(10 * 4096), is_detached, "{moved}");
         bench.nothing_was_found();
     }
@@ -230,7 +230,7 @@ fn many_threads_share_an_engine() {
             });
         }
     });
-    assert!(bench.engine.figures().pinned <= bench.engine.options().most_pinned());
+    assert!(bench.engine.statistics().pinned <= bench.engine.options().max_pinned());
     bench.nothing_was_found();
 }
 
@@ -247,7 +247,7 @@ fn a_panic_in_a_scope_leaves_no_transfer_behind() {
         })
     }));
     assert!(caught.is_err());
-    assert_eq!(bench.engine.figures().under_way, 0);
+    assert_eq!(bench.engine.statistics().under_way, 0);
     let panics = |_: Progress| panic!("on purpose");
     let ticket = bench.engine.download(array, back).on_progress(panics).submit().unwrap();
     let _ = ticket.wait().unwrap();
@@ -331,5 +331,5 @@ fn no_transfer_is_left_without_a_thread() {
     }
     assert_eq!(awaited.progress().moved, Bytes::new(5000));
     let _ = awaited.wait().unwrap();
-    assert_eq!(bench.engine.figures().under_way, 0);
+    assert_eq!(bench.engine.statistics().under_way, 0);
 }

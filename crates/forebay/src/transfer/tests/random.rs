@@ -88,7 +88,7 @@ fn transfers_of_every_shape_agree_with_an_oracle() {
             }
         }
         assert!(array.to_vec().unwrap() == oracle, "seed {seed}");
-        assert!(bench.engine.figures().pinned <= bench.engine.options().most_pinned());
+        assert!(bench.engine.statistics().pinned <= bench.engine.options().max_pinned());
         bench.nothing_was_found();
     }
 }

@@ -3,20 +3,20 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_core::Address;
-use forebay_hal::{Copy, Place};
+use forebay_hal::{Copy, Location};
 
 use super::*;
 use crate::Result;
 use crate::transfer::raw::RawTicket;
 
 fn up(array: &DeviceArray<u8>, from: &[u8]) -> Copy {
-    let (to, size) = (Place::Device(array.address()), Bytes::new(from.len() as u64));
-    Copy::linear(to, Place::Host(Address::of_pointer(from.as_ptr())), size).unwrap()
+    let (to, size) = (Location::Device(array.address()), Bytes::new(from.len() as u64));
+    Copy::linear(to, Location::Host(Address::of_pointer(from.as_ptr())), size).unwrap()
 }
 
 fn down(array: &DeviceArray<u8>, to: &mut [u8]) -> Copy {
-    let (from, size) = (Place::Device(array.address()), Bytes::new(to.len() as u64));
-    Copy::linear(Place::Host(Address::of_pointer(to.as_mut_ptr())), from, size).unwrap()
+    let (from, size) = (Location::Device(array.address()), Bytes::new(to.len() as u64));
+    Copy::linear(Location::Host(Address::of_pointer(to.as_mut_ptr())), from, size).unwrap()
 }
 
 impl Bench {
@@ -134,7 +134,7 @@ fn a_batch_by_address_says_which_item_failed() {
 fn a_copy_within_one_side_is_no_transfer() {
     let bench = Bench::new();
     let (a, b) = (bench.array(10), bench.array(10));
-    let (to, from) = (Place::Device(a.address()), Place::Device(b.address()));
+    let (to, from) = (Location::Device(a.address()), Location::Device(b.address()));
     let copy = Copy::linear(to, from, Bytes::new(10)).unwrap();
     let refused = bench.copy_raw(copy, &a).unwrap_err();
     assert!(refused.to_string().contains("between the host and the device"), "{refused}");

@@ -11,10 +11,10 @@ use super::world::{Parcel, World};
 use super::{Figures, Outcome};
 
 /// The most blocks a worker has.
-const MOST_LIVE: usize = 32;
+const MAX_LIVE: usize = 32;
 
 /// The most streams a worker has beside its thread's own.
-const MOST_STREAMS: usize = 5;
+const MAX_STREAMS: usize = 5;
 
 /// A stream that a worker made.
 enum Made {
@@ -88,7 +88,7 @@ impl<'a> Worker<'a> {
     }
 
     fn allocate(&mut self) -> Outcome {
-        if self.live.len() >= MOST_LIVE {
+        if self.live.len() >= MAX_LIVE {
             return self.free_one();
         }
         let magnitude = if self.random.chance(1, 12) { 21 } else { self.random.between(4, 19) };
@@ -161,7 +161,7 @@ impl<'a> Worker<'a> {
     fn receive(&mut self) -> Outcome {
         let Some(mut parcel) = self.world.receive() else { return Ok(()) };
         // Freed where its work is, whoever's stream that is, or taken over.
-        if self.live.len() < MOST_LIVE
+        if self.live.len() < MAX_LIVE
             && self.random.chance(2, 3)
             && let Some(event) = parcel.after.take()
         {
@@ -175,7 +175,7 @@ impl<'a> Worker<'a> {
     }
 
     fn change_streams(&mut self) -> Outcome {
-        if self.streams.len() < MOST_STREAMS && self.random.chance(1, 2) {
+        if self.streams.len() < MAX_STREAMS && self.random.chance(1, 2) {
             return self.make_stream();
         }
         let Some(index) = self.random.index(self.streams.len()) else { return self.make_stream() };

@@ -149,10 +149,12 @@ impl World {
     ) -> Outcome<Option<Parcel>> {
         let block = match self.pool.allocate(Bytes::new(size), stream) {
             Ok(block) => block,
-            Err(Error::OutOfMemory(told)) => {
+            Err(Error::OutOfMemory(shortage)) => {
                 figures.refusals += 1;
-                let text = || format!("{size} B refused: {} live, {} held", told.live, told.held);
-                let sound = self.adds_up(told.live, told.held) && told.held <= self.pool.limit();
+                let text =
+                    || format!("{size} B refused: {} live, {} held", shortage.live, shortage.held);
+                let sound = self.adds_up(shortage.live, shortage.held)
+                    && shortage.held <= self.pool.limit();
                 return if sound { Ok(None) } else { Err(text()) };
             }
             Err(Error::Device(error)) if error.may_pass() => {

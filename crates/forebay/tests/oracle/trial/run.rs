@@ -183,15 +183,15 @@ impl Run {
     }
 
     fn allocate(&mut self, size: u64, stream: u8, hand: u8, tag: u8) -> Verdict {
-        if self.live.len() >= self.setting.most_live {
+        if self.live.len() >= self.setting.max_live {
             return Ok(());
         }
         let stream = usize::from(stream) % self.streams.len();
         let (pool, handle, requested) = (self.pool.clone(), self.streams[stream], Bytes::new(size));
         let block = match self.hands.on(hand, move || pool.allocate(requested, handle)) {
             Ok(block) => block,
-            Err(Error::OutOfMemory(told)) => {
-                let (limit, held, live) = (told.limit, told.held, told.live);
+            Err(Error::OutOfMemory(shortage)) => {
+                let (limit, held, live) = (shortage.limit, shortage.held, shortage.live);
                 self.outcome.places.push(Address::NULL);
                 self.outcome.out_of_memory += 1;
                 // Without a limit of its own the pool may name the device's.

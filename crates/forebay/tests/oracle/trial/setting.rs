@@ -41,7 +41,7 @@ pub(crate) struct Setting {
     /// The largest size that programs ask for, as a rule.
     pub(crate) most: u64,
     /// How many blocks may be live.
-    pub(crate) most_live: usize,
+    pub(crate) max_live: usize,
     /// How many streams besides the default one.
     pub(crate) streams: u8,
     /// When an allocation may fail.
@@ -59,7 +59,7 @@ impl Setting {
             limit: None,
             memory: MemoryModel::Backed,
             most: 1 << 20,
-            most_live: 40,
+            max_live: 40,
             streams: 3,
             room: Room::Granules,
         }
@@ -83,7 +83,7 @@ impl Setting {
             capacity: Bytes::gib(2),
             memory: MemoryModel::Phantom,
             most: 512 << 20,
-            most_live: 200,
+            max_live: 200,
             room: Room::Pages,
             ..Self::tight(seed)
         }

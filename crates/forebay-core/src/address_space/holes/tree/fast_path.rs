@@ -19,7 +19,7 @@ pub(in crate::address_space) enum FastAdd {
     /// It overlaps another hole; nothing changed.
     Refused,
     /// It may touch holes in another leaf, or its leaf is full; nothing changed. Use the slow path.
-    Elsewhere,
+    SlowPath,
 }
 
 /// A leaf to change, and its parent node, if it has one.
@@ -127,7 +127,7 @@ impl Tree {
         let Hole { start, mut size, group } = hole;
         let end = hole.end();
         let Some(mut target) = self.descend_to_leaf(|inner| Some(inner.child_at(start))) else {
-            return FastAdd::Elsewhere;
+            return FastAdd::SlowPath;
         };
         visit();
         let index = target.leaf.count_up_to(start);
@@ -136,7 +136,7 @@ impl Tree {
         // Only holes that begin in this leaf are changed here, and the leaf is neither split nor merged.
         let is_first = index == 0 && target.above.as_ref().is_some_and(|(_, child)| *child > 0);
         if end >= target.limit || is_first || leaf.holes.is_full() {
-            return FastAdd::Elsewhere;
+            return FastAdd::SlowPath;
         }
         let holes = leaf.holes.as_mut_slice();
         let is_one = |other: GroupId| other == group || joins(other);
@@ -162,7 +162,7 @@ impl Tree {
                         target.grew(size);
                         return FastAdd::Joined(old);
                     }
-                    Some(_) if few => return FastAdd::Elsewhere,
+                    Some(_) if few => return FastAdd::SlowPath,
                     Some(above) => {
                         size += above.size;
                         (below.size, below.group) = (size, group);

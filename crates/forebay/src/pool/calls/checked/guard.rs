@@ -9,7 +9,7 @@ use crate::pool::common::log::LoggedEvent;
 use crate::pool::common::wait::{Deadline, poll};
 use crate::pool::debug::canary::canary_before;
 use crate::pool::debug::guard::{
-    GuardState, GuardedBlock, Guards, MOST_PENDING, PendingUnmap, Until,
+    GuardState, GuardedBlock, Guards, MAX_PENDING, PendingUnmap, Until,
 };
 use crate::pool::inner::PoolInner;
 use crate::sync::map::{LARGEST, Side};
@@ -30,7 +30,7 @@ pub(in crate::pool::calls) fn allocate_guarded(
     let pages = size.checked_add(slack).filter(|&whole| whole <= LARGEST);
     let pages = pages.and_then(|whole| whole.checked_align_up(guards.granule.alignment()));
     let pages = pages.ok_or_else(|| report::shortage(pool, request, size))?;
-    if !wait_for_freed(pool, guards, deadline, |state| state.pending_bytes <= MOST_PENDING)? {
+    if !wait_for_freed(pool, guards, deadline, |state| state.pending_bytes <= MAX_PENDING)? {
         return Err(report::shortage(pool, request, pages).into());
     }
     let mut budget = CallbackBudget::default();

@@ -26,7 +26,7 @@ pub(in crate::pool) fn quarantine(
     memory: FreedBlock,
     former: RecentFree,
 ) -> Result<()> {
-    let most = pool.debug.most_quarantined.load(Ordering::Relaxed);
+    let most = pool.debug.max_quarantined.load(Ordering::Relaxed);
     // A block larger than the whole quarantine would only drive the others out.
     if memory.size.get() > most {
         put::return_to_heap(pool, vec![memory]);
@@ -75,7 +75,7 @@ fn shrink_quarantine(pool: &PoolInner, most: u64) -> Result<()> {
 
 /// Changes the bound of the quarantine. Findings in released blocks are recorded, and are no error of the change.
 pub(in crate::pool::calls) fn bound_quarantine(pool: &PoolInner, most: Bytes) {
-    pool.debug.most_quarantined.store(most.get(), Ordering::Relaxed);
+    pool.debug.max_quarantined.store(most.get(), Ordering::Relaxed);
     let _ = shrink_quarantine(pool, most.get());
 }
 
@@ -204,7 +204,7 @@ fn empty_quarantine_after(
 
 /// Checks every canary and every block in quarantine. Returns the first finding.
 pub(in crate::pool) fn check(pool: &PoolInner) -> Result<()> {
-    pool.birth.check()?;
+    pool.fork_generation.check()?;
     let debug = &pool.debug;
     // Blocks added while the device is waited for may still be being filled, and are skipped.
     let (blocks_before, kept_before) = {

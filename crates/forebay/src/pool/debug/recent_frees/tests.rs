@@ -28,7 +28,7 @@ fn the_last_block_at_an_address_is_the_one_that_is_named() {
 #[test]
 fn the_oldest_are_forgotten_first() {
     let mut former = RecentFrees::default();
-    for number in 0..=MOST as u64 {
+    for number in 0..=MAX as u64 {
         former.remember(RecentFree {
             address: Address::new(number * 512),
             size: Bytes::new(512),
@@ -37,7 +37,7 @@ fn the_oldest_are_forgotten_first() {
             stream: StreamHandle::DEFAULT,
         });
     }
-    assert_eq!(former.blocks.len(), MOST);
+    assert_eq!(former.blocks.len(), MAX);
     assert_eq!(former.at(Address::new(0)), None);
     assert!(former.at(Address::new(512)).is_some());
 }

@@ -128,8 +128,8 @@ fn a_limit_is_kept_and_freed_pages_come_back_before_it_is_told() {
     let block = stage.pool.allocate(Bytes::mib(6), DEFAULT).unwrap();
     stage.write(span_of(block), 1, DEFAULT);
     let error = stage.pool.allocate(Bytes::mib(4), DEFAULT).unwrap_err();
-    let Error::OutOfMemory(told) = error else { panic!("{error}") };
-    assert_eq!((told.limit, told.held), (Bytes::mib(8), Bytes::mib(6)));
+    let Error::OutOfMemory(shortage) = error else { panic!("{error}") };
+    assert_eq!((shortage.limit, shortage.held), (Bytes::mib(8), Bytes::mib(6)));
     stage.pool.free(block.address(), DEFAULT).unwrap();
     let next = stage.pool.allocate(Bytes::mib(4), DEFAULT).unwrap();
     assert_eq!(stage.pool.statistics().peak_held, Bytes::mib(6));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_core::{Address, Bytes};
-use forebay_hal::{Copy, Device, Fill, Pattern, Place, Priority, StreamHandle};
+use forebay_hal::{Copy, Device, Fill, Location, Pattern, Priority, StreamHandle};
 use forebay_host::HostDevice;
 
 use super::super::UNWRITTEN;
@@ -28,8 +28,8 @@ fn fill(device: &dyn Device, block: Block, offset: u64, size: u64, stream: Strea
 /// The first bytes of a block.
 fn read(device: &dyn Device, block: Block, stream: StreamHandle) -> forebay_hal::Result<Vec<u8>> {
     let mut bytes = vec![1; 64];
-    let to = Place::Host(Address::of_pointer(bytes.as_mut_ptr()));
-    let copy = Copy::linear(to, Place::Device(block.address()), Bytes::new(64))?;
+    let to = Location::Host(Address::of_pointer(bytes.as_mut_ptr()));
+    let copy = Copy::linear(to, Location::Device(block.address()), Bytes::new(64))?;
     // SAFETY: the bytes are this function's, and the copy is waited for.
     unsafe { device.copy(&copy, stream) }?;
     device.synchronize_stream(stream)?;

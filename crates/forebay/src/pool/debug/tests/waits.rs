@@ -71,8 +71,11 @@ fn refused_then_served(change: Change, freed: Bytes, size: Bytes) {
     pool.free_block(block, busy.handle()).unwrap();
     let before = pool.statistics();
     let error = request_beside(work, &pool, size, own.handle()).unwrap_err();
-    let Error::OutOfMemory(told) = error else { panic!("{error}") };
-    assert_eq!((told.requested, told.held, told.live), (size, before.held, Bytes::ZERO));
+    let Error::OutOfMemory(shortage) = error else { panic!("{error}") };
+    assert_eq!(
+        (shortage.requested, shortage.held, shortage.live),
+        (size, before.held, Bytes::ZERO)
+    );
     assert_eq!(pool.statistics().quarantined, before.quarantined);
     let block = pool.allocate(size, own.handle()).unwrap();
     pool.free_block(block, own.handle()).unwrap();

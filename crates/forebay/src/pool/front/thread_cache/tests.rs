@@ -37,7 +37,7 @@ fn caches_are_a_list_in_the_order_of_last_use() {
             assert_eq!(found, known.map(|at| list.remove(at)), "seed {seed}, step {step}");
             list.push(stream);
             if found.is_none() {
-                let evicted = (list.len() > MOST_CACHES).then(|| list.remove(0));
+                let evicted = (list.len() > MAX_CACHES).then(|| list.remove(0));
                 assert_eq!(add_cache(&mut caches, stream), evicted, "seed {seed}, step {step}");
             }
             assert!(caches.front(stream).is_some());
@@ -76,7 +76,7 @@ fn caches_are_a_list_in_the_order_of_last_use() {
 #[test]
 fn caches_that_nobody_uses_are_evicted_first() {
     let mut caches = ThreadCaches::default();
-    let (dead, living) = (MOST_CACHES as u64 / 2, MOST_CACHES as u64);
+    let (dead, living) = (MAX_CACHES as u64 / 2, MAX_CACHES as u64);
     (0..dead).for_each(|number| assert_eq!(add_cache(&mut caches, handle(number)), None));
     for number in dead..dead + living {
         let evicted = add_cache(&mut caches, handle(number));
@@ -131,7 +131,7 @@ fn evicted_caches_are_counted() {
     use forebay_hal::{Device, Priority, Stream};
     use forebay_sim::SimMachine;
 
-    let count = MOST_CACHES as u64 + 100;
+    let count = MAX_CACHES as u64 + 100;
     let machine = SimMachine::builder().build().unwrap();
     let device: Arc<dyn Device> = machine.device(0).unwrap();
     let pool = crate::Pool::new(&device).unwrap();

@@ -20,8 +20,8 @@ use forebay_hal::StreamHandle;
 use super::tools::{
     Deadline, Latch, OpensAtEnd, STACK, Times, counted, new_row, pairs, phantom, ratio,
 };
-use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::bench::setup::BenchSetup;
 use crate::layout::grouped;
 use crate::output::{Fault, nanos};
 

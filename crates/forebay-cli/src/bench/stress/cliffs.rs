@@ -13,8 +13,8 @@ use forebay_core::Bytes;
 use forebay_hal::{Device, Priority, Stream, StreamHandle};
 
 use super::tools::{Latch, PAIR, STACK, Times, new_row, phantom, ratio};
-use crate::bench::ground::{BenchSetup, streams};
 use crate::bench::row::Row;
+use crate::bench::setup::{BenchSetup, streams};
 use crate::layout::grouped;
 use crate::output::Fault;
 

@@ -16,8 +16,8 @@ use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
 use super::tools::{STACK, grow, new_row, pairs, phantom, ratio, row_of};
-use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::bench::setup::BenchSetup;
 use crate::output::{Fault, nanos};
 
 /// How many busy threads.

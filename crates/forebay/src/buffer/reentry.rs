@@ -12,7 +12,7 @@ use crate::sync::lock;
 
 /// A value used by one thread at a time.
 #[derive(Debug)]
-pub(crate) struct Turns<T> {
+pub(crate) struct ReentryLock<T> {
     value: Mutex<T>,
     /// The [number](this_thread) of the thread that has the value; 0 if none has.
     holder: AtomicUsize,
@@ -20,7 +20,7 @@ pub(crate) struct Turns<T> {
 
 /// The value, for the duration of a call.
 #[derive(Debug)]
-pub(crate) struct Turn<'a, T> {
+pub(crate) struct ReentryGuard<'a, T> {
     holder: &'a AtomicUsize,
     value: MutexGuard<'a, T>,
 }
@@ -31,20 +31,20 @@ fn this_thread() -> usize {
     HERE.with(|here| ptr::from_ref(here).addr())
 }
 
-impl<T> Turns<T> {
+impl<T> ReentryLock<T> {
     pub(crate) fn new(value: T) -> Self {
         Self { value: Mutex::new(value), holder: AtomicUsize::new(0) }
     }
 
     /// Waits until no other thread has the value. `None` if this thread has it.
-    pub(crate) fn take(&self) -> Option<Turn<'_, T>> {
+    pub(crate) fn take(&self) -> Option<ReentryGuard<'_, T>> {
         // Relaxed: a thread always sees its own stores, and no other thread stores its number.
         if self.holder.load(Ordering::Relaxed) == this_thread() {
             return None;
         }
         let value = lock(&self.value);
         self.holder.store(this_thread(), Ordering::Relaxed);
-        Some(Turn { holder: &self.holder, value })
+        Some(ReentryGuard { holder: &self.holder, value })
     }
 
     /// The value, without the lock.
@@ -53,7 +53,7 @@ impl<T> Turns<T> {
     }
 }
 
-impl<T> Deref for Turn<'_, T> {
+impl<T> Deref for ReentryGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -61,13 +61,13 @@ impl<T> Deref for Turn<'_, T> {
     }
 }
 
-impl<T> DerefMut for Turn<'_, T> {
+impl<T> DerefMut for ReentryGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }
 }
 
-impl<T> Drop for Turn<'_, T> {
+impl<T> Drop for ReentryGuard<'_, T> {
     fn drop(&mut self) {
         self.holder.store(0, Ordering::Relaxed);
     }

@@ -12,8 +12,8 @@ use forebay_hal::{Call, Device, StreamHandle};
 use forebay_host::HostOptions;
 
 use super::tools::{Deadline, Times, counted, new_row, phantom, pool_of, process_bytes, ratio};
-use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::bench::setup::BenchSetup;
 use crate::layout::grouped;
 use crate::output::Fault;
 use crate::replay::DeviceName;

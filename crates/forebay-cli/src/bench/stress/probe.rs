@@ -11,8 +11,8 @@ use forebay_core::Bytes;
 use forebay_hal::StreamHandle;
 
 use super::tools::{Times, new_row, phantom, ratio};
-use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::bench::setup::BenchSetup;
 use crate::output::Fault;
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;

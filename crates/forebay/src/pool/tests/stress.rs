@@ -279,7 +279,7 @@ fn an_owned_stream_tells_the_pools_that_it_goes() {
 fn no_number_of_streams_makes_a_request_wait() {
     let (machine, device) = phantom(Bytes::gib(64));
     let pool = PoolOptions::new().build(&device).unwrap();
-    let count = forebay_core::address_space::Streams::MOST as usize + 100;
+    let count = forebay_core::address_space::Streams::MAX as usize + 100;
     let streams: Vec<Stream> =
         (0..count).map(|_| Stream::new(&device, Priority::Normal).unwrap()).collect();
     for _ in 0..3 {

@@ -9,10 +9,10 @@ fn copies_are_timed_on_the_device_whenever_anybody_looks() {
     let (_machine, device, memory) = open(SimMachine::builder());
     let begun = Instant::now();
     let mut buffer = memory.buffer_from(&vec![1_u8; 1 << 20]).unwrap();
-    assert_eq!(buffer.figures().to_device, CopyFigures::default());
-    assert_eq!(buffer.figures().last_copy(), None, "nothing was copied");
+    assert_eq!(buffer.statistics().to_device, CopyStatistics::default());
+    assert_eq!(buffer.statistics().last_copy(), None, "nothing was copied");
     launch_write(&device, &buffer.on_device_mut(DEFAULT).unwrap(), 2).unwrap();
-    let under_way = buffer.figures().to_device;
+    let under_way = buffer.statistics().to_device;
     assert_eq!((under_way.copies, under_way.bytes, under_way.timed_bytes), (1, 1 << 20, 0));
     assert!(under_way.bandwidth().is_none() && under_way.utilization(1).is_none());
     assert!(under_way.last.is_some_and(|last| last >= begun && last <= Instant::now()));
@@ -20,15 +20,15 @@ fn copies_are_timed_on_the_device_whenever_anybody_looks() {
     // Far longer than the copy takes.
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(buffer.host().unwrap()[7], 2);
-    let figures = buffer.figures();
-    for copies in [figures.to_device, figures.to_host] {
+    let statistics = buffer.statistics();
+    for copies in [statistics.to_device, statistics.to_host] {
         assert_eq!((copies.copies, copies.timed_bytes), (1, 1 << 20));
         // As the simulated device has it: 1 MiB of pageable memory at some GB/s.
         let time = Duration::from_micros(20)..Duration::from_millis(10);
         assert!(time.contains(&copies.time), "{copies:?}");
         assert_eq!(copies.bandwidth(), Some(copies.fastest), "of one copy");
     }
-    assert_eq!(figures.last_copy(), figures.to_host.last, "the later of the two");
+    assert_eq!(statistics.last_copy(), statistics.to_host.last, "the later of the two");
 }
 
 #[test]
@@ -38,14 +38,14 @@ fn the_limit_of_a_manager_is_its_fastest_copy_also_of_buffers_that_are_gone() {
     let _ = large.on_device(DEFAULT).unwrap();
     device.synchronize_device().unwrap();
     drop(large);
-    let limit = memory.totals().figures.to_device.fastest;
+    let limit = memory.totals().statistics.to_device.fastest;
     assert!(limit > 0, "the end was seen when the buffer was dropped");
     let mut small = memory.buffer_from(&[1_u8; 4096]).unwrap();
     let _ = small.on_device(DEFAULT).unwrap();
     small.host_mut().unwrap().fill(2);
-    let part = small.figures().to_device.utilization(limit).unwrap();
+    let part = small.statistics().to_device.utilization(limit).unwrap();
     assert!(part > 0.0 && part < 0.5, "a small copy is mostly latency: {part}");
-    let totals = memory.totals().figures.to_device;
+    let totals = memory.totals().statistics.to_device;
     assert_eq!((totals.copies, totals.timed_bytes, totals.fastest), (2, (8 << 20) + 4096, limit));
 }
 
@@ -55,9 +55,9 @@ fn small_copies_are_counted_and_not_timed() {
     let mut buffer = memory.buffer_from(&[1_u8; 100]).unwrap();
     let _ = buffer.on_device_mut(DEFAULT).unwrap();
     assert_eq!(buffer.host().unwrap(), [1; 100]);
-    let figures = buffer.figures();
-    assert_eq!((figures.to_device.copies, figures.to_host.copies), (1, 1));
-    assert_eq!((figures.to_device.timed_bytes, figures.to_host.timed_bytes), (0, 0));
+    let statistics = buffer.statistics();
+    assert_eq!((statistics.to_device.copies, statistics.to_host.copies), (1, 1));
+    assert_eq!((statistics.to_device.timed_bytes, statistics.to_host.timed_bytes), (0, 0));
     assert_eq!(machine.calls().of(Call::Elapsed), 0);
 }
 
@@ -72,7 +72,7 @@ fn a_copy_that_cannot_be_timed_is_made_all_the_same() {
         assert_eq!(buffer.host().unwrap(), [3; 4096]);
         machine.clear_faults();
     }
-    let figures = buffer.figures();
-    assert_eq!((figures.to_device.copies, figures.to_device.timed_bytes), (2, 0));
+    let statistics = buffer.statistics();
+    assert_eq!((statistics.to_device.copies, statistics.to_device.timed_bytes), (2, 0));
     assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
 }

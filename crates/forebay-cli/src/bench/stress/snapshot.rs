@@ -13,8 +13,8 @@ use forebay_core::{Bytes, MIB};
 use forebay_hal::StreamHandle;
 
 use super::tools::{Times, counted, grow, new_row, phantom, pool_of, process_bytes, ratio};
-use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::bench::setup::BenchSetup;
 use crate::output::Fault;
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;

@@ -19,12 +19,12 @@ impl Backing {
             (heap.held(), heap.ledger.share.others())
         };
         let limit = pool.limit.saturating_sub(others);
-        let reach = limit.min(self.device_reach(limit, held));
+        let reach = limit.min(self.device_headroom(limit, held));
         self.growth.within(held.saturating_add(size), reach)
     }
 
     /// What the pool holds plus what the device has left; `limit` if the device cannot tell.
-    fn device_reach(&mut self, limit: Bytes, held: Bytes) -> Bytes {
+    fn device_headroom(&mut self, limit: Bytes, held: Bytes) -> Bytes {
         let is_recent = |then: Bytes| held.get().abs_diff(then.get()) <= limit.get() / ASK_EVERY;
         let (free, then) = match self.asked {
             Some((free, then)) if is_recent(then) => (free, then),

@@ -19,7 +19,7 @@ pub(super) struct Begun {
     at: Instant,
 }
 
-pub(super) fn begin_told(pool: &PoolInner) -> Begun {
+pub(super) fn begin_reported(pool: &PoolInner) -> Begun {
     let _ = pool;
     Begun {
         #[cfg(any(feature = "tracing", feature = "metrics"))]
@@ -30,12 +30,12 @@ pub(super) fn begin_told(pool: &PoolInner) -> Begun {
 }
 
 /// Runs `work` for a request that no hole served, and reports it.
-pub(in crate::pool) fn told<R>(
+pub(in crate::pool) fn reported<R>(
     pool: &PoolInner,
     request: Request,
     work: impl FnOnce() -> Result<R>,
 ) -> Result<R> {
-    let begun = begin_told(pool);
+    let begun = begin_reported(pool);
     let mut got = work();
     if request.is_refused_for_now(&got) {
         return got;

@@ -11,8 +11,8 @@ use forebay_core::{Bytes, KIB};
 use forebay_hal::{Call, Device, StreamHandle};
 use forebay_sim::{CallCounts, MemoryModel, SimMachine};
 
-use crate::bench::ground::{BenchSetup, Effort, clock_overhead};
 use crate::bench::row::{Each, Figures, Row, Target};
+use crate::bench::setup::{BenchSetup, Effort, clock_overhead};
 use crate::layout::grouped;
 use crate::output::{Fault, nanos};
 use crate::replay::simulated;

@@ -12,7 +12,7 @@ use crate::sync::lock;
 
 /// The statistics of a buffer, shared with its manager.
 #[derive(Debug, Default)]
-pub(super) struct Figures(Mutex<BufferFigures>);
+pub(super) struct Counters(Mutex<BufferStatistics>);
 
 /// Bytes per second; `None` if `time` is zero.
 fn bandwidth(bytes: u64, time: Duration) -> Option<u64> {
@@ -20,8 +20,8 @@ fn bandwidth(bytes: u64, time: Duration) -> Option<u64> {
     Some(u64::try_from(per_second.checked_div(time.as_nanos())?).unwrap_or(u64::MAX))
 }
 
-impl Figures {
-    pub(super) fn read(&self) -> BufferFigures {
+impl Counters {
+    pub(super) fn read(&self) -> BufferStatistics {
         *lock(&self.0)
     }
 
@@ -36,14 +36,19 @@ impl Figures {
     /// Counts a copy that was issued just now.
     pub(super) fn count_copy(&self, to: Replica, bytes: u64) {
         let last = Some(Instant::now());
-        lock(&self.0).copies(to).add(CopyFigures { copies: 1, bytes, last, ..Default::default() });
+        lock(&self.0).copies(to).add(CopyStatistics {
+            copies: 1,
+            bytes,
+            last,
+            ..Default::default()
+        });
     }
 
     /// Adds the duration of a copy that is known to have ended.
     pub(super) fn count_time(&self, to: Replica, bytes: u64, time: Duration) {
         // If the device's clock could not resolve the copy, it is not timed.
         let Some(fastest) = bandwidth(bytes, time) else { return };
-        let timed = CopyFigures { timed_bytes: bytes, time, fastest, ..Default::default() };
+        let timed = CopyStatistics { timed_bytes: bytes, time, fastest, ..Default::default() };
         lock(&self.0).copies(to).add(timed);
     }
 }
@@ -57,21 +62,21 @@ impl Figures {
 ///
 /// ```
 /// use forebay::StreamHandle;
-/// use forebay::buffer::Memory;
+/// use forebay::buffer::BufferManager;
 ///
-/// let memory = Memory::host()?;
+/// let memory = BufferManager::host()?;
 /// let mut wrapped = memory.wrap(vec![1.0_f32; 1 << 20])?; // has two replicas, on the host too
 /// let _ = wrapped.on_device(StreamHandle::DEFAULT)?;
 /// wrapped.host_mut()?.fill(2.0); // waits for the copy, and so sees its end
-/// let copies = wrapped.figures().to_device;
+/// let copies = wrapped.statistics().to_device;
 /// assert_eq!((copies.copies, copies.timed_bytes), (1, 4 << 20));
-/// let limit = memory.totals().figures.to_device.fastest;
+/// let limit = memory.totals().statistics.to_device.fastest;
 /// println!("{:?} B/s, {:?} of the limit seen so far", copies.bandwidth(), copies.utilization(limit));
 /// # Ok::<(), forebay::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct CopyFigures {
+pub struct CopyStatistics {
     /// Number of copies.
     pub copies: u64,
     /// Total bytes copied.
@@ -91,25 +96,25 @@ pub struct CopyFigures {
 /// Memory and copies of a buffer, or of all buffers of a manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct BufferFigures {
+pub struct BufferStatistics {
     /// Current bytes of host memory.
     pub host_bytes: u64,
     /// Current bytes of device memory.
     pub device_bytes: u64,
     /// Copies from the device to the host.
-    pub to_host: CopyFigures,
+    pub to_host: CopyStatistics,
     /// Copies from the host to the device.
-    pub to_device: CopyFigures,
+    pub to_device: CopyStatistics,
 }
 
-impl BufferFigures {
+impl BufferStatistics {
     /// When the last copy was issued, in either direction. A use without a copy is not recorded: recording it would
     /// cost more than the use.
     pub fn last_copy(&self) -> Option<Instant> {
         self.to_host.last.max(self.to_device.last)
     }
 
-    fn copies(&mut self, to: Replica) -> &mut CopyFigures {
+    fn copies(&mut self, to: Replica) -> &mut CopyStatistics {
         match to {
             Replica::Host => &mut self.to_host,
             Replica::Device => &mut self.to_device,
@@ -124,7 +129,7 @@ impl BufferFigures {
     }
 }
 
-impl CopyFigures {
+impl CopyStatistics {
     /// The average bandwidth of the timed copies, in bytes per second; `None` if none was timed.
     pub fn bandwidth(&self) -> Option<u64> {
         bandwidth(self.timed_bytes, self.time)

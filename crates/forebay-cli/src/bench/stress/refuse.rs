@@ -9,8 +9,8 @@ use forebay_core::{Alignment, Bytes};
 use forebay_hal::StreamHandle;
 
 use super::tools::{Times, new_row, phantom, pool_of, ratio};
-use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::bench::setup::BenchSetup;
 use crate::output::Fault;
 
 /// How many calls of the driver a refusal may make.

@@ -18,14 +18,14 @@ mod thread_slots;
 mod tools;
 mod uses;
 
-use super::ground::BenchSetup;
 use super::row::Row;
+use super::setup::BenchSetup;
 use crate::output::Fault;
 
 /// A workload of extreme load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Rim {
+pub enum Stress {
     /// A thread that starts while many others live, and very many threads.
     ThreadSlots,
     /// One thread that uses many streams in turn.
@@ -51,7 +51,7 @@ pub enum Rim {
 /// The name in commands and files, what the workload does in one line, and what measures it.
 type Entry = (&'static str, &'static str, fn(BenchSetup<'_>) -> Result<Vec<Row>, Fault>);
 
-impl Rim {
+impl Stress {
     /// All of them, in the order in which they run.
     pub(crate) const ALL: [Self; 10] = [
         Self::ThreadSlots,

@@ -10,7 +10,7 @@ use crate::monitor::DirectionTotals;
 /// Statistics of an engine in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct DirectionFigures {
+pub struct DirectionStatistics {
     /// Completed transfers.
     pub transfers: u64,
     /// Failed or cancelled transfers.
@@ -25,7 +25,7 @@ pub struct DirectionFigures {
     pub busy: Duration,
 }
 
-impl DirectionFigures {
+impl DirectionStatistics {
     /// Bytes per second while transfers were in flight.
     pub fn bandwidth(&self) -> f64 {
         let seconds = self.busy.as_secs_f64();
@@ -38,11 +38,11 @@ impl DirectionFigures {
 /// Statistics of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct TransferFigures {
+pub struct TransferStatistics {
     /// From the host to the device.
-    pub uploads: DirectionFigures,
+    pub uploads: DirectionStatistics,
     /// From the device to the host.
-    pub downloads: DirectionFigures,
+    pub downloads: DirectionStatistics,
     /// Transfers in flight.
     pub under_way: u64,
     /// Pinned memory in slots.
@@ -75,13 +75,13 @@ pub struct Progress {
     pub total: Bytes,
 }
 
-impl From<DirectionFigures> for DirectionTotals {
-    fn from(figures: DirectionFigures) -> Self {
+impl From<DirectionStatistics> for DirectionTotals {
+    fn from(statistics: DirectionStatistics) -> Self {
         Self {
-            transfers: figures.transfers,
-            failures: figures.failures,
-            bytes: figures.bytes.get(),
-            busy_ns: u64::try_from(figures.busy.as_nanos()).unwrap_or(u64::MAX),
+            transfers: statistics.transfers,
+            failures: statistics.failures,
+            bytes: statistics.bytes.get(),
+            busy_ns: u64::try_from(statistics.busy.as_nanos()).unwrap_or(u64::MAX),
         }
     }
 }

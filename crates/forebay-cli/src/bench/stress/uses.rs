@@ -13,8 +13,8 @@ use forebay_hal::{Call, Device, Priority, Stream};
 use forebay_host::HostOptions;
 
 use super::tools::{Deadline, Latch, OpensAtEnd, new_row, ratio};
-use crate::bench::ground::BenchSetup;
 use crate::bench::row::Row;
+use crate::bench::setup::BenchSetup;
 use crate::layout::grouped;
 use crate::output::Fault;
 use crate::replay::DeviceName;

@@ -7,8 +7,8 @@
 use forebay_hal::{Stream, StreamHandle};
 
 use super::tools::{PAIR, counted, host_waits, new_row, pairs, phantom, ratio};
-use crate::bench::ground::{BenchSetup, streams};
 use crate::bench::row::Row;
+use crate::bench::setup::{BenchSetup, streams};
 use crate::layout::grouped;
 use crate::output::Fault;
 

@@ -10,8 +10,8 @@ use forebay_core::{Bytes, Random};
 use forebay_hal::StreamHandle;
 
 use super::tools::{Deadline, counted, new_row, phantom, ratio};
-use crate::bench::ground::{BenchSetup, streams};
 use crate::bench::row::Row;
+use crate::bench::setup::{BenchSetup, streams};
 use crate::layout::grouped;
 use crate::output::Fault;
 

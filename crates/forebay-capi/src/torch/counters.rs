@@ -27,7 +27,7 @@ type BySide = [Figure; 3];
 /// All figures of a GPU under PyTorch's names.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DeviceFigures {
+pub struct DeviceStatistics {
     /// Blocks.
     pub allocation: BySide,
     /// Pages.
@@ -53,11 +53,11 @@ pub struct DeviceFigures {
 }
 
 /// What private pools that are gone had counted.
-static GONE: Mutex<BTreeMap<c_int, DeviceFigures>> = Mutex::new(BTreeMap::new());
+static GONE: Mutex<BTreeMap<c_int, DeviceStatistics>> = Mutex::new(BTreeMap::new());
 
 /// Keeps what a private pool without blocks has counted, before it is dropped.
 pub(super) fn keep_totals(device: c_int, pool: &Pool) {
-    let mut last = DeviceFigures::default();
+    let mut last = DeviceStatistics::default();
     last.add(pool);
     // Its pages go with it.
     last.device_free = last.device_alloc;
@@ -68,7 +68,7 @@ pub(super) fn keep_totals(device: c_int, pool: &Pool) {
 }
 
 /// Adds what private pools of a GPU that are gone had counted.
-pub(super) fn add_gone(device: c_int, figures: &mut DeviceFigures) {
+pub(super) fn add_gone(device: c_int, figures: &mut DeviceStatistics) {
     if let Some(gone) = lock(&GONE).get_mut(&device) {
         figures.join(gone);
     }
@@ -87,7 +87,7 @@ impl Figure {
     }
 }
 
-impl DeviceFigures {
+impl DeviceStatistics {
     pub(super) fn by_side(&mut self) -> [&mut BySide; 7] {
         [
             &mut self.allocation,

@@ -10,7 +10,7 @@ use forebay_hal::Device;
 use super::error::SharedError;
 use super::request::{Element, Request};
 use crate::Result;
-use crate::buffer::{Memory, SharedRegistration};
+use crate::buffer::{BufferManager, SharedRegistration};
 
 /// A shared buffer; cannot exist on this platform.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl RawShared {
         unsupported()
     }
 
-    pub(super) fn enter(&self, _: &Memory, _: &'static Location<'static>) -> SharedRegistration {
+    pub(super) fn enter(&self, _: &BufferManager, _: &'static Location<'static>) -> SharedRegistration {
         match *self {}
     }
 

@@ -39,16 +39,16 @@ plain! {
         /// The system's name for its program, without path and arguments.
         process: String,
         #[serde(deserialize_with = "bounded")]
-        /// Its pools, oldest first, at most [`ProcessSnapshot::MOST_POOLS`].
+        /// Its pools, oldest first, at most [`ProcessSnapshot::MAX_POOLS`].
         pools: Vec<ProcessPool>,
         /// The number of pools left out.
         pools_left_out: u64,
         #[serde(deserialize_with = "bounded")]
-        /// Its transfer engines, oldest first, at most [`ProcessSnapshot::MOST_OTHERS`].
+        /// Its transfer engines, oldest first, at most [`ProcessSnapshot::MAX_OTHERS`].
         engines: Vec<ProcessEngine>,
         #[serde(deserialize_with = "bounded")]
-        /// Its buffers, by manager, oldest first, at most [`ProcessSnapshot::MOST_OTHERS`].
-        buffers: Vec<BufferManager>,
+        /// Its buffers, by manager, oldest first, at most [`ProcessSnapshot::MAX_OTHERS`].
+        buffers: Vec<ManagerStatistics>,
     }
 
     /// A pool, of device memory or of pinned host memory.
@@ -105,12 +105,12 @@ plain! {
         /// Histogram of their durations: each bucket counts calls above the previous limit, up to its own.
         driver_latency: Vec<LatencyBucket>,
         #[serde(deserialize_with = "bounded")]
-        /// The streams with the most allocations, at most [`ProcessSnapshot::MOST_OWNERS`].
+        /// The streams with the most allocations, at most [`ProcessSnapshot::MAX_OWNERS`].
         streams: Vec<StreamTotals>,
         /// The number of streams left out.
         streams_left_out: u64,
         #[serde(deserialize_with = "bounded")]
-        /// The tags with the most live bytes, at most [`ProcessSnapshot::MOST_OWNERS`].
+        /// The tags with the most live bytes, at most [`ProcessSnapshot::MAX_OWNERS`].
         tags: Vec<TagTotals>,
         /// The number of tags left out.
         tags_left_out: u64,
@@ -173,7 +173,7 @@ plain! {
     }
 
     /// The buffers of one manager.
-    struct BufferManager {
+    struct ManagerStatistics {
         /// Its number, unique among the managers of the process.
         manager: u64,
         /// Live buffers.
@@ -205,11 +205,11 @@ plain! {
 
 impl ProcessSnapshot {
     /// The most pools listed in a snapshot.
-    pub const MOST_POOLS: usize = 64;
+    pub const MAX_POOLS: usize = 64;
     /// The most transfer engines, and the most buffer managers.
-    pub const MOST_OTHERS: usize = 16;
+    pub const MAX_OTHERS: usize = 16;
     /// The most streams and the most tags listed per pool.
-    pub const MOST_OWNERS: usize = 8;
+    pub const MAX_OWNERS: usize = 8;
 
     /// A snapshot of this process, without its pools, engines and buffers.
     pub(super) fn of_this_process() -> Self {
@@ -237,7 +237,7 @@ pub(crate) fn shown_name(name: &str) -> String {
     name.chars().take(LONGEST_NAME).collect()
 }
 
-/// Reads at most [`ProcessSnapshot::MOST_POOLS`] elements, the longest list of a snapshot, and skips the rest, so that
+/// Reads at most [`ProcessSnapshot::MAX_POOLS`] elements, the longest list of a snapshot, and skips the rest, so that
 /// another process's answer takes no more memory than a genuine one.
 fn bounded<'de, D: serde::Deserializer<'de>, T: serde::Deserialize<'de>>(
     from: D,
@@ -257,7 +257,7 @@ fn bounded<'de, D: serde::Deserializer<'de>, T: serde::Deserialize<'de>>(
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Vec<T>, A::Error> {
             let mut read = Vec::new();
-            while read.len() < ProcessSnapshot::MOST_POOLS {
+            while read.len() < ProcessSnapshot::MAX_POOLS {
                 match all.next_element()? {
                     Some(one) => read.push(one),
                     None => return Ok(read),

@@ -9,7 +9,7 @@ use crate::step::Outcome;
 use crate::workplace::Workplace;
 
 /// The place of one step.
-pub(crate) struct Desk<'a> {
+pub(crate) struct Dashboard<'a> {
     pub(crate) place: &'a Workplace,
     pub(crate) screen: &'a Screen,
     name: &'static str,
@@ -24,7 +24,7 @@ pub(crate) struct Desk<'a> {
 #[cfg(test)]
 type Answer<'a> = Box<dyn FnMut(&str) -> Ran + 'a>;
 
-impl<'a> Desk<'a> {
+impl<'a> Dashboard<'a> {
     pub(crate) fn new(name: &'static str, place: &'a Workplace, screen: &'a Screen) -> Self {
         Self {
             place,
@@ -99,11 +99,11 @@ pub(crate) fn told(task: &Task, ran: &Ran, output: &str) -> String {
 pub(crate) fn asked<T>(
     place: &Workplace,
     answer: impl Fn(&str, usize) -> Ran,
-    act: impl FnOnce(&mut Desk<'_>) -> T,
+    act: impl FnOnce(&mut Dashboard<'_>) -> T,
 ) -> (T, Vec<String>) {
     let screen = Screen::stdout();
     let mut commands = Vec::new();
-    let mut desk = Desk::new("test", place, &screen);
+    let mut desk = Dashboard::new("test", place, &screen);
     desk.answer = Some(Box::new(|words| {
         commands.push(words.to_owned());
         answer(words, commands.len())
