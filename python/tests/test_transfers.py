@@ -167,12 +167,19 @@ def test_the_last_reference_to_a_source_is_the_transfers(pool):
         del transfer
 
 
-def test_a_dropped_transfer_has_waited(pool):
-    source = data()
-    with pool.allocate(LENGTH) as buffer:
-        buffer.upload_async(source)
-        source[:] = 0
-        assert buffer.to_bytes() == data().tobytes()
+def test_a_dropped_transfer_is_cancelled_and_uses_no_memory(pool):
+    size = 64 << 20
+    source, ended = np.ones(size, "uint8"), 0
+    with pool.allocate(size) as buffer:
+        for _ in range(5):
+            buffer.fill(9)
+            buffer.upload_async(source)
+            source[:] = 0
+            found = set(np.unique(buffer.download()))
+            assert found <= {1, 9}
+            ended += 9 in found
+            source[:] = 1
+    assert ended > 0
 
 
 def test_work_after_order_comes_after_the_transfer(pool):

@@ -170,6 +170,11 @@ private:
     Handle handle_{None};
 };
 
+inline forebay_status cancel_transfer(forebay_transfer transfer) noexcept {
+    static_cast<void>(forebay_transfer_cancel(transfer, nullptr));
+    return forebay_transfer_close(transfer);
+}
+
 inline forebay_status close_pool(forebay_pool pool) noexcept { return forebay_pool_close(pool, nullptr); }
 
 /* What a call writes to its last argument. */
@@ -499,8 +504,8 @@ private:
     owner owner_;
 };
 
-/* An upload or download under way, made by buffer<T>. When it goes it waits, so that the memory of both sides may go next:
- * declare it after them. Any thread may use it, several at once. */
+/* An upload or download under way, made by buffer<T>. When it goes it is cancelled, unless all was handed to the device, and
+ * nothing uses the memory of either side any more: declare it after them. Any thread may use it, several at once. */
 class transfer {
 public:
     /* None. */
@@ -529,13 +534,13 @@ public:
     /* Ends it early; wait() throws FOREBAY_STATUS_CANCELLED then. False where all was handed over already. */
     bool cancel() const { return detail::result_of<std::int32_t>(forebay_transfer_cancel, get()) != 0; }
 
-    /* Waits until it is done, as its end does, and throws what it failed with. */
+    /* Waits until it is done, and throws what it failed with. */
     void close() { check(forebay_transfer_close(owner_.release())); }
     forebay_transfer get() const noexcept { return owner_.get(); }
     explicit operator bool() const noexcept { return static_cast<bool>(owner_); }
 
 private:
-    using owner = detail::owner<forebay_transfer, forebay_transfer_close>;
+    using owner = detail::owner<forebay_transfer, detail::cancel_transfer>;
     owner owner_;
 };
 

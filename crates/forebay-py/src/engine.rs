@@ -30,10 +30,10 @@ pub(crate) struct Choices {
 /// A transfer under way, or done.
 ///
 /// It keeps the memory of both sides: a buffer cannot be freed and an array not be resized before it is done. Dropping it
-/// waits. Made by ``upload_async()`` and ``download_async()``.
+/// cancels what is not yet with the device. Made by ``upload_async()`` and ``download_async()``.
 #[pyclass(name = "Transfer", module = "forebay", frozen, weakref)]
 pub(crate) struct PyTransfer {
-    /// Dropped first: the ticket waits, and what is held goes afterwards.
+    /// Dropped first: the ticket waits until nothing uses what is held, which goes afterwards.
     submitted: DropDetached<Submitted>,
     /// Let go of when the transfer is done.
     held: Counted<(Held, DropDetached<Pin>)>,

@@ -43,14 +43,21 @@ void there_and_back(const forebay::pool &pool, const forebay::stream &stream) {
     EXPECT(buffer.download() == numbers(2));
 }
 
-void it_waits_when_it_goes(const forebay::pool &pool, const forebay::stream &stream) {
+void it_is_cancelled_when_it_goes(const forebay::pool &pool, const forebay::stream &stream) {
     const forebay::buffer<int> buffer{pool, count, stream};
     for (int round = 0; round < 10; round++) {
         std::vector<int> values = numbers(round), back(count);
-        static_cast<void>(buffer.upload_async(values));
+        buffer.upload_async(values).order();
         values.assign(count, -1);
-        { const forebay::transfer down = buffer.download_async(back.data(), back.size()); }
+        buffer.download_async(back.data(), back.size()).wait();
         EXPECT(back == numbers(round));
+        static_cast<void>(buffer.upload_async(values));
+        values.assign(count, -2);
+        buffer.download(back.data(), back.size());
+        const std::vector<int> before = numbers(round);
+        for (std::size_t index = 0; index < count; index++) {
+            EXPECT(back[index] == -1 || back[index] == before[index]);
+        }
     }
 }
 
@@ -92,7 +99,7 @@ int main(int words, char **word) {
     {
         const forebay::stream stream{device};
         there_and_back(pool, stream);
-        it_waits_when_it_goes(pool, stream);
+        it_is_cancelled_when_it_goes(pool, stream);
         cancelled_by_another_thread(pool, stream);
     }
     wrong_use(pool);

@@ -24,7 +24,7 @@ pub mod host_vec {
     pub use crate::host_vec::{copied, with_capacity, zeroed};
 }
 pub use self::counted::{CountedBuffer, CountedStatistics, View};
-pub use self::object::{Counted, CountedError, Turn};
+pub use self::object::{Counted, CountedError, InUse};
 pub use crate::named::bytes::SharedBytes;
 pub use crate::pool::KeptBlock;
 pub use crate::stack::{

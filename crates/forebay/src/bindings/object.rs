@@ -78,7 +78,7 @@ impl<T> Counted<T> {
     }
 
     /// Waits until no other call has the value, then takes it.
-    pub fn take(&self) -> Result<Turn<'_, T>> {
+    pub fn take(&self) -> Result<InUse<'_, T>> {
         let inner = self.inner.get()?;
         let value = inner.value.take().ok_or_else(|| {
             let name = self.name;
@@ -86,11 +86,11 @@ impl<T> Counted<T> {
                 "a call of this thread uses the {name} already: a callback cannot use it"
             ))
         })?;
-        Ok(Turn { value, inner, name: self.name })
+        Ok(InUse { value, inner, name: self.name })
     }
 
     /// As [`take`](Self::take), for a call during which nothing else may refer to the value: fails while it is pinned.
-    pub fn take_unpinned(&self) -> Result<Turn<'_, T>> {
+    pub fn take_unpinned(&self) -> Result<InUse<'_, T>> {
         let turn = self.take()?;
         match turn.inner.pins.load(Ordering::Relaxed) {
             0 => Ok(turn),
@@ -137,13 +137,13 @@ impl<T> Counted<T> {
 
 /// The value for the duration of a call.
 #[derive(Debug)]
-pub struct Turn<'a, T> {
+pub struct InUse<'a, T> {
     value: buffer::ReentryGuard<'a, Option<T>>,
     inner: &'a Inner<T>,
     name: &'static str,
 }
 
-impl<T> Turn<'_, T> {
+impl<T> InUse<'_, T> {
     /// The value.
     pub fn value(&mut self) -> Result<&mut T> {
         self.value.as_mut().ok_or(CountedError::Closed(self.name))
@@ -160,7 +160,7 @@ impl<T> Turn<'_, T> {
     }
 }
 
-impl<T> Drop for Turn<'_, T> {
+impl<T> Drop for InUse<'_, T> {
     fn drop(&mut self) {
         self.inner.is_closed.store(self.value.is_none(), Ordering::Relaxed);
     }

@@ -150,16 +150,18 @@ impl DeviceSide {
             device.synchronize_device()?;
             self.settle(&**device, stream);
         }
-        if self.users().next().is_none() {
+        if self.users().next().is_none() && !self.is_crowded {
             self.block.reset_to(stream);
         }
         if fills || access.writes() {
-            if self.is_crowded {
+            if !self.is_crowded {
+                self.block.hand_over_to(stream)?;
+            } else {
                 device.synchronize_device()?;
                 // Those that read beside a fill go on; a write has the buffer for itself.
                 self.is_crowded = !access.writes();
+                self.move_to(stream);
             }
-            self.block.hand_over_to(stream)?;
             let readers: Vec<_> = self.users().filter(|&reader| reader != user).collect();
             self.writer = Some(user);
             self.readers.clear();
@@ -186,11 +188,20 @@ impl DeviceSide {
         }
     }
 
+    /// Moves the block to `stream`, since all work so far is done. What streams that nobody names read later stays recorded.
+    fn move_to(&mut self, stream: StreamHandle) {
+        if self.is_crowded {
+            self.block.used_on(stream);
+        } else {
+            self.block.reset_to(stream);
+        }
+    }
+
     /// Records that all work so far is done, and moves the block to `stream`. Streams that are still there may go on to
     /// read.
     fn settle(&mut self, device: &dyn Device, stream: StreamHandle) {
         let living: Vec<_> = self.users().filter(|user| !user.is_gone(device)).collect();
-        self.block.reset_to(stream);
+        self.move_to(stream);
         self.writer = None;
         self.readers.clear();
         living.into_iter().for_each(|user| self.read_by(user, true));

@@ -16,7 +16,10 @@ fn the_snapshot_of_a_process_names_it_and_nothing_secret() {
     let pid = std::process::id();
     assert!(text.starts_with(r#"{"schema":"forebay.process.v1","version":""#), "{text}");
     assert!(text.contains(&format!(r#""pid":{pid},"process":""#)), "{text}");
-    assert!(text.contains(r#""pools":[{"pool":3,"kind":"","#) && !text.contains('\n'), "{text}");
+    assert!(
+        text.contains(r#""pools":[{"pool":3,"name":"","kind":"","#) && !text.contains('\n'),
+        "{text}"
+    );
     // Neither a path nor an argument.
     assert!(!text.contains('/'), "{text}");
 }

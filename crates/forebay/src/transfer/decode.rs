@@ -40,7 +40,7 @@ type RefusedPair<T, A> = Refused<Pair<T, A>>;
 
 /// A transfer of compressed data in flight. It owns its memory until [`wait`](Self::wait).
 ///
-/// Dropping it drops the array; the engine keeps what the device still uses.
+/// Dropping it cancels the transfer and drops the array; the engine keeps what the device still uses.
 #[derive(Debug)]
 #[must_use = "the data is decoded by `wait`"]
 pub struct CompressedTicket<T: Pod + Send, A: Allocate + Clone + Send + 'static> {

@@ -25,9 +25,10 @@ pub struct RawEnds {
     stream: NamedStream,
 }
 
-/// A transfer of memory that its caller keeps alive. Dropping it waits until nothing uses the memory any more.
+/// A transfer of memory that its caller keeps alive. Dropping it cancels the transfer, and waits until nothing uses the
+/// memory any more.
 #[derive(Debug)]
-#[must_use = "dropping the ticket waits for the transfer"]
+#[must_use = "a ticket that is dropped cancels its transfer"]
 pub struct RawTicket {
     engine: Arc<Engine>,
     id: JobId,
@@ -173,6 +174,7 @@ impl Drop for RawTicket {
         if self.engine.device.descriptor().is_from_parent() {
             return;
         }
+        self.cancel();
         let _ = self.finish();
         worker::forget(&self.engine, self.id);
     }

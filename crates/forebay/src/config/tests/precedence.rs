@@ -223,6 +223,7 @@ fn each_key_changes_while_running_or_says_that_it_does_not() {
         fixed,
         [
             "preset",
+            "name",
             "size_classes",
             "magazines",
             "statistics",

@@ -51,7 +51,7 @@ fn what_is_no_entry_is_refused_with_its_number() {
         ),
         (
             ":on",
-            "unknown setting \"\" (entry 1 of the text given): the settings are preset, max_bytes, ",
+            "unknown setting \"\" (entry 1 of the text given): the settings are preset, name, max_bytes, ",
         ),
     ] {
         let said = Settings::parse_conf(conf).unwrap_err().to_string();
@@ -82,7 +82,7 @@ fn a_mistyped_key_is_refused_with_the_one_that_was_meant() {
         let text = error.to_string();
         match meant {
             Some(meant) => assert!(text.ends_with(&format!("did you mean {meant}?")), "{text}"),
-            None => assert!(text.contains("the settings are preset, max_bytes, "), "{text}"),
+            None => assert!(text.contains("the settings are preset, name, max_bytes, "), "{text}"),
         }
     }
     let error = Settings::default().get("max_byte").unwrap_err();

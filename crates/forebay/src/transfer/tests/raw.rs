@@ -53,8 +53,9 @@ fn memory_by_address_goes_there_and_comes_back() {
     bench.nothing_was_found();
 }
 
+/// Held up by earlier work of the stream, ordinary memory has been handed over only in part; pinned memory altogether.
 #[test]
-fn a_dropped_ticket_has_waited() {
+fn a_dropped_ticket_is_cancelled_and_uses_no_memory() {
     let bench = Bench::new();
     let pinned = PinnedPool::new(&bench.device).unwrap();
     let (mut ordinary, mut pinned) = (vec![0; 50_000], pinned.array::<u8>(50_000).unwrap());
@@ -68,7 +69,12 @@ fn a_dropped_ticket_has_waited() {
         drop(ticket);
         assert!(ran.load(Ordering::Acquire), "direct: {is_direct}");
         from.fill(0);
-        assert!(array.to_vec().unwrap() == data(50_000, 3), "direct: {is_direct}");
+        let (found, wanted) = (array.to_vec().unwrap(), data(50_000, 3));
+        assert!(
+            found == wanted
+                || !is_direct && found.iter().zip(&wanted).all(|(a, b)| [0, *b].contains(a)),
+            "direct: {is_direct}"
+        );
     }
     bench.nothing_was_found();
 }
