@@ -30,7 +30,7 @@ const SLICE: Duration = Duration::from_millis(50);
 
 /// Elements that several processes have at the same time, found by name.
 ///
-/// Made by ``Memory.shared()`` and ``Memory.open_shared()``. Other processes may write at any moment: a read that meets a
+/// Made by ``BufferManager.shared()`` and ``BufferManager.open_shared()``. Other processes may write at any moment: a read that meets a
 /// write gets old elements in part and new ones in part. ``lock()`` keeps reads and writes apart where all sides use it. The
 /// name lives as long as any process has the buffer.
 #[pyclass(name = "SharedBuffer", module = "forebay", frozen, weakref)]

@@ -42,7 +42,7 @@ impl Drop for ReplicaView {
 
 /// Elements with a replica on the host and one on a device, copied when and as far as a use needs it.
 ///
-/// Made by ``Memory.buffer()`` and ``Memory.buffer_from()``. Views of either side share its memory; while one lives, a
+/// Made by ``BufferManager.buffer()`` and ``BufferManager.buffer_from()``. Views of either side share its memory; while one lives, a
 /// call that conflicts with it raises ``InUseError``, which is a ``BufferError``.
 ///
 /// ``buffer[10:20]`` is a slice: a buffer of these elements, rows of the first dimension, in the same memory. Only their

@@ -70,7 +70,7 @@ impl HostBytes {
     }
 
     /// The place of the first byte.
-    pub(super) fn place(&self) -> Location {
+    pub(super) fn location(&self) -> Location {
         Location::Host(self.address())
     }
 

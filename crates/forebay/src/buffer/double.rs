@@ -9,7 +9,7 @@ use crate::Result;
 /// Two buffers of equal length: front and back.
 ///
 /// ```
-/// use forebay::buffer::{DoubleBuffer, Memory};
+/// use forebay::buffer::{BufferManager, DoubleBuffer};
 /// use forebay::{HostDevice, StreamHandle};
 ///
 /// let memory = BufferManager::new(&HostDevice::open()?)?;

@@ -121,7 +121,7 @@ impl<S: Pod> Buffer<S> {
     /// structures are current there; else on the host. Fails if `to` has another length.
     ///
     /// ```
-    /// # use forebay::buffer::{Field, Memory};
+    /// # use forebay::buffer::{BufferManager, Field};
     /// # use forebay::StreamHandle;
     /// let memory = BufferManager::host()?;
     /// let points = memory.buffer_from(&[[1.0_f32, 2.0], [3.0, 4.0]])?;

@@ -1,7 +1,7 @@
 //! Buffers: typed data with a replica on the host and one on a device, kept coherent.
 //!
 //! ```text
-//!   Memory ── a manager: the pool of device memory, the live buffers
+//!   BufferManager ── the pool of device memory, the live buffers
 //!     └── Buffer<T> ── host memory ⇄ device memory, and for each range which is newer
 //!           ├── host, host_mut, ...         &[T] and guards; copy to the host what it lacks, and wait
 //!           ├── on_device, ..._mut          an address, ordered for a stream; copy what the device lacks

@@ -86,7 +86,7 @@ pub(crate) struct SharedRegistration {
     id: u64,
 }
 
-/// A live buffer, as [`Memory::live_buffers`](super::Memory::live_buffers) lists it.
+/// A live buffer, as [`BufferManager::live_buffers`](super::BufferManager::live_buffers) lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveBuffer {
@@ -108,7 +108,7 @@ pub struct LiveBuffer {
     pub statistics: BufferStatistics,
 }
 
-/// A [shared buffer](crate::named) of this process, as listed by [`Memory::live_shared`](super::Memory::live_shared).
+/// A [shared buffer](crate::named) of this process, as listed by [`BufferManager::live_shared`](super::BufferManager::live_shared).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveShared {

@@ -147,14 +147,14 @@ impl Bench {
     /// Puts bytes into device memory, and waits.
     pub(crate) fn write(&self, to: Address, bytes: &[u8]) -> Verdict {
         let from = self.host(bytes);
-        self.copy(Location::Device(to), from.place(), from.size().get(), StreamHandle::DEFAULT)?;
+        self.copy(Location::Device(to), from.location(), from.size().get(), StreamHandle::DEFAULT)?;
         self.synchronize(StreamHandle::DEFAULT)
     }
 
     /// What device memory holds, when all that was enqueued on the default stream is done.
     pub(crate) fn read(&self, from: Address, size: u64) -> Step<Vec<u8>> {
         let to = self.blank(size, 0x5a)?;
-        self.copy(to.place(), Location::Device(from), size, StreamHandle::DEFAULT)?;
+        self.copy(to.location(), Location::Device(from), size, StreamHandle::DEFAULT)?;
         self.synchronize(StreamHandle::DEFAULT)?;
         Ok(to.read())
     }

@@ -30,7 +30,7 @@ fn raw_access(bench: &Bench, span: Span, access: Access) -> crate::Result<()> {
 /// Writing there, by copy and by fill, is refused.
 fn ensure_not_written(bench: &Bench, what: &str, to: Address, size: u64) -> Verdict {
     let (host, size) = (bench.blank(size, 1)?, Bytes::new(size));
-    let copy = Copy::linear(device(to, 0), host.place(), size)?;
+    let copy = Copy::linear(device(to, 0), host.location(), size)?;
     // SAFETY: the fixture says that the device looks at addresses when the call is made.
     invalid(Call::Copy, what, unsafe { bench.device().copy(&copy, StreamHandle::DEFAULT) })?;
     let fill = Fill::linear(to, size, Pattern::U8(1))?;
@@ -41,7 +41,7 @@ fn ensure_not_written(bench: &Bench, what: &str, to: Address, size: u64) -> Verd
 /// Reading there is refused.
 fn ensure_not_read(bench: &Bench, what: &str, from: Address, size: u64) -> Verdict {
     let host = bench.blank(size, 1)?;
-    let copy = Copy::linear(host.place(), device(from, 0), Bytes::new(size))?;
+    let copy = Copy::linear(host.location(), device(from, 0), Bytes::new(size))?;
     // SAFETY: the fixture says that the device looks at addresses when the call is made.
     invalid(Call::Copy, what, unsafe { bench.device().copy(&copy, StreamHandle::DEFAULT) })
 }

@@ -41,7 +41,7 @@ fn odd_sizes_arrive_whole_and_alone_from_the_host(bench: &Bench) -> Verdict {
         let memory = bench.allocate(size + 2 * MARGIN)?;
         bench.write(memory, &background)?;
         let from = bench.host(&bytes);
-        bench.copy(device(memory, MARGIN), from.place(), size, StreamHandle::DEFAULT)?;
+        bench.copy(device(memory, MARGIN), from.location(), size, StreamHandle::DEFAULT)?;
         let found = bench.read(memory, size + 2 * MARGIN)?;
         ensure_inlaid(&format!("{size} B to the device"), &found, &background, &bytes)?;
     }
@@ -78,7 +78,7 @@ fn odd_sizes_arrive_whole_and_alone_on_the_device(bench: &Bench) -> Verdict {
 fn host_to_host_keeps_its_bytes(bench: &Bench) -> Verdict {
     let (background, bytes) = (picture(7, 4097 + 2 * MARGIN), picture(8, 4097));
     let (from, to) = (bench.host(&bytes), bench.host(&background));
-    bench.copy(to.place_at(MARGIN), from.place(), 4097, StreamHandle::DEFAULT)?;
+    bench.copy(to.place_at(MARGIN), from.location(), 4097, StreamHandle::DEFAULT)?;
     bench.synchronize(StreamHandle::DEFAULT)?;
     ensure_inlaid("4097 B from host to host", &to.read(), &background, &bytes)
 }
@@ -121,12 +121,12 @@ fn a_chain_of_copies_on_one_stream(bench: &Bench) -> Verdict {
     for round in 0..20 {
         let bytes = picture(round, size);
         let from = bench.host(&bytes);
-        bench.copy(device(blocks[0], 0), from.place(), size, stream)?;
+        bench.copy(device(blocks[0], 0), from.location(), size, stream)?;
         bench.copy(device(blocks[1], 0), device(blocks[0], 0), size, stream)?;
         bench.fill(blocks[0], size, 0xee, stream)?;
         bench.copy(device(blocks[2], 0), device(blocks[1], 0), size, stream)?;
         bench.fill(blocks[1], size, 0xdd, stream)?;
-        bench.copy(to.place(), device(blocks[2], 0), size, stream)?;
+        bench.copy(to.location(), device(blocks[2], 0), size, stream)?;
         bench.synchronize(stream)?;
         to.ensure(&format!("round {round}, through three blocks"), &bytes)?;
     }
@@ -141,7 +141,7 @@ fn five_hundred_small_copies_in_order(bench: &Bench) -> Verdict {
     for piece in 0..pieces {
         let bytes = picture(piece, size);
         let from = bench.host(&bytes);
-        bench.copy(device(memory, piece * 8), from.place(), size, stream)?;
+        bench.copy(device(memory, piece * 8), from.location(), size, stream)?;
         right[index(piece * 8)?..index(piece * 8 + size)?].copy_from_slice(&bytes);
     }
     bench.synchronize(stream)?;
@@ -154,11 +154,11 @@ fn empty_copies(host: &HostBytes, memory: Address) -> Step<[Copy; 5]> {
     let pitch = Pitch { row: Bytes::new(16), slice: Bytes::new(64) };
     let volume = |width, rows, slices| {
         let extent = Extent { width: Bytes::new(width), rows, slices };
-        Copy::volumes(device(memory, 0), pitch, host.place(), pitch, extent)
+        Copy::volumes(device(memory, 0), pitch, host.location(), pitch, extent)
     };
     let null = Location::Device(Address::NULL);
     Ok([
-        Copy::linear(device(memory, 0), host.place(), Bytes::ZERO)?,
+        Copy::linear(device(memory, 0), host.location(), Bytes::ZERO)?,
         Copy::linear(null, Location::Host(Address::NULL), Bytes::ZERO)?,
         volume(0, 4, 4)?,
         volume(16, 0, 4)?,
@@ -197,7 +197,7 @@ fn a_copy_on_a_dead_stream_is_refused(bench: &Bench) -> Verdict {
     bench.write(memory, &background)?;
     bench.destroy_stream(stream)?;
     let from = bench.blank(4096, 9)?;
-    let copy = Copy::linear(device(memory, 0), from.place(), Bytes::new(4096))?;
+    let copy = Copy::linear(device(memory, 0), from.location(), Bytes::new(4096))?;
     for handle in [stream, StreamHandle(u64::MAX - 1)] {
         refused_copy(bench, "4096 B on a stream that is none", &copy, handle)?;
     }
@@ -211,8 +211,8 @@ fn a_copy_from_freed_memory_is_refused(bench: &Bench) -> Verdict {
     let host = bench.blank(4096, 0)?;
     let size = Bytes::new(4096);
     for (what, to, from) in [
-        ("freed memory to the host", host.place(), device(dead, 0)),
-        ("the host to freed memory", device(dead, 0), host.place()),
+        ("freed memory to the host", host.location(), device(dead, 0)),
+        ("the host to freed memory", device(dead, 0), host.location()),
         ("freed memory to live", device(live, 0), device(dead, 0)),
         ("live memory to freed", device(dead, 0), device(live, 0)),
     ] {
@@ -229,17 +229,17 @@ fn a_copy_past_the_end_is_refused(bench: &Bench) -> Verdict {
     let background = picture(12, size);
     bench.write(memory, &background)?;
     for (what, to, from, size) in [
-        ("one byte too many, in", device(memory, 0), host.place(), size + 1),
-        ("one byte too many, out", host.place(), device(memory, 0), size + 1),
-        ("the last byte and one more", device(memory, size - 1), host.place(), 2),
-        ("the byte after the last", device(memory, size), host.place(), 1),
+        ("one byte too many, in", device(memory, 0), host.location(), size + 1),
+        ("one byte too many, out", host.location(), device(memory, 0), size + 1),
+        ("the last byte and one more", device(memory, size - 1), host.location(), 2),
+        ("the byte after the last", device(memory, size), host.location(), 1),
     ] {
         let copy = Copy::linear(to, from, Bytes::new(size))?;
         refused_copy(bench, what, &copy, StreamHandle::DEFAULT)?;
     }
     let extent = (Bytes::new(16), 3);
     let copy =
-        Copy::planes(device(memory, 0), Bytes::mib(1), host.place(), Bytes::new(16), extent)?;
+        Copy::planes(device(memory, 0), Bytes::mib(1), host.location(), Bytes::new(16), extent)?;
     refused_copy(bench, "a third row past the end", &copy, StreamHandle::DEFAULT)?;
     bench.ensure_holds("memory after the refusals", memory, &background)
 }
@@ -252,7 +252,7 @@ fn a_copy_to_memory_of_others_is_refused(bench: &Bench) -> Verdict {
         ("the host's memory called the device's", other.address()),
         ("the last addresses", Address::new(u64::MAX - 64)),
     ] {
-        let copy = Copy::linear(Location::Device(address), host.place(), Bytes::new(64))?;
+        let copy = Copy::linear(Location::Device(address), host.location(), Bytes::new(64))?;
         refused_copy(bench, what, &copy, StreamHandle::DEFAULT)?;
     }
     ensure_equal!("the other memory", other.read(), vec![7; 64]);

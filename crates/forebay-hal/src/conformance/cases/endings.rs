@@ -83,7 +83,7 @@ fn a_device_goes_with_work_enqueued(bench: &Bench) -> Verdict {
     core::mem::forget(seen.clone());
     for round in 0..20 {
         let fill = Fill::linear(memory, size, Pattern::U8(round))?;
-        let copy = Copy::linear(seen.place(), Location::Device(memory), size)?;
+        let copy = Copy::linear(seen.location(), Location::Device(memory), size)?;
         // SAFETY: nobody frees the memory, and the host's side is never given back.
         unsafe { device.fill(&fill, stream) }?;
         // SAFETY: as above.

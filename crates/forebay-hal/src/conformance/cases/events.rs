@@ -158,7 +158,7 @@ fn one_event_holds_several_streams(bench: &Bench) -> Verdict {
     for _ in 0..5 {
         let (stream, seen) = (bench.stream()?, bench.blank(Relay::SIZE, 0)?);
         bench.device().wait_event(stream, event)?;
-        bench.copy(seen.place(), device(relay.memory, 0), Relay::SIZE, stream)?;
+        bench.copy(seen.location(), device(relay.memory, 0), Relay::SIZE, stream)?;
         waiting.push((stream, seen));
     }
     for (stream, _) in &waiting {

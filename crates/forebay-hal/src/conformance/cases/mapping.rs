@@ -321,7 +321,7 @@ fn a_copy_into_a_hole_is_refused(bench: &Bench) -> Verdict {
     let host = bench.blank(grain, 1)?;
     let tries = |what: &str, offset: u64| -> Verdict {
         let to = device(region.start(), offset);
-        let copy = crate::Copy::linear(to, host.place(), Bytes::new(grain))?;
+        let copy = crate::Copy::linear(to, host.location(), Bytes::new(grain))?;
         // SAFETY: the fixture says that the device looks at addresses when the call is made.
         let result = unsafe { bench.device().copy(&copy, StreamHandle::DEFAULT) };
         invalid(Call::Copy, what, result)

@@ -79,8 +79,8 @@ fn work_on_a_threads_default_stream_runs_in_order(bench: &Bench) -> Verdict {
         let (from, to) = (bench.host(&bytes), bench.blank(size, 0)?);
         for _ in 0..5 {
             bench.fill(memory, size, 0, OWN)?;
-            bench.copy(device(memory, 0), from.place(), size, StreamHandle::of_this_thread())?;
-            bench.copy(to.place(), device(memory, 0), size, OWN)?;
+            bench.copy(device(memory, 0), from.location(), size, StreamHandle::of_this_thread())?;
+            bench.copy(to.location(), device(memory, 0), size, OWN)?;
         }
         bench.synchronize(OWN)?;
         to.ensure("what went there and back", &bytes)

@@ -174,7 +174,7 @@ fn an_event_orders_two_devices(bench: &Bench) -> Verdict {
         enqueue(bench, place(partner, there), place(bench, here), 4096, first)?;
         bench.device().record_event(event, first)?;
         partner.device().wait_event(second, event)?;
-        partner.copy(seen.place(), device(there, 0), 4096, second)?;
+        partner.copy(seen.location(), device(there, 0), 4096, second)?;
         if round == 1 {
             partner.stays_pending("the second device", second)?;
         }

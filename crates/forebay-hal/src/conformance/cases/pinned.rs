@@ -150,7 +150,7 @@ fn pinned_memory_is_known_as_such(bench: &Bench) -> Verdict {
     ensure!(!known(memory, 0)?, "no memory is known as pinned");
     ensure!(!known(memory, 1 << 40)?, "what reaches past it is known as pinned");
     let ordinary = bench.host(&picture(41, size));
-    ensure!(!known(ordinary.place().address(), size)?, "ordinary memory is known as pinned");
+    ensure!(!known(ordinary.location().address(), size)?, "ordinary memory is known as pinned");
     Ok(())
 }
 
@@ -242,8 +242,8 @@ fn registered_memory_can_be_copied(bench: &Bench) -> Verdict {
     for bytes in [&from, &to] {
         bench.register(bytes)?;
     }
-    bench.copy(device(memory, 0), from.place(), size, StreamHandle::DEFAULT)?;
-    bench.copy(to.place(), device(memory, 0), size, StreamHandle::DEFAULT)?;
+    bench.copy(device(memory, 0), from.location(), size, StreamHandle::DEFAULT)?;
+    bench.copy(to.location(), device(memory, 0), size, StreamHandle::DEFAULT)?;
     bench.synchronize(StreamHandle::DEFAULT)?;
     to.ensure("through registered memory", &picture(1, size))?;
     // It is the owner's again afterwards, bytes and all.

@@ -90,7 +90,7 @@ impl Relay {
 
     pub(super) fn look(&self, bench: &Bench, stream: StreamHandle) -> Verdict {
         let size = self.seen.size().get();
-        bench.copy(self.seen.place(), device(self.memory, 0), size, stream)
+        bench.copy(self.seen.location(), device(self.memory, 0), size, stream)
     }
 
     /// Enqueues both.

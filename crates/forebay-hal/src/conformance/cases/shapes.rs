@@ -91,7 +91,7 @@ impl TestMemory {
         Ok(Self::Device(memory))
     }
 
-    fn place(&self) -> Location {
+    fn location(&self) -> Location {
         match self {
             Self::Host(bytes) => bytes.place_at(MARGIN),
             Self::Device(memory) => device(*memory, MARGIN),
@@ -122,9 +122,9 @@ fn ensure_copied(bench: &Bench, way: Way, shape: Shape) -> Verdict {
         }
     };
     let copy = Copy::volumes(
-        to.place(),
+        to.location(),
         pitch(shape.to),
-        from.place(),
+        from.location(),
         pitch(shape.from),
         shape.extent(),
     )?;
@@ -245,7 +245,7 @@ fn a_pitch_above_four_gibibytes(bench: &Bench) -> Verdict {
     let copy = Copy::planes(
         device(region.start(), 0),
         Bytes::new(far + shift),
-        from.place(),
+        from.location(),
         Bytes::new(width),
         (Bytes::new(width), 2),
     )?;
@@ -257,7 +257,7 @@ fn a_pitch_above_four_gibibytes(bench: &Bench) -> Verdict {
 
     let back = bench.blank(2 * width, 0)?;
     let copy = Copy::planes(
-        back.place(),
+        back.location(),
         Bytes::new(width),
         device(region.start(), 0),
         Bytes::new(far + shift),

@@ -228,8 +228,8 @@ fn work_of_a_destroyed_stream_still_runs(bench: &Bench) -> Verdict {
     for round in 0..20 {
         let (stream, memory) = (bench.stream()?, bench.allocate(4096)?);
         let (from, seen) = (bench.host(&picture(round, 4096)), bench.blank(4096, 0)?);
-        bench.copy(device(memory, 0), from.place(), 4096, stream)?;
-        bench.copy(seen.place(), device(memory, 0), 4096, stream)?;
+        bench.copy(device(memory, 0), from.location(), 4096, stream)?;
+        bench.copy(seen.location(), device(memory, 0), 4096, stream)?;
         bench.destroy_stream(stream)?;
         bench.device().synchronize_device()?;
         seen.ensure("what a destroyed stream wrote", &picture(round, 4096))?;
@@ -269,7 +269,7 @@ pub(super) fn ensure_refused_everywhere(
     }
     let (memory, host) = (bench.allocate(16)?, bench.blank(16, 0)?);
     let size = Bytes::new(16);
-    let copy = Copy::linear(host.place(), Location::Device(memory), size)?;
+    let copy = Copy::linear(host.location(), Location::Device(memory), size)?;
     // SAFETY: both sides are memory of the case's own, kept to its end.
     invalid(Call::Copy, what, unsafe { device.copy(&copy, stream) })?;
     let fill = Fill::linear(memory, size, Pattern::U8(1))?;

@@ -56,7 +56,7 @@ fn tasks_run_between_the_work_around_them(bench: &Bench) -> Verdict {
     let (passing, last) = (bench.blank(1024, 0)?, bench.blank(1024, 0)?);
     for round in 1..50_u8 {
         bench.fill(memory, 1024, round, stream)?;
-        bench.copy(passing.place(), device(memory, 0), 1024, stream)?;
+        bench.copy(passing.location(), device(memory, 0), 1024, stream)?;
         let (bytes, wrong) = (passing.clone(), Arc::new(AtomicU32::new(0)));
         let theirs = Arc::clone(&wrong);
         let task = move || {
@@ -65,8 +65,8 @@ fn tasks_run_between_the_work_around_them(bench: &Bench) -> Verdict {
             bytes.clear(round + 100);
         };
         bench.device().enqueue_host(Box::new(task), stream)?;
-        bench.copy(device(memory, 0), passing.place(), 1024, stream)?;
-        bench.copy(last.place(), device(memory, 0), 1024, stream)?;
+        bench.copy(device(memory, 0), passing.location(), 1024, stream)?;
+        bench.copy(last.location(), device(memory, 0), 1024, stream)?;
         bench.synchronize(stream)?;
         let wrong = wrong.load(Ordering::SeqCst);
         ensure_equal!(format!("round {round}: bytes the task saw too early"), wrong, 0);

@@ -52,10 +52,10 @@ fn eight_threads_allocate_copy_and_verify(bench: &Bench) -> Verdict {
             let (one, two) = (bench.allocate(size)?, bench.allocate(size)?);
             let bytes = picture(number * 1000 + round, size);
             let (from, to) = (bench.host(&bytes), bench.blank(size, 0)?);
-            bench.copy(device(one, 0), from.place(), size, stream)?;
+            bench.copy(device(one, 0), from.location(), size, stream)?;
             bench.copy(device(two, 0), device(one, 0), size, stream)?;
             bench.fill(one, size, 0, stream)?;
-            bench.copy(to.place(), device(two, 0), size, stream)?;
+            bench.copy(to.location(), device(two, 0), size, stream)?;
             bench.synchronize(stream)?;
             to.ensure(&format!("round {round}, {size} B"), &bytes)?;
             bench.free(one)?;
@@ -75,8 +75,8 @@ fn eight_threads_share_one_stream(bench: &Bench) -> Verdict {
         for round in 0..25 {
             let bytes = picture(number * 100 + round, slice);
             let (from, to) = (bench.host(&bytes), bench.blank(slice, 0)?);
-            bench.copy(device(mine, 0), from.place(), slice, stream)?;
-            bench.copy(to.place(), device(mine, 0), slice, stream)?;
+            bench.copy(device(mine, 0), from.location(), slice, stream)?;
+            bench.copy(to.location(), device(mine, 0), slice, stream)?;
             bench.synchronize(stream)?;
             to.ensure(&format!("round {round}"), &bytes)?;
         }
@@ -160,8 +160,8 @@ fn eight_threads_map_and_unmap(bench: &Bench) -> Verdict {
             let two = bench.map_open(at(region.start(), 2 * grain), page, grain)?;
             let bytes = picture(number * 100 + round, sample);
             let (from, to) = (bench.host(&bytes), bench.blank(sample, 0)?);
-            bench.copy(device(one.start(), 0), from.place(), sample, stream)?;
-            bench.copy(to.place(), device(two.start(), 0), sample, stream)?;
+            bench.copy(device(one.start(), 0), from.location(), sample, stream)?;
+            bench.copy(to.location(), device(two.start(), 0), sample, stream)?;
             bench.synchronize(stream)?;
             to.ensure(&format!("round {round}"), &bytes)?;
             bench.unmap(one)?;
@@ -185,8 +185,8 @@ fn threads_of_one_region_do_not_mix(bench: &Bench) -> Verdict {
             let mapping = bench.map_open(place, page, grain)?;
             let bytes = picture(number * 100 + round, sample);
             let (from, to) = (bench.host(&bytes), bench.blank(sample, 0)?);
-            bench.copy(device(place, grain - sample), from.place(), sample, stream)?;
-            bench.copy(to.place(), device(place, grain - sample), sample, stream)?;
+            bench.copy(device(place, grain - sample), from.location(), sample, stream)?;
+            bench.copy(to.location(), device(place, grain - sample), sample, stream)?;
             bench.synchronize(stream)?;
             to.ensure(&format!("round {round}"), &bytes)?;
             bench.unmap(mapping)?;
