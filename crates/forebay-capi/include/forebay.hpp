@@ -862,10 +862,10 @@ public:
     unified_buffer() noexcept = default;
 
     /* So many values, all zero bytes. They have no memory until they are used. */
-    unified_buffer(const memory &of, std::size_t count)
+    unified_buffer(const buffer_manager &of, std::size_t count)
         : shared_handle(detail::result_of<forebay_buffer>(forebay_buffer_create, of.get(), detail::bytes_of<T>(count)),
                         count) {}
-    unified_buffer(const memory &of, const std::vector<T> &values) : unified_buffer(of, values.size()) {
+    unified_buffer(const buffer_manager &of, const std::vector<T> &values) : unified_buffer(of, values.size()) {
         copy_from(values);
     }
 
@@ -994,29 +994,29 @@ public:
 
     /* So many values, all zero bytes, under a name that no living process has. A structure needs a name of its type, which
      * is compared when the buffer is opened; put a version in it. Numbers have one. */
-    static shared_buffer create(const memory &of, const std::string &name, std::size_t count) {
+    static shared_buffer create(const buffer_manager &of, const std::string &name, std::size_t count) {
         return create(of, name, count, detail::number_name<T>());
     }
-    static shared_buffer create(const memory &of, const std::string &name, std::size_t count,
+    static shared_buffer create(const buffer_manager &of, const std::string &name, std::size_t count,
                                 const std::string &type_name) {
         return shared_buffer(detail::result_of<forebay_shared>(forebay_shared_create, of.get(), name.c_str(),
                                                                type_name.c_str(), detail::bytes_of<T>(count)));
     }
 
     /* The buffer of that name, which a process of this user has. */
-    static shared_buffer open(const memory &of, const std::string &name) {
+    static shared_buffer open(const buffer_manager &of, const std::string &name) {
         return open(of, name, detail::number_name<T>());
     }
-    static shared_buffer open(const memory &of, const std::string &name, const std::string &type_name) {
+    static shared_buffer open(const buffer_manager &of, const std::string &name, const std::string &type_name) {
         return shared_buffer(
             detail::result_of<forebay_shared>(forebay_shared_open, of.get(), name.c_str(), type_name.c_str()));
     }
 
     /* The same, of exactly so many values; created where no process has the name. */
-    static shared_buffer create_or_open(const memory &of, const std::string &name, std::size_t count) {
+    static shared_buffer create_or_open(const buffer_manager &of, const std::string &name, std::size_t count) {
         return create_or_open(of, name, count, detail::number_name<T>());
     }
-    static shared_buffer create_or_open(const memory &of, const std::string &name, std::size_t count,
+    static shared_buffer create_or_open(const buffer_manager &of, const std::string &name, std::size_t count,
                                         const std::string &type_name) {
         return shared_buffer(detail::result_of<forebay_shared>(forebay_shared_create_or_open, of.get(), name.c_str(),
                                                                type_name.c_str(), detail::bytes_of<T>(count)));
