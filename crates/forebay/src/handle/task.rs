@@ -1,15 +1,16 @@
 //! Asynchronous allocation, for growth that must not stall the caller.
 //!
 //! ```text
-//!   allocate_async ──► queue of the pool ──► a thread: allocate ──► slot ──► the future, woken
-//!        │                                                            │
-//!        └── future dropped: the slot is over ────────────────────────┴──► a late block is freed
+//!   allocate_async ──► queue of the pool ──► a thread: attempt ──► slot ──► the future, woken
+//!        │                 ▲    │                  │                │
+//!        │                 └────┼── no memory yet ─┘                │
+//!        └── future dropped ────┴── leaves the queue ───────────────┴──► a late block is freed
 //! ```
 //!
 //! No runtime is needed; any executor can poll the future. Each pool has its own queue, served by at most one thread at
-//! a time: requests of a pool keep their order, and a request that waits does not delay other pools. Helper threads
-//! serve whichever queue has work. They are started when none is idle, up to a limit, and exit after a while without
-//! work.
+//! a time, which tries the request that came first. A queue that waits for memory occupies no thread: it says when it is
+//! due again. Helper threads serve whichever queue is due. They are started when none is idle, up to a limit, and exit
+//! after a while without work.
 //!
 //! One lock guards the queues ([`WorkQueues`]). No request is served under it.
 
@@ -18,20 +19,22 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use forebay_core::Bytes;
-use forebay_hal::{self as hal, Call, HostTask, invalid, run_host_task};
+use forebay_hal::{self as hal, Call, invalid, run_host_task};
 
 use super::OwnedBlock;
 use crate::sync::fork::{ForkGeneration, ForkSafeMutex};
 use crate::sync::{lock, thread};
 use crate::{Allocate, Error, Pool, PoolId, Request, Result, Tag};
 
-/// The most helper threads. A pool occupies one while a request of it waits, so this many pools can wait at once before
-/// another is delayed. A waiting thread costs only its stack.
+#[cfg(test)]
+mod tests;
+
+/// The most helper threads. A pool occupies one during an attempt, which can last for the pool's `max_wait`.
 const MAX_THREADS: usize = 64;
 
 /// How long an idle helper thread waits for work before it exits. Long enough to serve bursts of requests, since
@@ -41,7 +44,7 @@ const IDLE: Duration = Duration::from_millis(100);
 /// The pause before a second attempt to allocate. Each later pause is twice as long.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// The longest pause between two attempts. A request notices between attempts that its future is gone.
+/// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Allocates a block on another thread and returns a future for it. If there is no memory, the request waits for some to
@@ -50,7 +53,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 ///
 /// The request starts at once, not on the first poll. Requests to one pool are served in order, each under the
 /// [tag](crate::Tag) that the caller had at the time of the call, so one that waits for memory delays those that were made
-/// later. Requests to different pools do not wait for each other; allocators without a pool share one queue per device.
+/// later; at its deadline a request that is still behind another is tried once. Requests to different pools do not wait
+/// for each other; allocators without a pool share one queue per device.
 ///
 /// Dropping the future cancels the request, as [`cancel`](Allocation::cancel) does: a block that comes late is freed.
 /// [`OnStream::owned_async`](super::OnStream::owned_async) is the short form; the example `08_async` runs it under tokio.
@@ -84,68 +88,77 @@ where
     let fork_generation = ForkGeneration::here();
     let slot =
         Arc::new(PendingRequest { fork_generation, stage: Mutex::new(Stage::Pending(None)) });
-    let promise = Promise { slot: Arc::clone(&slot) };
-    let allocator = allocator.clone();
     // A thread's default stream means the caller's, not that of the thread that serves the request.
     let request = Request { stream: request.stream.resolved(), ..request };
-    let deadline = Instant::now().checked_add(patience);
+    let promise = Promise { slot: Arc::clone(&slot) };
     // Count the request under the caller's tag, whichever thread serves it.
-    let tag = Tag::current();
-    let job = move || {
+    let (allocator, tag) = (allocator.clone(), Tag::current());
+    let attempt = move |is_last| {
         let _under = tag.enter();
-        if let Some(outcome) = allocate_within(&promise.slot, &allocator, request, deadline) {
-            let _ = promise.slot.fulfil(outcome);
-        }
+        attempt(&promise.slot, &allocator, request, is_last)
     };
-    let job = Box::new(job);
-    let submitted = if inherited { Err(Error::Forked) } else { WORKERS.submit(queue, job) };
-    if let Err(error) = submitted {
-        // The dropped job's promise left a less exact error; replace it with the real one.
+    let waiting = Waiting {
+        deadline: Instant::now().checked_add(patience),
+        pause: SHORTEST_PAUSE,
+        attempt: Box::new(attempt),
+    };
+    let submitted = if inherited { Err(Error::Forked) } else { WORKERS.submit(queue, waiting) };
+    let place = submitted.map(|number| (queue, number)).map_err(|error| {
+        // The dropped promise left a less exact error; replace it with the real one.
         *slot.lock() = Stage::Ready(Err(error));
-    }
-    Allocation { slot, size: request.size() }
+    });
+    Allocation { slot, place: place.ok(), size: request.size() }
 }
 
-/// Tries to allocate until it succeeds or the deadline has passed (`None` never does). Returns `None` if the future is
-/// gone or cancelled. Retries with growing pauses: a free that notified waiters would slow the fast path.
-fn allocate_within<A: Allocate + Clone>(
+/// Tries to allocate, and stores the outcome. Returns `false` if there is no memory and this was not the last attempt.
+/// Attempts are repeated with growing pauses: a free that notified waiters would slow the fast path.
+fn attempt<A: Allocate + Clone>(
     slot: &PendingRequest<A>,
     allocator: &A,
     request: Request,
-    deadline: Option<Instant>,
-) -> Option<Result<OwnedBlock<A>>> {
-    let mut pause = SHORTEST_PAUSE;
-    while slot.is_pending() {
-        let left = deadline
-            .map_or(LONGEST_PAUSE, |deadline| deadline.saturating_duration_since(Instant::now()));
-        let attempt = Request { is_retried: !left.is_zero(), ..request };
-        match OwnedBlock::new(allocator, attempt) {
-            Err(Error::OutOfMemory(shortage))
-                if attempt.is_retried && shortage.requested <= shortage.limit => {}
-            // Refused for good: the attempt that is reported.
-            Err(Error::OutOfMemory(_)) if attempt.is_retried => {
-                return Some(OwnedBlock::new(allocator, request));
-            }
-            outcome => return Some(outcome),
-        }
-        std::thread::sleep(pause.min(left));
-        pause = (2 * pause).min(LONGEST_PAUSE);
+    is_last: bool,
+) -> bool {
+    if !slot.is_pending() {
+        return true;
     }
-    None
+    let outcome = match OwnedBlock::new(allocator, Request { is_retried: !is_last, ..request }) {
+        Err(Error::OutOfMemory(shortage)) if !is_last => {
+            if shortage.requested <= shortage.limit {
+                return false;
+            }
+            // Refused for good: the attempt that is reported.
+            OwnedBlock::new(allocator, request)
+        }
+        outcome => outcome,
+    };
+    let _ = slot.fulfil(outcome);
+    true
 }
 
 /// A future for a block, made by [`allocate_async`].
 #[must_use = "dropping the future cancels the request"]
 pub struct Allocation<A: Allocate = Pool> {
     slot: Arc<PendingRequest<A>>,
+    /// Where it waits.
+    place: Option<(Queue, u64)>,
     size: Bytes,
 }
 
 impl<A: Allocate> Allocation<A> {
     /// Cancels the request: the future ends with [`Error::Cancelled`]. Returns `false` if it was ready.
     pub fn cancel(&self) -> bool {
-        !self.slot.fork_generation.is_stale()
-            && self.slot.fulfil(Err(Error::Cancelled { moved: Bytes::ZERO, total: self.size }))
+        let cancelled = !self.slot.fork_generation.is_stale()
+            && self.slot.fulfil(Err(Error::Cancelled { moved: Bytes::ZERO, total: self.size }));
+        if cancelled {
+            self.leave();
+        }
+        cancelled
+    }
+
+    /// Takes the request out of its queue.
+    fn leave(&self) {
+        // What is left of it is dropped without the lock.
+        drop(self.place.and_then(|(queue, number)| WORKERS.remove(queue, number)));
     }
 }
 
@@ -186,6 +199,9 @@ impl<A: Allocate> Drop for Allocation<A> {
         }
         // Bind the previous value, so that it is dropped without the lock.
         let before = core::mem::replace(&mut *self.slot.lock(), Stage::Over);
+        if matches!(before, Stage::Pending(_)) {
+            self.leave();
+        }
         drop(before);
     }
 }
@@ -250,8 +266,8 @@ impl<A: Allocate> PendingRequest<A> {
     }
 }
 
-/// The duty to fill a slot. If a job ends without doing so, because its allocator panicked, the drop stores an error,
-/// so that the future does not wait forever.
+/// The duty to fill a slot. If a request ends without that, because its allocator panicked, the drop stores an error, so
+/// that the future does not wait forever.
 struct Promise<A: Allocate> {
     slot: Arc<PendingRequest<A>>,
 }
@@ -286,12 +302,67 @@ impl Queue {
     }
 }
 
+/// A request that waits for its turn, or for memory.
+struct Waiting {
+    /// When it is tried for the last time.
+    deadline: Option<Instant>,
+    /// The pause after the next attempt.
+    pause: Duration,
+    /// Tries to serve it, for the last time or not; returns whether it is done.
+    attempt: Box<dyn FnMut(bool) -> bool + Send>,
+}
+
+/// The requests of a queue by number, which is the order of arrival.
+#[derive(Default)]
+struct Line {
+    waiting: BTreeMap<u64, Waiting>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// When to try the first one again; `None` is now.
+    again: Option<Instant>,
+    /// When the queue is due; `None` while a thread serves it.
+    due: Option<Instant>,
+}
+
+impl Line {
+    fn add(&mut self, number: u64, waiting: Waiting) {
+        self.deadlines.extend(waiting.deadline.map(|deadline| (deadline, number)));
+        self.waiting.insert(number, waiting);
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&number)?;
+        if let Some(deadline) = waiting.deadline {
+            self.deadlines.remove(&(deadline, number));
+        }
+        Some(waiting)
+    }
+
+    /// The request to try at that time: the first, or while that one pauses, another whose deadline has passed.
+    fn take(&mut self, now: Instant) -> Option<(u64, Waiting, bool)> {
+        let is_pausing = self.again.is_some_and(|again| now < again);
+        let overdue = self.deadlines.first().filter(|(deadline, _)| is_pausing && *deadline <= now);
+        let first = self.waiting.keys().next();
+        let number = overdue.map(|(_, number)| *number).or(first.copied())?;
+        let waiting = self.remove(number)?;
+        let is_last = waiting.deadline.is_some_and(|deadline| deadline <= now);
+        Some((number, waiting, is_last))
+    }
+
+    /// When something is to be done.
+    fn next(&self) -> Instant {
+        let again = self.again.unwrap_or_else(Instant::now);
+        self.deadlines.first().map_or(again, |(deadline, _)| again.min(*deadline))
+    }
+}
+
 /// The queued requests, and the threads that serve them.
 struct WorkQueues {
-    /// The waiting requests of each queue. A queue is listed while one of its requests waits or is being served.
-    queues: BTreeMap<Queue, VecDeque<HostTask>>,
-    /// Queues with work that no thread serves, longest waiting first.
-    ready: VecDeque<Queue>,
+    /// A queue is listed while one of its requests waits or is being tried.
+    queues: BTreeMap<Queue, Line>,
+    /// The queues that no thread serves, by when they are due.
+    due: BTreeSet<(Instant, Queue)>,
+    /// The number of the next request.
+    next: u64,
     /// Number of helper threads.
     threads: usize,
     /// Number of idle ones among them.
@@ -302,22 +373,41 @@ struct WorkQueues {
 
 impl WorkQueues {
     const fn new(born: Option<ForkGeneration>) -> Self {
-        Self { queues: BTreeMap::new(), ready: VecDeque::new(), threads: 0, idle: 0, born }
+        Self { queues: BTreeMap::new(), due: BTreeSet::new(), next: 0, threads: 0, idle: 0, born }
     }
 
-    /// Takes the next request from the longest waiting queue.
-    fn take(&mut self) -> Option<(Queue, HostTask)> {
-        let queue = self.ready.pop_front()?;
-        Some((queue, self.queues.get_mut(&queue)?.pop_front()?))
-    }
-
-    /// Ends the service of a queue: marks it ready again, or removes it if empty.
-    fn put_back(&mut self, queue: Queue) {
-        match self.queues.get(&queue) {
-            Some(jobs) if !jobs.is_empty() => self.ready.push_back(queue),
-            _ => drop(self.queues.remove(&queue)),
+    /// Lists a queue anew, or removes it if it is empty.
+    fn schedule(&mut self, queue: Queue) {
+        let Some(line) = self.queues.get_mut(&queue) else { return };
+        if let Some(due) = line.due.take() {
+            self.due.remove(&(due, queue));
+        }
+        if line.waiting.is_empty() {
+            self.queues.remove(&queue);
+        } else {
+            let next = line.next();
+            line.due = Some(next);
+            self.due.insert((next, queue));
         }
     }
+
+    /// Takes the request to try now from the queue that is due longest.
+    fn take(&mut self, now: Instant) -> Option<Taken> {
+        let &(due, queue) = self.due.first().filter(|(due, _)| *due <= now)?;
+        self.due.remove(&(due, queue));
+        let line = self.queues.get_mut(&queue)?;
+        line.due = None;
+        let (number, waiting, is_last) = line.take(now)?;
+        Some(Taken { queue, number, waiting, is_last })
+    }
+}
+
+/// A request that a thread tries.
+struct Taken {
+    queue: Queue,
+    number: u64,
+    waiting: Waiting,
+    is_last: bool,
 }
 
 /// The helper threads and their work.
@@ -334,7 +424,7 @@ impl Workers {
     }
 
     fn desk(&'static self) -> MutexGuard<'static, WorkQueues> {
-        // No job runs under the lock, and the code that does leaves the desk consistent.
+        // No request is tried under the lock, and the code that does leaves the queues consistent.
         let mut desk = self.desk.lock();
         let here = Some(ForkGeneration::here());
         if desk.born != here {
@@ -345,99 +435,104 @@ impl Workers {
         desk
     }
 
-    /// Queues a job, and starts a thread if none is idle. If there is no thread and none can be started, drops the job.
-    fn submit(&'static self, queue: Queue, job: HostTask) -> Result<()> {
+    /// Queues a request and returns its number. Starts a thread if none is idle; fails if there is none and none can be
+    /// started.
+    fn submit(&'static self, queue: Queue, waiting: Waiting) -> Result<u64> {
         let mut desk = self.desk();
-        if let Some(jobs) = desk.queues.get_mut(&queue) {
-            // The thread that serves this queue, now or next, will run it.
-            jobs.push_back(job);
-            return Ok(());
+        let is_served = desk.queues.get(&queue).is_some_and(|line| line.due.is_none());
+        if !is_served && let Err(error) = self.staff(&mut desk) {
+            // Dropping the request runs foreign code, so unlock first.
+            drop(desk);
+            return Err(error);
         }
-        if desk.ready.len() >= desk.idle && desk.threads < MAX_THREADS {
+        let number = desk.next;
+        desk.next += 1;
+        desk.queues.entry(queue).or_default().add(number, waiting);
+        if !is_served {
+            desk.schedule(queue);
+            self.arrival.notify_one();
+        }
+        Ok(number)
+    }
+
+    /// Starts a thread if none is idle and there may be more. Fails if there is none at all.
+    fn staff(&'static self, desk: &mut WorkQueues) -> Result<()> {
+        if desk.idle == 0 && desk.threads < MAX_THREADS {
             match thread::spawn("forebay-allocate", || self.work()) {
                 Ok(()) => desk.threads += 1,
                 Err(error) if desk.threads == 0 => {
-                    // Dropping the job runs foreign code, so unlock first.
-                    drop(desk);
                     return Err(transient(format!("no thread to allocate on: {error}")));
                 }
-                // The existing threads will run it.
+                // The existing threads do it.
                 Err(_) => {}
             }
         }
-        desk.queues.insert(queue, VecDeque::from([job]));
-        desk.ready.push_back(queue);
-        self.arrival.notify_one();
         Ok(())
     }
 
-    /// Runs queued jobs until none arrive for a while.
-    fn work(&'static self) {
-        while let Some((queue, job)) = self.next() {
-            // A panicking job ends there; the thread goes on.
-            run_host_task(job);
-            self.desk().put_back(queue);
-        }
-    }
-
-    /// The next job and its queue. `None` if there is none, and this thread is no longer counted.
-    fn next(&'static self) -> Option<(Queue, HostTask)> {
+    /// Removes a request that is not being tried.
+    fn remove(&'static self, queue: Queue, number: u64) -> Option<Waiting> {
         let mut desk = self.desk();
-        desk.idle += 1;
-        let waited = self.arrival.wait_timeout_while(desk, IDLE, |desk| desk.ready.is_empty());
-        let (mut desk, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        desk.idle -= 1;
-        let taken = desk.take();
-        if taken.is_none() {
-            desk.threads -= 1;
+        let line = desk.queues.get_mut(&queue)?;
+        let is_first = line.waiting.keys().next() == Some(&number);
+        let removed = line.remove(number);
+        if line.due.is_some() {
+            // The next one may need less.
+            line.again = if is_first { None } else { line.again };
+            desk.schedule(queue);
+            self.arrival.notify_one();
         }
-        taken
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use core::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Instant;
-
-    use super::*;
-
-    static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
-    static SERVED: AtomicUsize = AtomicUsize::new(0);
-
-    fn wait_at_the_gate() {
-        let open = GATE.1.wait_while(lock(&GATE.0), |open| !*open);
-        drop(open.unwrap_or_else(PoisonError::into_inner));
-        SERVED.fetch_add(1, Ordering::SeqCst);
+        removed
     }
 
-    fn wait_until(workers: &'static Workers, what: &str, holds: impl Fn(&WorkQueues) -> bool) {
-        let begun = Instant::now();
-        while !holds(&workers.desk()) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// More pools wait than there are threads: no more are started, all are served in the end, and then
-    /// nothing is left, neither a thread nor a queue.
-    #[test]
-    fn threads_are_bounded_and_end_when_idle() {
-        let workers: &'static Workers = Box::leak(Box::new(Workers::new()));
-        let count = MAX_THREADS + 5;
-        for number in 0..count {
-            for _ in 0..2 {
-                let queue = Queue::Device(number);
-                workers.submit(queue, Box::new(wait_at_the_gate)).unwrap();
+    /// Tries requests until none are queued for a while.
+    fn work(&'static self) {
+        while let Some(Taken { queue, number, mut waiting, is_last }) = self.next() {
+            let kept = Arc::new(Mutex::new(None));
+            let keep = Arc::clone(&kept);
+            // One whose allocator panics ends there; the thread goes on.
+            run_host_task(Box::new(move || {
+                if !(waiting.attempt)(is_last) {
+                    *lock(&keep) = Some(waiting);
+                }
+            }));
+            let kept = lock(&kept).take();
+            let mut desk = self.desk();
+            let Some(line) = desk.queues.get_mut(&queue) else { continue };
+            line.again = None;
+            if let Some(mut waiting) = kept {
+                line.again = Instant::now().checked_add(waiting.pause);
+                waiting.pause = (2 * waiting.pause).min(LONGEST_PAUSE);
+                line.add(number, waiting);
             }
+            desk.schedule(queue);
         }
-        wait_until(workers, "all are at the gate", |desk| desk.ready.len() == 5);
-        assert_eq!(workers.desk().threads, MAX_THREADS);
-        *lock(&GATE.0) = true;
-        GATE.1.notify_all();
-        wait_until(workers, "the threads have ended", |desk| desk.threads == 0);
-        assert_eq!(SERVED.load(Ordering::SeqCst), 2 * count);
-        let desk = workers.desk();
-        assert!(desk.queues.is_empty() && desk.ready.is_empty() && desk.idle == 0);
+    }
+
+    /// The next request to try. `None` if there has been none for a while, and this thread is no longer counted.
+    fn next(&'static self) -> Option<Taken> {
+        let (mut desk, idle_since) = (self.desk(), Instant::now());
+        loop {
+            let now = Instant::now();
+            if let Some(taken) = desk.take(now) {
+                // Some thread waits for the next queue to be due.
+                if !desk.due.is_empty() {
+                    let _ = self.staff(&mut desk);
+                }
+                return Some(taken);
+            }
+            let first = desk.due.first().map(|(due, _)| due.saturating_duration_since(now));
+            let is_needed = first.is_some() && desk.idle == 0;
+            let left = IDLE.saturating_sub(now.duration_since(idle_since));
+            if left.is_zero() && !is_needed {
+                desk.threads -= 1;
+                return None;
+            }
+            let wait = first.map_or(left, |first| if is_needed { first } else { first.min(left) });
+            desk.idle += 1;
+            let waited = self.arrival.wait_timeout(desk, wait);
+            (desk, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            desk.idle -= 1;
+        }
     }
 }

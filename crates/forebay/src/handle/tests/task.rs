@@ -339,6 +339,20 @@ fn it_waits_until_another_frees_in_order_of_arrival() {
 }
 
 #[test]
+fn behind_another_the_deadline_holds() {
+    let bench = Bench::limited(Bytes::mib(16));
+    let taken = bench.pool.on(DEFAULT).owned(Bytes::mib(12)).unwrap();
+    let first = owned_async(&bench.pool, Bytes::mib(16), LONG);
+    let refused = owned_async(&bench.pool, Bytes::mib(8), Duration::from_millis(30));
+    let served = owned_async(&bench.pool, Bytes::mib(1), Duration::from_millis(40));
+    assert!(matches!(block_on(refused).unwrap_err(), Error::OutOfMemory(_)));
+    drop(block_on(served).unwrap());
+    assert!(format!("{first:?}").contains("pending"));
+    drop(taken);
+    drop(block_on(first).unwrap());
+}
+
+#[test]
 fn the_deadline_refuses_with_one_report() {
     let bench = Bench::limited(Bytes::mib(16));
     let folder = tempfile::tempdir().unwrap();
