@@ -202,6 +202,14 @@ pub unsafe trait Streams {
         self.synchronize_device()
     }
 
+    /// Runs a piece of the enqueued work if this device works only while it is called, and returns whether it does.
+    /// A future calls this each time it is polled, and has itself polled again.
+    ///
+    /// The simulated device works so. Others need not implement it.
+    fn drive(&self) -> bool {
+        false
+    }
+
     /// Runs a host function in stream order.
     fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()>;
 

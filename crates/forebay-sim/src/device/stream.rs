@@ -92,6 +92,11 @@ unsafe impl Streams for SimDevice {
         Ok(())
     }
 
+    fn drive(&self) -> bool {
+        self.engine.drive();
+        true
+    }
+
     fn enqueue_host(&self, task: HostTask, stream: StreamHandle) -> Result<()> {
         let call = Call::EnqueueHost;
         let mut state = self.engine.enter(self.ordinal, call, Bytes::ZERO)?;

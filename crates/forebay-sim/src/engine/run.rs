@@ -106,6 +106,11 @@ impl Engine {
         state
     }
 
+    /// Runs one piece of work, if any can run.
+    pub(crate) fn drive(self: &Arc<Self>) {
+        drop(self.run_one(self.lock()));
+    }
+
     /// Waits a moment for something to change.
     fn look_again<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let waited = self.changed.wait_timeout(state, LOOK_AGAIN);

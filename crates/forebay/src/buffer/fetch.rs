@@ -111,6 +111,9 @@ impl<'a, T: Pod> Fetch<'a, T> {
             let before = lock(&signal.waker).replace(context.waker().clone());
             drop(before);
             if !signal.done.load(Ordering::Acquire) {
+                if slice.raw.drive() {
+                    context.waker().wake_by_ref();
+                }
                 self.slice = Some(slice);
                 return None;
             }

@@ -182,5 +182,9 @@ fn is_ready(engine: &Arc<Engine>, id: JobId, waker: &Waker) -> bool {
         }
     }
     // The wait will return any error.
-    !matches!(event.query(), Ok(DeviceProgress::Pending))
+    let is_ready = !matches!(event.query(), Ok(DeviceProgress::Pending));
+    if !is_ready && engine.device.drive() {
+        waker.wake_by_ref();
+    }
+    is_ready
 }

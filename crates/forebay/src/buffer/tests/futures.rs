@@ -1,7 +1,6 @@
 //! Fetching without blocking.
 
 use core::pin::Pin;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::task::Wake;
 
@@ -35,15 +34,6 @@ fn elements_are_fetched_without_blocking_on_any_executor() {
     let (machine, device, memory) = open(SimMachine::builder());
     let mut buffers: Vec<Buffer<u8>> = (0..8).map(|_| memory.buffer(3000).unwrap()).collect();
     let stream = device.create_stream(Priority::Normal).unwrap();
-    // The simulated device works when it is called, as a real one does by itself.
-    let stop = Arc::new(AtomicBool::new(false));
-    let driven = (Arc::clone(&device), Arc::clone(&stop));
-    let driver = std::thread::spawn(move || {
-        while !driven.1.load(Ordering::Relaxed) {
-            let _ = driven.0.query_stream(stream);
-            std::thread::yield_now();
-        }
-    });
     let fetch = async |buffer: &mut Buffer<u8>, value: u8| {
         assert_eq!(*buffer.fetch().await.unwrap(), [value; 3000]);
         buffer.host_mut().unwrap().fill(value + 1);
@@ -66,8 +56,6 @@ fn elements_are_fetched_without_blocking_on_any_executor() {
             assert_eq!(buffer.to_vec().unwrap(), [78; 3000]);
         }
     }
-    stop.store(true, Ordering::Relaxed);
-    driver.join().unwrap();
     assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
     // Where the device runs no host functions, or has the host's memory, it is ready at once.
     for options in [SimMachine::builder().without(Capabilities::HOST_TASKS), SimMachine::builder()]
