@@ -37,7 +37,6 @@ impl Drop for Inside {
 
 impl Callbacks {
     /// Whether the calling thread is inside a callback, which must not wait for its caller.
-    #[cfg(feature = "host")]
     pub(crate) fn is_inside() -> bool {
         DEPTH.get() > 0
     }

@@ -83,7 +83,7 @@ impl<T> Counted<T> {
         let value = inner.value.take().ok_or_else(|| {
             let name = self.name;
             CountedError::InUse(format!(
-                "a call of this thread uses the {name} already: a callback cannot use it"
+                "a call uses the {name} already: a callback cannot wait for it"
             ))
         })?;
         Ok(InUse { value, inner, name: self.name })

@@ -45,11 +45,16 @@ impl RawBuffer {
         Ok(self.store.device().descriptor().check_process(Call::Copy)?)
     }
 
+    /// As [`Streams::drive`](hal::Streams::drive).
+    pub(super) fn drive(&self) -> bool {
+        self.store.device().drive()
+    }
+
     /// The replicas, for calls that change no contents.
     pub(super) fn shared(&self) -> Result<ReentryGuard<'_, Replicas>> {
         self.check_process()?;
         self.replicas.take().ok_or_else(|| {
-            let what = "a call of this thread uses the buffer: code that runs within it cannot";
+            let what = "a call uses the buffer, which code that runs within a call on a buffer cannot wait for";
             hal::Error::Busy { call: Call::Copy, what: what.into() }.into()
         })
     }

@@ -1,14 +1,22 @@
-//! A lock that refuses a thread that already holds it.
+//! A lock that refuses a thread that already holds it, and code of the program that runs while its thread holds another.
 //!
 //! A call on a buffer may run code of the program: the callback that frees memory for a pool, a host task on a device
-//! without threads. If that code uses the same buffer, it gets an error; an ordinary lock would wait for itself.
+//! without threads. If that code uses the same buffer, it gets an error; an ordinary lock would wait for itself. It gets
+//! one also if another thread has the buffer that it uses, since that thread may run such code too, and wait for this one.
 
 use core::ops::{Deref, DerefMut};
 use core::ptr;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use crate::callback::Callbacks;
 use crate::sync::lock;
+
+thread_local! {
+    /// How many of these locks this thread holds.
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
 
 /// A value used by one thread at a time.
 #[derive(Debug)]
@@ -36,13 +44,22 @@ impl<T> ReentryLock<T> {
         Self { value: Mutex::new(value), holder: AtomicUsize::new(0) }
     }
 
-    /// Waits until no other thread has the value. `None` if this thread has it.
+    /// Waits until no other thread has the value. `None` if this thread has it, or may not wait.
     pub(crate) fn take(&self) -> Option<ReentryGuard<'_, T>> {
         // Relaxed: a thread always sees its own stores, and no other thread stores its number.
         if self.holder.load(Ordering::Relaxed) == this_thread() {
             return None;
         }
-        let value = lock(&self.value);
+        let value = if Callbacks::is_inside() && HELD.get() > 0 {
+            match self.value.try_lock() {
+                Ok(value) => value,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return None,
+            }
+        } else {
+            lock(&self.value)
+        };
+        HELD.set(HELD.get() + 1);
         self.holder.store(this_thread(), Ordering::Relaxed);
         Some(ReentryGuard { holder: &self.holder, value })
     }
@@ -70,5 +87,6 @@ impl<T> DerefMut for ReentryGuard<'_, T> {
 impl<T> Drop for ReentryGuard<'_, T> {
     fn drop(&mut self) {
         self.holder.store(0, Ordering::Relaxed);
+        HELD.set(HELD.get().saturating_sub(1));
     }
 }

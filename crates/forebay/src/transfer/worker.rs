@@ -1,6 +1,7 @@
 //! Threads that fill and empty slots, and the life cycle of a transfer: submitted, run part by part, ended.
 
 use core::time::Duration;
+use std::cell::Cell;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -280,6 +281,11 @@ fn slot_for(
     None
 }
 
+thread_local! {
+    /// The engine and the transfer whose observer runs on this thread.
+    static OBSERVED: Cell<(usize, JobId)> = const { Cell::new((0, 0)) };
+}
+
 /// Records the end of a part, and of the transfer if it was the last.
 fn end_part(engine: &Arc<Engine>, direction: Direction, id: JobId, outcome: Outcome) {
     let mut state = engine.state();
@@ -298,7 +304,9 @@ fn end_part(engine: &Arc<Engine>, direction: Direction, id: JobId, outcome: Outc
     let over = job.is_over();
     drop(state);
     if let Some((observer, progress)) = told {
+        let before = OBSERVED.replace((Arc::as_ptr(engine).addr(), id));
         let _ = engine.callbacks.call(|| (observer.0)(progress));
+        OBSERVED.set(before);
     }
     if over {
         conclude(engine, id);
@@ -358,9 +366,14 @@ pub(super) fn run_until_ordered(engine: &Arc<Engine>, id: JobId) -> Option<Phase
             Phase::Running => {}
             phase => return Some(phase.clone()),
         }
+        let is_over = job.is_over();
         if let Some(step) = state.step_of(id) {
             drop(state);
             run(engine, step);
+        } else if is_over && OBSERVED.get() == (Arc::as_ptr(engine).addr(), id) {
+            // An observer waits for its own transfer: this thread would end it after the call.
+            drop(state);
+            conclude(engine, id);
         } else {
             state.waiting += 1;
             let mut state = engine.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

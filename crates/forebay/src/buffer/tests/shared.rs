@@ -150,3 +150,35 @@ fn a_callback_within_a_call_cannot_wait_for_that_call() {
     assert!(buffer.on_device(DEFAULT).is_err());
     assert_eq!(seen.load(Ordering::SeqCst), 2);
 }
+
+/// Two threads are short of memory, and what frees some uses the buffer of the other.
+#[test]
+fn callbacks_that_use_each_others_buffers_do_not_wait_for_each_other() {
+    let (machine, device, _) = open(SimMachine::builder());
+    let buffers: Arc<std::sync::OnceLock<[Buffer<u8>; 2]>> = Arc::default();
+    let (both, refused) = (std::sync::Barrier::new(2), Arc::new(AtomicU64::new(0)));
+    let (inside, counted) = (Arc::clone(&buffers), Arc::clone(&refused));
+    let on_shortage = move |_: &crate::report::Shortage| {
+        both.wait();
+        for buffer in inside.get().into_iter().flatten() {
+            let busy = buffer.host().is_err();
+            counted.fetch_add(u64::from(busy), Ordering::Relaxed);
+        }
+        both.wait();
+        false
+    };
+    let options = crate::PoolOptions::new().max_bytes(Bytes::mib(8)).on_shortage(on_shortage);
+    let pool = options.build(&device).unwrap();
+    let _plain = pool.default_stream().owned(Bytes::mib(6)).unwrap();
+    let manager = BufferManager::over(&pool);
+    let _ = buffers.set([0, 1].map(|_| manager.buffer(6 << 20).unwrap()));
+    std::thread::scope(|scope| {
+        for buffer in buffers.get().unwrap() {
+            scope
+                .spawn(|| assert!(matches!(buffer.on_device(DEFAULT), Err(Error::OutOfMemory(_)))));
+        }
+    });
+    assert_eq!(refused.load(Ordering::Relaxed), 4, "its own and the other's");
+    drop(buffers);
+    assert_eq!(machine.finding_count(), 0, "{:?}", machine.findings());
+}

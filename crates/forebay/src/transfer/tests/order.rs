@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::handle::tests::task::block_on;
+use crate::sync::lock;
 
 /// Work that is enqueued after `order` sees what was uploaded, without a wait on the host.
 #[test]
@@ -182,11 +183,7 @@ fn a_ticket_is_a_future() {
     let (from, array) = loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(done) => break done.unwrap(),
-            Poll::Pending => {
-                std::thread::yield_now();
-                // The simulated device works when it is called.
-                let _ = bench.device.synchronize_device();
-            }
+            Poll::Pending => std::thread::yield_now(),
         }
     };
     assert_eq!(array.to_vec().unwrap(), from);
@@ -194,9 +191,15 @@ fn a_ticket_is_a_future() {
 }
 
 #[test]
-fn the_future_is_woken_on_a_device_of_its_own_threads() {
-    let device = crate::HostDevice::open().unwrap();
-    let (pool, engine) = (Pool::new(&device).unwrap(), small().build(&device).unwrap());
+fn a_future_is_woken() {
+    let host = crate::HostDevice::open().unwrap();
+    futures_are_woken(Pool::new(&host).unwrap(), small().build(&host).unwrap());
+    let bench = Bench::new();
+    futures_are_woken(bench.pool.clone(), small().build(&bench.device).unwrap());
+}
+
+/// No other thread calls the device.
+fn futures_are_woken(pool: Pool, engine: TransferEngine) {
     for seed in 0..50 {
         let array = pool.on(DEFAULT).uninit::<u8>(40_000).unwrap();
         let ticket = engine.upload(data(40_000, seed), array).submit().unwrap();
@@ -296,6 +299,41 @@ fn an_observer_may_wait_for_a_transfer_of_its_own() {
     let (from, array) = ticket.wait().unwrap();
     assert!(array.to_vec().unwrap() == from);
     bench.nothing_was_found();
+}
+
+#[test]
+fn an_observer_may_wait_for_its_own_transfer() {
+    type Kept = std::sync::Mutex<Option<Ticket<(Vec<u8>, DeviceArray<u8>)>>>;
+    for length in [1000, 40 * 4096] {
+        let bench = Bench::with(own_memory(), small().threads(1).slots(2));
+        let (cell, inner) = {
+            let cell: Arc<Kept> = Arc::default();
+            (Arc::clone(&cell), cell)
+        };
+        let (done, is_done) = std::sync::mpsc::channel();
+        let observer = move |progress: Progress| {
+            // The ticket may not be there yet.
+            let ticket = loop {
+                match lock(&cell).take() {
+                    None if progress.moved == progress.total => std::thread::yield_now(),
+                    other => break other,
+                }
+            };
+            if progress.moved == progress.total {
+                done.send(ticket.map(|ticket| ticket.wait().is_ok())).unwrap();
+            } else {
+                *lock(&cell) = ticket;
+            }
+        };
+        let array = bench.array(length);
+        let transfer = bench.engine.upload(data(length, 1), array).on_progress(observer);
+        let ticket = transfer.submit().unwrap();
+        *lock(&inner) = Some(ticket);
+        let waited = is_done.recv_timeout(core::time::Duration::from_secs(60));
+        assert_eq!(waited, Ok(Some(true)), "{length}");
+        // The engine goes on.
+        drop(bench.engine.upload(data(10, 1), bench.array(10)).submit().unwrap().wait().unwrap());
+    }
 }
 
 /// Threads stay while there is work, also if others hold all slots for longer than an idle thread waits.
