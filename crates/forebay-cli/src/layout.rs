@@ -14,6 +14,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
+use forebay_core::steers_display;
 
 use crate::output::Width;
 
@@ -342,7 +343,7 @@ pub(crate) fn shortened(text: &str, room: usize) -> String {
 
 /// The text without control characters: what a file or a name holds must not steer the terminal.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
+    text.chars().map(|letter| if steers_display(letter) { '\u{fffd}' } else { letter }).collect()
 }
 
 /// A number with a comma every three digits.

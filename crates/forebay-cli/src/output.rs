@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use forebay_core::steers_display;
 use serde::Serialize;
 
 /// Why something could not be done.
@@ -90,7 +91,7 @@ pub(crate) fn clean(text: &str) -> String {
         match letter {
             '\n' => cleaned.push('\n'),
             '\u{1b}' if length > 1 => cleaned.push_str(part),
-            _ if letter.is_control() => cleaned.push(char::REPLACEMENT_CHARACTER),
+            _ if steers_display(letter) => cleaned.push(char::REPLACEMENT_CHARACTER),
             _ => cleaned.push(letter),
         }
         rest = after;

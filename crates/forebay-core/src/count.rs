@@ -1,4 +1,4 @@
-//! Counts in sentences.
+//! Words for people: counts in sentences, and characters that are not shown.
 
 use core::fmt::Display;
 
@@ -25,6 +25,20 @@ fn plural(noun: &str) -> String {
     }
     let hisses = ["s", "x", "z", "ch", "sh"].iter().any(|end| noun.ends_with(end));
     format!("{noun}{}", if hisses { "es" } else { "s" })
+}
+
+/// Whether a character steers what shows it instead of standing for itself: a control character, or one that turns the
+/// direction of text. Names that others chose are shown without.
+///
+/// ```
+/// use forebay_core::steers_display;
+///
+/// assert!(['\u{1b}', '\n', '\u{202e}'].into_iter().all(steers_display));
+/// assert!(!"kv cache, é".contains(steers_display));
+/// ```
+pub fn steers_display(letter: char) -> bool {
+    let turns = matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || letter.is_control()
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub use arena::{Bump, BumpBlock, BumpFull, BumpGrowth, BumpMark, BumpStale, Bump
 pub use bytes::{Alignment, Bytes, GIB, KIB, MIB, PageSize, RoundedUp, TIB, parse_decimal};
 pub use callback_budget::CallbackBudget;
 pub use coherence::{BufferState, Coherence, Contents, Replica, Update, UpdateKind};
-pub use count::counted;
+pub use count::{counted, steers_display};
 pub use decay::Decay;
 pub use id::{DeviceOrdinal, Serial, StreamId};
 pub use magazine::{Magazine, Tally};

@@ -3,7 +3,7 @@
 //! ```text
 //!   Workload ──► Sequence ──► for each round, for each allocator: a fresh device, a fresh allocator
 //!   hot pairs ──────────────► for each round, in turn: a batch each, warm
-//!   stress ────────────────────► devices and clocks of each workload's own, with targets
+//!   stress ─────────────────► devices and clocks of each workload's own, with targets
 //!                                              │
 //!                     row: plain data ◄────────┘
 //!                      ├────► table, a workload at a time, for people

@@ -340,6 +340,14 @@ fn a_file_of_settings_is_read_where_it_is_named() {
 }
 
 #[test]
+fn a_device_that_cannot_be_opened_is_a_problem() {
+    let report = with_variables(&[("FOREBAY_DEVICE", "nonsense")]);
+    assert!(!report.well);
+    assert!(report.problems[0].what.contains("nonsense"), "{:?}", report.problems);
+    assert_eq!(report.problems[0].cure.commands, ["unset FOREBAY_DEVICE"]);
+}
+
+#[test]
 fn each_setting_that_is_refused_is_a_problem_with_its_own_cure() {
     let report = with_variables(&[
         ("FOREBAY_CONF", "max_bytes:lots,upkeep:on,nonsense"),

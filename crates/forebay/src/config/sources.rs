@@ -231,6 +231,10 @@ const LONGEST: u64 = 1 << 20;
 /// Reads the file, or says why that failed.
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     let mut content = Vec::new();
+    #[cfg(unix)]
+    if fs::metadata(path).is_ok_and(|of| std::os::unix::fs::FileTypeExt::is_fifo(&of.file_type())) {
+        return Err("a pipe, which may never end; name a file".to_owned());
+    }
     // Read one byte past the limit: this detects an endless device without reading on.
     let read =
         fs::File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut content));

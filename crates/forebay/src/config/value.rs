@@ -8,7 +8,9 @@ use core::time::Duration;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_core::{Bytes, GIB, KIB, MIB, PageSize, SizeClasses, TIB, parse_decimal};
+use forebay_core::{
+    Bytes, GIB, KIB, MIB, PageSize, SizeClasses, TIB, parse_decimal, steers_display,
+};
 
 /// The longest path in bytes: the usual limit of systems.
 const LONGEST_PATH: usize = 4096;
@@ -247,7 +249,7 @@ impl Kind for PathBuf {
 
 /// Whether `text` stands for itself in a file and in `FOREBAY_CONF`, and is not too long.
 fn is_plain(text: &str, longest: usize) -> bool {
-    let is_odd = |letter: char| letter.is_control() || letter == ',';
+    let is_odd = |letter: char| steers_display(letter) || letter == ',';
     !text.is_empty() && text.len() <= longest && text.trim() == text && !text.contains(is_odd)
 }
 

@@ -11,6 +11,7 @@ mod settings;
 mod tests;
 
 use forebay::config::ConfigError;
+use forebay::devices::{self, DeviceName};
 use forebay_core::{Bytes, PageSize, counted};
 
 use self::settings::shell_word;
@@ -24,11 +25,34 @@ pub(super) fn problems(report: &Report, refused: &[ConfigError]) -> Vec<Problem>
     let mut causes = unread_memory(&report.memory.unknown);
     causes.extend(limits::problems(report));
     let mut problems: Vec<Problem> = refused.iter().map(settings::problem).collect();
+    problems.extend(unusable_device(report));
     problems.extend(broken(report, &causes));
     problems.extend(causes);
     problems.extend(scarce_memory(report));
     problems.extend(mappings(report));
     problems
+}
+
+/// The device that the environment names, if it cannot be opened. A broken one is a problem of its own.
+fn unusable_device(report: &Report) -> Option<Problem> {
+    let setting = report.settings.iter().find(|setting| setting.name == devices::VARIABLE)?;
+    let value = setting.value.as_deref().filter(|value| !value.is_empty())?;
+    let reason = match value.parse::<DeviceName>() {
+        Err(error) => error.to_string(),
+        Ok(name) => {
+            let row = report.devices.iter().find(|row| row.name() == name.to_string());
+            match row.map(|row| row.status) {
+                Some(Status::Ready | Status::Broken) => return None,
+                _ => format!("{name} is not on this machine"),
+            }
+        }
+    };
+    Some(Problem {
+        what: format!("{}={value}: {reason}", devices::VARIABLE),
+        why: "programs that ask for the best device fail".to_owned(),
+        cure: Fix::command("name no device, or another", format!("unset {}", devices::VARIABLE)),
+        fault: true,
+    })
 }
 
 /// The broken devices, except those whose cause is a separate problem.

@@ -119,6 +119,19 @@ fn a_file_is_read_only_where_someone_names_it() {
 }
 
 #[cfg(target_os = "linux")]
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_refused_without_a_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the name is a string that lives through the call.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let named = variables(&[("FOREBAY_CONFIG", path.to_str().unwrap())]);
+    let text = named.read_file().resolve().unwrap_err().to_string();
+    assert!(text.contains("a pipe"), "{text}");
+}
+
 #[test]
 fn a_file_without_end_is_refused() {
     let text = Settings::from_file("/dev/zero").unwrap_err().to_string();
