@@ -14,7 +14,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here" || exit 2
 OUT=${OUT:-$here/out}
 mkdir -p "$OUT" || exit 2
-chmod +x forebay *conformance kernels on_device named cudarc_slices 08_cudarc 09_every_device 2>/dev/null
+chmod +x forebay *conformance kernels on_device named cudarc_slices 10_cudarc 09_every_device 2>/dev/null
 export PATH="$PATH:/usr/local/cuda/bin"
 wanted=("$@")
 : > "$OUT/parts.tsv"
@@ -88,7 +88,7 @@ done
 part kernels 240 ./kernels
 part named 300 env FOREBAY_TEST_DEVICES=cuda:0 ./named
 part cudarc 120 env FOREBAY_TEST_DEVICES=cuda:0 ./cudarc_slices
-part cudarc-example 60 ./08_cudarc
+part cudarc-example 60 ./10_cudarc
 
 if command -v compute-sanitizer > /dev/null; then
   # What the driver refuses on purpose is no error of memory, so refusals are not reported.

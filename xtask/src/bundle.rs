@@ -4,7 +4,7 @@
 //! ```text
 //!   forebay, libforebay_capi.so          what people use
 //!   conformance, on_device, kernels, named,
-//!   cudarc_slices, 08_cudarc,
+//!   cudarc_slices, 10_cudarc,
 //!   09_every_device                      tests and examples, as plain programs
 //!   hip_conformance, libforebay_hip_bridge.so   HIP over the CUDA driver
 //!   opencl_conformance                   every OpenCL platform of the machine
@@ -42,7 +42,7 @@ const BUILDS: [&str; 3] = [
      --test=opencl_conformance --test=hip_conformance --test=kernels --test=on_device --test=named --test=slices",
     // Not beside the tests: there an example is built as a test, of which it has none.
     "build --profile=bundle-tests --package=forebay --package=forebay-cudarc \
-     --features=forebay/hip,forebay/opencl,forebay/sim --example=08_cudarc --example=09_every_device",
+     --features=forebay/hip,forebay/opencl,forebay/sim --example=10_cudarc --example=09_every_device",
 ];
 
 /// What must come of it, by the names of cargo's targets, and what it is called in the bundle.
@@ -58,7 +58,7 @@ const PROGRAMS: [(&str, &str); 13] = [
     ("on_device", "on_device"),
     ("named", "named"),
     ("slices", "cudarc_slices"),
-    ("08_cudarc", "08_cudarc"),
+    ("10_cudarc", "10_cudarc"),
     ("09_every_device", "09_every_device"),
 ];
 

@@ -714,7 +714,7 @@ forebay_status forebay_buffer_copy(forebay_buffer to,
                                    forebay_buffer from,
                                    forebay_stream stream);
 
-/// Fills `size` bytes from `offset` on with the low `width` bytes of `pattern`, again and again. `width` is 1, 2,
+/// Fills `size` bytes from `offset` on with the low `width` bytes of `pattern`, repeated. `width` is 1, 2,
 /// 4 or 8; offset and size must be multiples of it. Zeros cost nothing until they are needed.
 forebay_status forebay_buffer_fill(forebay_buffer buffer,
                                    uint64_t offset,
@@ -1241,7 +1241,7 @@ forebay_status forebay_copy_on_device(forebay_device device,
 ///   read.
 forebay_status forebay_copy(forebay_device device, const forebay_copy_shape *shape, forebay_stream stream);
 
-/// Enqueues a fill of `size` bytes with the low `width` bytes of `pattern`, again and again. `width` is
+/// Enqueues a fill of `size` bytes with the low `width` bytes of `pattern`, repeated. `width` is
 /// 1, 2 or 4; address and size must be multiples of it.
 ///
 /// The caller promises:

@@ -198,7 +198,7 @@ fn end(name: &str, side: u32, at: u64, extent: Extent) -> Result<Location, Failu
     Ok(if is_device { Location::Device(at) } else { Location::Host(at) })
 }
 
-/// Enqueues a fill of `size` bytes with the low `width` bytes of `pattern`, again and again. `width` is
+/// Enqueues a fill of `size` bytes with the low `width` bytes of `pattern`, repeated. `width` is
 /// 1, 2 or 4; address and size must be multiples of it.
 ///
 /// # Safety

@@ -108,7 +108,7 @@ impl Runtime {
         DEVICE.get()
     }
 
-    /// Makes a device the thread's.
+    /// Makes a device current on this thread.
     pub(crate) fn set_device(&self, device: c_int) -> Answer {
         self.context(device)?;
         DEVICE.set(device);

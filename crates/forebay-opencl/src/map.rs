@@ -65,7 +65,7 @@ impl MappedMemory {
     }
 }
 
-/// Refuses no memory from a driver that says it has mapped some.
+/// Fails if the driver reports success but returned a null pointer.
 pub(crate) fn check_mapped(pointer: *mut c_void) -> Outcome<()> {
     if pointer.is_null() { Err(CL_MAP_FAILURE).of("clEnqueueMapBuffer") } else { Ok(()) }
 }

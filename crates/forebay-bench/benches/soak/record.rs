@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use crate::{Wanted, round, stress, stressed};
+use crate::{Wanted, stress, stressed, worker};
 
 /// What the rounds of both kinds did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
-    pub(crate) plain: round::Figures,
+    pub(crate) plain: worker::Figures,
     pub(crate) stress: stress::Figures,
 }
 

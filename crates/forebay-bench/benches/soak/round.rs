@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use forebay::{Pool, PoolOptions};
 use forebay_core::address_space::Growth;
@@ -16,7 +15,7 @@ use forebay_sim::{HandleReuse, MemoryModel, SimDevice, SimMachine};
 
 use crate::claims::Claims;
 use crate::pace::{Pace, Turns};
-use crate::worker::{Worker, Yard};
+use crate::worker::{Figures, Worker, Yard};
 
 /// What is decided by the seed: the pool, and the largest block as a power of two.
 struct Shape {
@@ -32,55 +31,6 @@ const SHAPES: [Shape; 4] = [
     Shape { limit: None, largest_page: Bytes::mib(32), magnitude: 18 },
     Shape { limit: Some(Bytes::gib(2)), largest_page: Bytes::mib(2), magnitude: 23 },
 ];
-
-/// What was done.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Figures {
-    pub(crate) operations: u64,
-    pub(crate) allocations: u64,
-    pub(crate) out_of_memory: u64,
-    pub(crate) wrong: u64,
-    /// Streams that ended with a word to the pool, and without one.
-    pub(crate) announced: u64,
-    pub(crate) unannounced: u64,
-    pub(crate) freed_on_dead: u64,
-    peak_out: Bytes,
-    peak_held: Bytes,
-}
-
-impl Figures {
-    /// Both together; of peaks, the higher.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.operations += other.operations;
-        self.allocations += other.allocations;
-        self.out_of_memory += other.out_of_memory;
-        self.wrong += other.wrong;
-        self.announced += other.announced;
-        self.unannounced += other.unannounced;
-        self.freed_on_dead += other.freed_on_dead;
-        self.peak_out = self.peak_out.max(other.peak_out);
-        self.peak_held = self.peak_held.max(other.peak_held);
-    }
-
-    /// In one line.
-    pub(crate) fn line(&self, elapsed: Duration) -> String {
-        let each = elapsed.as_nanos() / u128::from(self.operations.max(1));
-        format!(
-            "{} operations in {:.1} s, {each} ns each; {} allocations, {} out of memory, {} wrong \
-             frees refused; {} streams ended, {} without a word; at most {} out of the heap, {} held; \
-             no violation",
-            self.operations,
-            elapsed.as_secs_f64(),
-            self.allocations,
-            self.out_of_memory,
-            self.wrong,
-            self.announced + self.unannounced,
-            self.unannounced,
-            self.peak_out,
-            self.peak_held
-        )
-    }
-}
 
 /// One round. All of it is decided by these, but for who comes first where threads run together.
 #[derive(Clone, Copy, Debug)]

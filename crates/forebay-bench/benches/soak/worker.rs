@@ -9,7 +9,6 @@ use forebay_hal::{Priority, StreamHandle, Streams};
 use forebay_sim::SimDevice;
 
 use crate::claims::Claims;
-use crate::round::Figures;
 
 /// The most blocks a thread has at once.
 const MAX_LIVE: u64 = 400;
@@ -20,6 +19,54 @@ const PHASE: u64 = 4096;
 /// How many questions let the device do what some dozen operations had it do.
 const QUERIES: u32 = 32;
 
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) operations: u64,
+    pub(crate) allocations: u64,
+    pub(crate) out_of_memory: u64,
+    pub(crate) wrong: u64,
+    /// Streams that ended with a word to the pool, and without one.
+    pub(crate) announced: u64,
+    pub(crate) unannounced: u64,
+    pub(crate) freed_on_dead: u64,
+    pub(crate) peak_out: Bytes,
+    pub(crate) peak_held: Bytes,
+}
+
+impl Figures {
+    /// Both together; of peaks, the higher.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.allocations += other.allocations;
+        self.out_of_memory += other.out_of_memory;
+        self.wrong += other.wrong;
+        self.announced += other.announced;
+        self.unannounced += other.unannounced;
+        self.freed_on_dead += other.freed_on_dead;
+        self.peak_out = self.peak_out.max(other.peak_out);
+        self.peak_held = self.peak_held.max(other.peak_held);
+    }
+
+    /// In one line.
+    pub(crate) fn line(&self, elapsed: Duration) -> String {
+        let each = elapsed.as_nanos() / u128::from(self.operations.max(1));
+        format!(
+            "{} operations in {:.1} s, {each} ns each; {} allocations, {} out of memory, {} wrong \
+             frees refused; {} streams ended, {} without a word; at most {} out of the heap, {} held; \
+             no violation",
+            self.operations,
+            elapsed.as_secs_f64(),
+            self.allocations,
+            self.out_of_memory,
+            self.wrong,
+            self.announced + self.unannounced,
+            self.unannounced,
+            self.peak_out,
+            self.peak_held
+        )
+    }
+}
 /// A live block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {

@@ -292,7 +292,7 @@ pub extern "C" fn forebay_buffer_copy(
     })
 }
 
-/// Fills `size` bytes from `offset` on with the low `width` bytes of `pattern`, again and again. `width` is 1, 2,
+/// Fills `size` bytes from `offset` on with the low `width` bytes of `pattern`, repeated. `width` is 1, 2,
 /// 4 or 8; offset and size must be multiples of it. Zeros cost nothing until they are needed.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_buffer_fill(

@@ -107,7 +107,7 @@ pub(super) fn invalid<T: fmt::Debug>(call: Call, what: &str, result: Result<T>) 
     }
 }
 
-/// `what` is refused, as an argument or as too much.
+/// Checks that `what` is refused, as an invalid argument or for lack of memory.
 pub(super) fn refused<T: fmt::Debug>(call: Call, what: &str, result: Result<T>) -> Verdict {
     match error_of(call, what, result)? {
         Error::Invalid { .. } | Error::OutOfMemory { .. } | Error::Busy { .. } => Ok(()),

@@ -1,6 +1,6 @@
 //! A kernel that cudarc launches, on memory of a forebay pool.
 //!
-//! `cargo run -p forebay-cudarc --example 08_cudarc`
+//! `cargo run -p forebay-cudarc --example 10_cudarc`
 //!
 //! It needs an NVIDIA GPU and its driver, and nothing of CUDA to build. Where there is none, it says so and ends.
 
