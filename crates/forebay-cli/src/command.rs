@@ -87,8 +87,8 @@ pub enum Command {
     Report(ReportOptions),
     /// Time named workloads on forebay's pool, on the driver alone, and on mimalloc.
     ///
-    /// "forebay bench alloc" times every workload except RIM. "forebay bench alloc HOT MP-T" times
-    /// those two. "forebay bench alloc RIM" times pools under extreme load, with very many threads,
+    /// "forebay bench alloc" times every workload except STRESS. "forebay bench alloc HOT MP-T" times
+    /// those two. "forebay bench alloc STRESS" times pools under extreme load, with very many threads,
     /// streams, holes or pools, and takes about two minutes.
     ///
     /// An operation is an allocation and its free, unless the workload says otherwise. Its time is

@@ -57,7 +57,7 @@ typedef unsigned long long u64;
 #define NO_LENGTH 0xffffffffu
 
 /* The longest block. A length is at most this and a byte more, so none overflows. */
-#define MAX (4u << 20)
+#define MOST (4u << 20)
 
 /* Copies bytes that do not overlap. Four loads before the stores that might alias them, so that they are under way at
  * the same time. */
@@ -172,7 +172,7 @@ KERNEL void forebay_lz4_decode(const GLOBAL u8 *RESTRICT data, u64 data_size, co
     begin = block == 0u ? 0u : ends[block - 1u];
     end = ends[block];
     start = (u64)block * block_size;
-    if (block_size <= MAX && start < to_size && begin <= end && end <= data_size) {
+    if (block_size <= MOST && start < to_size && begin <= end && end <= data_size) {
         u32 size = to_size - start < block_size ? (u32)(to_size - start) : block_size;
         if (end - begin == size) {
             copy(to + start, data + begin, size, lane);

@@ -24,7 +24,7 @@ static USUAL: LazyLock<Vec<Case>> = LazyLock::new(|| {
 static ALL: LazyLock<Vec<Case>> =
     LazyLock::new(|| USUAL.iter().copied().chain(Stress::ALL.map(Case::Stress)).collect());
 
-/// All names: those of the workloads, and one for all RIM workloads together.
+/// All names: those of the workloads, and one for all stress workloads together.
 static NAMES: LazyLock<Vec<Case>> =
     LazyLock::new(|| ALL.iter().copied().chain([Case::WholeStress]).collect());
 
@@ -46,12 +46,12 @@ pub enum Case {
     Views,
     /// A workload of extreme load.
     Stress(Stress),
-    /// All RIM workloads.
+    /// All stress workloads.
     WholeStress,
 }
 
 impl Case {
-    /// The `wanted` workloads, each once and in the usual order; if none is named, all except the RIM
+    /// The `wanted` workloads, each once and in the usual order; if none is named, all except the STRESS
     /// workloads, which take minutes.
     pub(super) fn chosen(wanted: &[Self]) -> impl Iterator<Item = Self> {
         let is_wanted = |case: &Self| match case {
@@ -78,7 +78,7 @@ impl Case {
             Self::Objects => (objects::OBJECTS, "an object taken from an object pool and returned, with a Box beside it"),
             Self::Views => (views::VIEWS, "the host's view of a buffer that needs no copy"),
             Self::Stress(stress) => (stress.name(), stress.about()),
-            Self::WholeStress => ("RIM", "all RIM workloads; takes minutes"),
+            Self::WholeStress => ("STRESS", "all stress workloads; takes minutes"),
         }
     }
 

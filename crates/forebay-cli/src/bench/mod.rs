@@ -71,7 +71,7 @@ pub struct BenchOptions {
     #[arg(value_enum)]
     pub what: Subjects,
 
-    /// The workloads of "alloc" to time, in upper or lower case [default: all except RIM].
+    /// The workloads of "alloc" to time, in upper or lower case [default: all except STRESS].
     #[arg(value_enum, ignore_case = true, value_name = "WORKLOAD")]
     pub workloads: Vec<Case>,
 
@@ -150,7 +150,7 @@ fn allocation(options: &BenchOptions, width: Width, out: &mut dyn Write) -> io::
     if options.device != DeviceName::SIM
         && options.workloads.iter().any(|case| case.chooses_devices())
     {
-        complain("RIM workloads choose their own devices; leave --device out");
+        complain("STRESS workloads choose their own devices; leave --device out");
         return Ok(Ending::BadUsage);
     }
     let Ok(foreign) = load_foreign(options).inspect_err(|error| complain(error)) else {

@@ -48,7 +48,7 @@ pub struct Row {
     /// The throughput divided by that of one thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed_up: Option<f64>,
-    /// Further figures of the RIM workloads; absent for all others.
+    /// Further figures of the stress workloads; absent for all others.
     #[serde(flatten)]
     pub figures: Option<Figures>,
     /// The pool's non-default settings. Absent if there are none, and for other allocators.
@@ -77,7 +77,7 @@ pub struct Each {
     pub clock_ns: u64,
 }
 
-/// Further figures of a RIM workload, each of which only some workloads have.
+/// Further figures of a stress workload, each of which only some workloads have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Figures {

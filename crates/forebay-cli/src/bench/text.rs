@@ -16,7 +16,7 @@ use crate::output::Width;
 use crate::replay::{DeviceName, no_room_for};
 use crate::settings::in_words;
 
-/// The mean and how it compares stay; the rest goes where the terminal is narrow. RIM workloads have the longest
+/// The mean and how it compares stay; the rest goes where the terminal is narrow. Stress workloads have the longest
 /// operation in place of the shortest and the 99.9th percentile.
 const COLUMNS: [Column; 11] = [
     Column::words("case", WhenNarrow::Break),
@@ -44,7 +44,7 @@ pub(super) fn heading(settings: &Settings, width: Width, out: &mut dyn Write) ->
     }
 }
 
-/// One line a part and allocator, and of a RIM workload what else it tells below it. Gives the headings that found no
+/// One line a part and allocator, and of a stress workload what else it tells below it. Gives the headings that found no
 /// room.
 pub(super) fn workload(
     case: Case,
@@ -70,7 +70,7 @@ fn cells(row: &Row, rows: &[Row]) -> Vec<Cell> {
         let each = row.each.as_ref().filter(|_| is_shown);
         each.map_or_else(String::new, |each| pick(each).to_string())
     };
-    // A column that says the same in all rows says nothing: that of one thread, and of RIM workloads that of the pool.
+    // A column that says the same in all rows says nothing: that of one thread, and of stress workloads that of the pool.
     let is_alone = is_stress && rows.iter().all(|row| row.allocator == "forebay");
     let has_threads = rows.iter().any(|row| row.threads != 1);
     let figure = if is_stress { |ns| format!("{ns:.1}") } else { nanos };
@@ -218,7 +218,7 @@ pub(super) fn reading_aid(
     paragraph(QUIET, &text, 0, width, out)
 }
 
-/// The same where RIM workloads alone were measured.
+/// The same where stress workloads alone were measured.
 pub(super) fn stress_reading_aid(
     left_out: &[&str],
     width: Width,

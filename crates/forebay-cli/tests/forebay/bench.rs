@@ -172,27 +172,27 @@ fn people_get_a_table_with_what_it_means() {
     assert_eq!(wide, None, "nothing runs out of a terminal");
 }
 
-const RIM: [&str; 10] = [
-    "RIM-SEATS",
-    "RIM-STREAMS",
-    "RIM-HOLES",
-    "RIM-USES",
-    "RIM-CROWD",
-    "RIM-PROBE",
-    "RIM-REFUSE",
-    "RIM-SNAPSHOT",
-    "RIM-POOLS",
-    "RIM-CLIFFS",
+const STRESS: [&str; 10] = [
+    "STRESS-SEATS",
+    "STRESS-STREAMS",
+    "STRESS-HOLES",
+    "STRESS-USES",
+    "STRESS-CROWD",
+    "STRESS-PROBE",
+    "STRESS-REFUSE",
+    "STRESS-SNAPSHOT",
+    "STRESS-POOLS",
+    "STRESS-CLIFFS",
 ];
 
 #[test]
 fn every_stress_workload_has_valid_rows() {
-    let run = forebay(&["bench", "alloc", "RIM", "--quick", "--json"]);
+    let run = forebay(&["bench", "alloc", "STRESS", "--quick", "--json"]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
     let rows = rows(&run);
     let mut benches: Vec<&str> = rows.iter().map(|row| row["bench"].as_str().unwrap()).collect();
     benches.dedup();
-    assert_eq!(benches, RIM, "each once, in the usual order");
+    assert_eq!(benches, STRESS, "each once, in the usual order");
     for row in &rows {
         assert_eq!(row["schema"], "forebay.bench.v1");
         assert!(matches!(row["device"].as_str(), Some("sim" | "host")), "{row}");
@@ -227,16 +227,16 @@ fn every_stress_workload_has_valid_rows() {
         assert!(rows.all(|row| row[key].as_f64().is_some()), "{bench} {key}");
     };
     for (bench, keys) in [
-        ("RIM-STREAMS", &["p50_ns", "p99_ns", "host_waits"][..]),
-        ("RIM-HOLES", &["p50_ns"]),
-        ("RIM-USES", &["query_events_per_op"]),
-        ("RIM-CROWD", &["p50_ns", "p99_ns"]),
-        ("RIM-PROBE", &["driver_calls_per_op", "driver_ns_per_op"]),
-        ("RIM-REFUSE", &["driver_calls_per_op", "held_before_bytes", "held_after_bytes"]),
-        ("RIM-REFUSE", &["device_free_before_bytes", "device_free_after_bytes"]),
-        ("RIM-SNAPSHOT", &["max_ns"]),
-        ("RIM-POOLS", &["pools", "reserved_bytes_per_pool"]),
-        ("RIM-CLIFFS", &["p50_ns", "max_ns"]),
+        ("STRESS-STREAMS", &["p50_ns", "p99_ns", "host_waits"][..]),
+        ("STRESS-HOLES", &["p50_ns"]),
+        ("STRESS-USES", &["query_events_per_op"]),
+        ("STRESS-CROWD", &["p50_ns", "p99_ns"]),
+        ("STRESS-PROBE", &["driver_calls_per_op", "driver_ns_per_op"]),
+        ("STRESS-REFUSE", &["driver_calls_per_op", "held_before_bytes", "held_after_bytes"]),
+        ("STRESS-REFUSE", &["device_free_before_bytes", "device_free_after_bytes"]),
+        ("STRESS-SNAPSHOT", &["max_ns"]),
+        ("STRESS-POOLS", &["pools", "reserved_bytes_per_pool"]),
+        ("STRESS-CLIFFS", &["p50_ns", "max_ns"]),
     ] {
         keys.iter().for_each(|key| has(bench, key));
     }
@@ -248,7 +248,7 @@ fn people_get_the_targets_of_stress() {
     let run = forebay(&["bench", "alloc", "stress", "--quick"]);
     assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
     let said = text(&run.stdout);
-    for workload in RIM {
+    for workload in STRESS {
         assert!(said.lines().any(|line| line.starts_with(&format!("{workload}  "))), "{workload}");
     }
     assert!(said.contains("thread 258 / first thread: "), "{said}");
@@ -264,7 +264,7 @@ fn people_get_the_targets_of_stress() {
 
 #[test]
 fn stress_chooses_its_devices() {
-    let run = forebay(&["bench", "alloc", "RIM-HOLES", "--quick", "--device", "host"]);
+    let run = forebay(&["bench", "alloc", "STRESS-HOLES", "--quick", "--device", "host"]);
     assert_eq!(run.status.code(), Some(2));
     assert!(text(&run.stderr).contains("leave --device out"), "{}", text(&run.stderr));
     assert!(run.stdout.is_empty());

@@ -1,4 +1,4 @@
-//! RIM-CLIFFS: the cost of one call as the pool around it gets ten and a hundred times larger.
+//! STRESS-CLIFFS: the cost of one call as the pool around it gets ten and a hundred times larger.
 //!
 //! Each case measures one call beside a growing number of something that the call does not use: streams, holes, pages,
 //! threads, pools, scopes. A cost that grows with that number is a cliff for programs that have many. The last row of a

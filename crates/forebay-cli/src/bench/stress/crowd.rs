@@ -1,4 +1,4 @@
-//! RIM-CROWD: growing while many threads are busy.
+//! STRESS-CROWD: growing while many threads are busy.
 //!
 //! To grow, a pool may need every thread's cache. With more busy threads than cores, a thread that is not running
 //! cannot answer, and waiting for it means waiting for the scheduler. Beside each row stands a control: plain work that

@@ -1,4 +1,4 @@
-//! RIM-HOLES: a heap with many holes.
+//! STRESS-HOLES: a heap with many holes.
 //!
 //! A long-lived program leaves holes of all sizes, and a request must find the best of them in a time that hardly grows
 //! with their number, whether they belong to one stream or to four. The workload allocates blocks of 512 B to 32 KiB

@@ -1,4 +1,4 @@
-//! The RIM workloads put a pool under extreme load: very many threads, streams, holes, pending uses and
+//! The stress workloads put a pool under extreme load: very many threads, streams, holes, pending uses and
 //! pools, and requests that cannot be satisfied.
 //!
 //! Each workload chooses its own devices, a simulated one unless its rows say otherwise. Targets are
@@ -69,16 +69,16 @@ impl Stress {
     #[rustfmt::skip] // a table: one line for each
     const fn entry(self) -> Entry {
         match self {
-            Self::ThreadSlots => ("RIM-SEATS", "pairs on the first thread, on the 258th, and on 10,000 live threads", thread_slots::measure),
-            Self::Streams => ("RIM-STREAMS", "pairs on one thread that cycles through 1 to 1,024 streams", streams::measure),
-            Self::Holes => ("RIM-HOLES", "random allocations among 1,000 to 500,000 holes", holes::measure),
-            Self::Uses => ("RIM-USES", "growth while other streams still use up to 50,000 freed blocks", uses::measure),
-            Self::Crowd => ("RIM-CROWD", "growth while 16 to 200 threads are busy", crowd::measure),
-            Self::Probe => ("RIM-PROBE", "a step that requests too much, fails, and falls back to less", probe::measure),
-            Self::Refuse => ("RIM-REFUSE", "a request for 100 GiB of 140 GiB, 80 GiB of which others hold", refuse::measure),
-            Self::Snapshot => ("RIM-SNAPSHOT", "snapshots of 117 GiB in 3,000 blocks, and growth during them", snapshot::measure),
-            Self::Pools => ("RIM-POOLS", "as many pools as one process can hold, up to 2,000", pools::measure),
-            Self::Cliffs => ("RIM-CLIFFS", "one call beside ever more streams, holes, pages, threads, pools and scopes", cliffs::measure),
+            Self::ThreadSlots => ("STRESS-SEATS", "pairs on the first thread, on the 258th, and on 10,000 live threads", thread_slots::measure),
+            Self::Streams => ("STRESS-STREAMS", "pairs on one thread that cycles through 1 to 1,024 streams", streams::measure),
+            Self::Holes => ("STRESS-HOLES", "random allocations among 1,000 to 500,000 holes", holes::measure),
+            Self::Uses => ("STRESS-USES", "growth while other streams still use up to 50,000 freed blocks", uses::measure),
+            Self::Crowd => ("STRESS-CROWD", "growth while 16 to 200 threads are busy", crowd::measure),
+            Self::Probe => ("STRESS-PROBE", "a step that requests too much, fails, and falls back to less", probe::measure),
+            Self::Refuse => ("STRESS-REFUSE", "a request for 100 GiB of 140 GiB, 80 GiB of which others hold", refuse::measure),
+            Self::Snapshot => ("STRESS-SNAPSHOT", "snapshots of 117 GiB in 3,000 blocks, and growth during them", snapshot::measure),
+            Self::Pools => ("STRESS-POOLS", "as many pools as one process can hold, up to 2,000", pools::measure),
+            Self::Cliffs => ("STRESS-CLIFFS", "one call beside ever more streams, holes, pages, threads, pools and scopes", cliffs::measure),
         }
     }
 

@@ -1,4 +1,4 @@
-//! RIM-POOLS: as many pools as one process can have.
+//! STRESS-POOLS: as many pools as one process can have.
 //!
 //! Each captured graph needs a private pool of stable memory, and a server has hundreds of graphs. A pool that reserves
 //! addresses in proportion to the device's memory exhausts the process's addresses long before memory runs out. An

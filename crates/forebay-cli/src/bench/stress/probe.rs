@@ -1,4 +1,4 @@
-//! RIM-PROBE: a step that requests too much and falls back.
+//! STRESS-PROBE: a step that requests too much and falls back.
 //!
 //! In every step, libraries try a large workspace first, and a small one if that is refused. A pool that returns
 //! everything to the device before it refuses must take it again in the next step. Of 40 GiB allowed, 20 are weights; a

@@ -1,4 +1,4 @@
-//! RIM-REFUSE: one request that the device cannot grant.
+//! STRESS-REFUSE: one request that the device cannot grant.
 //!
 //! A pool that takes page after page until the device has no more, and then refuses, holds all of the device's memory
 //! for nothing, and starves everything else on the device. Here another consumer has 80 of 140 GiB, the pool has 1 MiB,

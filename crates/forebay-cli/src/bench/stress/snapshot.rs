@@ -1,4 +1,4 @@
-//! RIM-SNAPSHOT: snapshots of a full pool that grows meanwhile.
+//! STRESS-SNAPSHOT: snapshots of a full pool that grows meanwhile.
 //!
 //! A monitor takes a snapshot every few seconds, and must not stall any request. The cost of a snapshot must depend on
 //! the number of blocks, not on the bytes they span, and so must the size of the address map in main memory: plain

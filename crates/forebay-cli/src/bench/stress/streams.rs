@@ -1,4 +1,4 @@
-//! RIM-STREAMS: one thread that uses many streams in turn.
+//! STRESS-STREAMS: one thread that uses many streams in turn.
 //!
 //! Inference servers and data loaders have a stream for each request. A pool that caches for a fixed number of them
 //! becomes slow past that number, and one that waits for the device to make room stalls the host. Pairs are timed

@@ -1,4 +1,4 @@
-//! RIM-SEATS: thread slots when many threads live.
+//! STRESS-SEATS: thread slots when many threads live.
 //!
 //! A pool has a cache for each thread, indexed by the thread's slot. A thread that started while many others
 //! lived must be as fast as the first once they have ended, and a server with thousands of threads must not

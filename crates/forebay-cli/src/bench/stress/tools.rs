@@ -1,4 +1,4 @@
-//! Tools that the RIM workloads share: clocks, devices, counts, targets.
+//! Tools that the stress workloads share: clocks, devices, counts, targets.
 
 use core::fmt::Display;
 use core::time::Duration;

@@ -1,4 +1,4 @@
-//! RIM-USES: blocks freed while other streams still use them.
+//! STRESS-USES: blocks freed while other streams still use them.
 //!
 //! Such a block can be reused once an event shows that the other stream has finished with it. A pool that queries every
 //! pending event each time it grows slows down with their number. So blocks are freed while a task holds the other
