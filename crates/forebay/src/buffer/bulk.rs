@@ -44,7 +44,11 @@ fn fill_past_caches(to: &mut [u8], mut pattern: [u8; 32]) {
         unsafe { _mm256_stream_si256(to, vector) };
     }
     // Fence: such stores are not ordered with others, and any thread that reads the memory later must see them.
-    _mm_sfence();
+    #[allow(unused_unsafe, reason = "newer compilers call it safe here")]
+    // SAFETY: every x86-64 processor has it.
+    unsafe {
+        _mm_sfence();
+    }
     tail.iter_mut().zip(pattern).for_each(|(to, byte)| *to = byte);
 }
 
