@@ -90,13 +90,13 @@ pub(crate) struct Bundle {
 
 impl Bundle {
     /// Builds it.
-    pub(crate) fn make(&self, desk: &mut Dashboard<'_>) -> Result<String, String> {
-        let place = desk.place;
+    pub(crate) fn make(&self, dashboard: &mut Dashboard<'_>) -> Result<String, String> {
+        let place = dashboard.place;
         let folder = place.root().join(&self.to);
         let mut built = BTreeMap::new();
         for words in BUILDS {
             let task = place.cargo(words).with(["--message-format=json"]);
-            built.extend(artifacts(&desk.succeed(&task)?));
+            built.extend(artifacts(&dashboard.succeed(&task)?));
         }
         clear(&folder)?;
         for (target, name) in PROGRAMS {
@@ -104,13 +104,13 @@ impl Bundle {
             copy(from, &folder.join(name))?;
         }
         self.gather(place.root(), &folder)?;
-        let commit = commit(desk)?;
+        let commit = commit(dashboard)?;
         write(&folder.join(COMMIT), format!("{commit}\n"))?;
         let files = sizes(&folder)?;
         let sum = fits(&files)?;
         for (path, size) in &files {
             let path = path.strip_prefix(&folder).unwrap_or(path).display();
-            desk.screen.line(styled(QUIET, format_args!("  {:>8.2} MiB  {path}", mib(*size))));
+            dashboard.screen.line(styled(QUIET, format_args!("  {:>8.2} MiB  {path}", mib(*size))));
         }
         let (shown, sum) = (folder.display(), mib(sum));
         Ok(format!(
@@ -158,9 +158,9 @@ fn artifacts(output: &str) -> BTreeMap<String, PathBuf> {
 }
 
 /// The commit, and whether anything was changed since.
-fn commit(desk: &mut Dashboard<'_>) -> Result<String, String> {
+fn commit(dashboard: &mut Dashboard<'_>) -> Result<String, String> {
     let mut ask = |words| {
-        let ran = desk.run_aside(&desk.place.program("git", words));
+        let ran = dashboard.run_aside(&dashboard.place.program("git", words));
         let said = ran.output.trim().to_owned();
         if ran.succeeded() { Ok(said) } else { Err(format!("git {}", ran.reason())) }
     };

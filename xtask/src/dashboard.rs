@@ -103,12 +103,12 @@ pub(crate) fn asked<T>(
 ) -> (T, Vec<String>) {
     let screen = Screen::stdout();
     let mut commands = Vec::new();
-    let mut desk = Dashboard::new("test", place, &screen);
-    desk.answer = Some(Box::new(|words| {
+    let mut dashboard = Dashboard::new("test", place, &screen);
+    dashboard.answer = Some(Box::new(|words| {
         commands.push(words.to_owned());
         answer(words, commands.len())
     }));
-    let result = act(&mut desk);
-    drop(desk);
+    let result = act(&mut dashboard);
+    drop(dashboard);
     (result, commands)
 }

@@ -57,8 +57,8 @@ pub(crate) struct Dist {
 
 impl Dist {
     /// Builds and lays it out.
-    pub(crate) fn make(&self, desk: &mut Dashboard<'_>) -> Result<String, String> {
-        let place = desk.place;
+    pub(crate) fn make(&self, dashboard: &mut Dashboard<'_>) -> Result<String, String> {
+        let place = dashboard.place;
         let prefix = place.root().join(&self.prefix);
         let prefix = std::path::absolute(&prefix).map_err(files::told(&prefix))?;
         let header = files::read(&place.root().join("crates/forebay-capi/include/forebay.h"))?;
@@ -78,7 +78,7 @@ impl Dist {
             (place.cargo(stat), "libforebay_capi.a", lib.join("libforebay.a")),
             (shared_library(place, "").with([soname]), "libforebay_capi.so", lib.join(&whole)),
         ] {
-            desk.succeed(&task)?;
+            dashboard.succeed(&task)?;
             copy(&built.join(file), &to)?;
         }
         link(&whole, &lib.join(format!("libforebay.so.{abi}")))?;

@@ -109,18 +109,18 @@ impl fmt::Display for Counted {
 }
 
 /// Builds the probes, as what is installed is built, and counts. One check: none of the ways passes its bound.
-pub(crate) fn instructions(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    ensure_valgrind(desk).map_err(Outcome::LeftOut)?;
-    let probe = rust_probe(desk)?;
-    let around = per_pair(desk, &probe, "none")?;
-    let mut count = |way| Ok(per_pair(desk, &probe, way)?.saturating_sub(around));
+pub(crate) fn instructions(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    ensure_valgrind(dashboard).map_err(Outcome::LeftOut)?;
+    let probe = rust_probe(dashboard)?;
+    let around = per_pair(dashboard, &probe, "none")?;
+    let mut count = |way| Ok(per_pair(dashboard, &probe, way)?.saturating_sub(around));
     let ways = WAYS.map(|way| Ok((way, count(way)?)));
     let ways = ways.into_iter().collect::<Result<_, Outcome>>()?;
     let (uncounted, recorded) = (count("uncounted")?, count("history")?);
-    let edge = match c_probe(desk) {
+    let edge = match c_probe(dashboard) {
         Ok(probe) => {
-            let around = per_pair(desk, &probe, "none")?;
-            let mut count = |way| Ok(per_pair(desk, &probe, way)?.saturating_sub(around));
+            let around = per_pair(dashboard, &probe, "none")?;
+            let mut count = |way| Ok(per_pair(dashboard, &probe, way)?.saturating_sub(around));
             let ways = C_WAYS.map(|(way, most)| Ok((way, count(way)?, most)));
             Ok(ways.into_iter().collect::<Result<_, Outcome>>()?)
         }
@@ -133,12 +133,12 @@ pub(crate) fn instructions(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome>
 }
 
 /// The time of a pair through C over that of Rust's, and whether that is within bounds. Nothing else may run meanwhile.
-pub(crate) fn edge_time(desk: &mut Dashboard<'_>) -> Result<(String, bool), Outcome> {
-    let (rust, c) = (rust_probe(desk)?, c_probe(desk)?);
+pub(crate) fn edge_time(dashboard: &mut Dashboard<'_>) -> Result<(String, bool), Outcome> {
+    let (rust, c) = (rust_probe(dashboard)?, c_probe(dashboard)?);
     let (mut ours, mut theirs, mut ratio) = (Duration::MAX, Duration::MAX, u64::MAX);
     for round in 0..MAX_ROUNDS {
-        theirs = theirs.min(time_of(desk, &rust, "address")?);
-        ours = ours.min(time_of(desk, &c, "default")?);
+        theirs = theirs.min(time_of(dashboard, &rust, "address")?);
+        ours = ours.min(time_of(dashboard, &c, "default")?);
         let hundredths = ours.as_micros() * 100 / theirs.as_micros().max(1);
         ratio = u64::try_from(hundredths).unwrap_or(u64::MAX);
         if round + 1 >= ROUNDS && ratio <= MAX_TIME {
@@ -155,37 +155,39 @@ fn time_text(ratio: u64) -> String {
 }
 
 /// Builds the probe, and says where it is. Where it is built already this takes no time.
-fn rust_probe(desk: &mut Dashboard<'_>) -> Result<String, Outcome> {
+fn rust_probe(dashboard: &mut Dashboard<'_>) -> Result<String, Outcome> {
     // Of the profile that the library for C is built by, with which it shares what it depends on.
     let words = "build -p forebay-bench --bin hot_pair --profile dist --message-format json";
-    let built = desk.succeed(&desk.place.cargo(words))?;
+    let built = dashboard.succeed(&dashboard.place.cargo(words))?;
     let probe = built.lines().filter_map(executable).next_back();
     probe.ok_or_else(|| Outcome::Broken("cargo has built no hot_pair".to_owned()))
 }
 
 /// Builds the library and the C probe, and says where that is.
-fn c_probe(desk: &mut Dashboard<'_>) -> Result<String, Outcome> {
-    let place = desk.place;
-    if !desk.works(&place.program("gcc", "--version")) {
+fn c_probe(dashboard: &mut Dashboard<'_>) -> Result<String, Outcome> {
+    let place = dashboard.place;
+    if !dashboard.works(&place.program("gcc", "--version")) {
         return Err(Outcome::LeftOut("there is no gcc".to_owned()));
     }
     // With the feature that the Rust probe has, which adds functions that nothing in the library calls: so both
     // are made of one build of the crates.
-    desk.succeed(&dist::shared_library(place, "--features=forebay/uncounted"))?;
+    dashboard.succeed(&dist::shared_library(place, "--features=forebay/uncounted"))?;
     let folder = place.target().join("dist").display().to_string();
     let probe = format!("{folder}/c_hot_pair");
     let words = "-std=c11 -O2 -Icrates/forebay-capi/include crates/forebay-capi/tests/c/hot_pair.c -lforebay_capi -o";
     let found = [format!("-L{folder}"), format!("-Wl,--disable-new-dtags,-rpath,{folder}")];
-    desk.succeed(&place.program("gcc", "").with(found).with(words.split(' ')).with([&probe]))?;
+    dashboard
+        .succeed(&place.program("gcc", "").with(found).with(words.split(' ')).with([&probe]))?;
     Ok(probe)
 }
 
 /// The instructions of one pair of a probe.
-fn per_pair(desk: &mut Dashboard<'_>, probe: &str, way: &str) -> Result<u64, Outcome> {
+fn per_pair(dashboard: &mut Dashboard<'_>, probe: &str, way: &str) -> Result<u64, Outcome> {
     let mut total = |pairs: u64| {
         let words = "--tool=callgrind --callgrind-out-file=/dev/null";
-        let task = desk.place.program("valgrind", words).with([probe, &pairs.to_string(), way]);
-        let ran = desk.run(&task);
+        let task =
+            dashboard.place.program("valgrind", words).with([probe, &pairs.to_string(), way]);
+        let ran = dashboard.run(&task);
         refs(&ran.output).filter(|_| ran.succeeded()).ok_or_else(|| broken(&task, &ran))
     };
     let few = total(FEW)?;
@@ -193,10 +195,10 @@ fn per_pair(desk: &mut Dashboard<'_>, probe: &str, way: &str) -> Result<u64, Out
 }
 
 /// How long a probe takes for its pairs.
-fn time_of(desk: &mut Dashboard<'_>, probe: &str, way: &str) -> Result<Duration, Outcome> {
-    let task = desk.place.program(probe, "").with([&TIMED.to_string(), way]);
+fn time_of(dashboard: &mut Dashboard<'_>, probe: &str, way: &str) -> Result<Duration, Outcome> {
+    let task = dashboard.place.program(probe, "").with([&TIMED.to_string(), way]);
     let started = Instant::now();
-    let ran = desk.run(&task);
+    let ran = dashboard.run(&task);
     // Processor time where the system tells it: wall time counts how often the command is looked at, too.
     let took = if ran.cpu.is_zero() { started.elapsed() } else { ran.cpu };
     if ran.succeeded() { Ok(took) } else { Err(broken(&task, &ran)) }

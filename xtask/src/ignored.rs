@@ -18,12 +18,12 @@ const UNKNOWN: &str = "left out by the profile of .config/nextest.toml";
 /// The tests in `titles` (nextest's "binary name") with the reason of each.
 ///
 /// `crates` are cargo's words for those that the tests are of.
-pub(crate) fn reasons(titles: &[&str], crates: &str, desk: &mut Dashboard<'_>) -> Vec<Skip> {
+pub(crate) fn reasons(titles: &[&str], crates: &str, dashboard: &mut Dashboard<'_>) -> Vec<Skip> {
     if titles.is_empty() {
         return Vec::new();
     }
     let words = format!("nextest list {crates} --run-ignored ignored-only --message-format json");
-    let listed = desk.run_aside(&desk.place.cargo(&words));
+    let listed = dashboard.run_aside(&dashboard.place.cargo(&words));
     // cargo's own lines come first; the list is one line. Where it is not one, no reason is found.
     let list = listed.output.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
     let list: Value = serde_json::from_str(list).unwrap_or_default();
@@ -35,7 +35,7 @@ pub(crate) fn reasons(titles: &[&str], crates: &str, desk: &mut Dashboard<'_>) -
         }
         let (program, folder) = (suite["binary-path"].as_str()?, suite["cwd"].as_str()?);
         let task = Task::new(program, "--exact", Path::new(folder)).with([name]);
-        let said = desk.run_aside(&task).output;
+        let said = dashboard.run_aside(&task).output;
         said.lines().filter_map(ignored_line).find(|(of, _)| *of == name).map(|(_, why)| why)
     };
     let skip = |title: &&str| {
@@ -68,7 +68,7 @@ mod tests {
         };
         let titles = ["nx bare", "nx::mimic st", "nx gone"];
         let (skips, asked) =
-            asked(&Workplace::here(), answer, |desk| reasons(&titles, "-p nx", desk));
+            asked(&Workplace::here(), answer, |dashboard| reasons(&titles, "-p nx", dashboard));
         let skips: Vec<_> = skips.iter().map(|skip| (&*skip.what, &*skip.reason)).collect();
         assert_eq!(
             skips,
@@ -81,7 +81,8 @@ mod tests {
     fn no_list_is_no_panic() {
         for text in ["", "{", "{}", r#"{"rust-suites":[]}"#, r#"{"rust-suites":{"a":{}}}"#] {
             let answer = |_: &str, _| Ran::made_up(true, text);
-            let (skips, _) = asked(&Workplace::here(), answer, |desk| reasons(&["a b"], "", desk));
+            let (skips, _) =
+                asked(&Workplace::here(), answer, |dashboard| reasons(&["a b"], "", dashboard));
             assert_eq!(skips[0].reason, UNKNOWN);
         }
     }

@@ -21,7 +21,7 @@
 //!   wheel ── the Python package as it is published
 //!   record ── what came back from a machine with a GPU
 //!
-//!   desk ── where all of these run commands
+//!   dashboard ── where all of these run commands
 //!    ├── run       one command, its output kept; ended if it hangs
 //!    │    └── processes  its processor time, and its end with all that it started
 //!    └── screen    everything a person sees goes through here
@@ -137,20 +137,20 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let screen = Screen::stdout();
     let place = Workplace::here();
-    let desk = |name| Dashboard::new(name, &place, &screen);
+    let dashboard = |name| Dashboard::new(name, &place, &screen);
     let done = match arguments.chore {
         Chore::Test { quick, install } => {
             let plan = if quick { Plan::quick() } else { Plan::whole() };
             plan.carry_out(&place.installing(install), &screen)
         }
         Chore::Python => Plan::python().carry_out(&place, &screen),
-        Chore::Layers => test::show_layers(&mut desk("layers")),
+        Chore::Layers => test::show_layers(&mut dashboard("layers")),
         Chore::Soak { options } => soak(&place, options),
         Chore::Header(header) => header.run(&place),
         Chore::Kernels => kernels::write(&place),
-        Chore::Dist(dist) => dist.make(&mut desk("dist")),
-        Chore::Wheel(wheel) => wheel.make(&mut desk("wheel")),
-        Chore::GpuBundle(bundle) => bundle.make(&mut desk("bundle")),
+        Chore::Dist(dist) => dist.make(&mut dashboard("dist")),
+        Chore::Wheel(wheel) => wheel.make(&mut dashboard("wheel")),
+        Chore::GpuBundle(bundle) => bundle.make(&mut dashboard("bundle")),
         Chore::Record(record) => record.file(&place),
         Chore::Instructions => test::show_instructions(&place, &screen),
     };

@@ -22,11 +22,11 @@ const INTERPRETERS: [&str; 6] =
     ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10"];
 
 /// The interpreter the environments are made with; else why there is none.
-pub(crate) fn interpreter(desk: &mut Dashboard<'_>) -> Result<&'static str, String> {
+pub(crate) fn interpreter(dashboard: &mut Dashboard<'_>) -> Result<&'static str, String> {
     let mut found = "there is none".to_owned();
     for name in INTERPRETERS {
         let ask = ["-c", "import sys; print(*sys.version_info[:2])"];
-        let ran = desk.run_aside(&desk.place.program(name, "").with(ask));
+        let ran = dashboard.run_aside(&dashboard.place.program(name, "").with(ask));
         match version(&ran.output).filter(|_| ran.succeeded()) {
             Some(version) if version >= OLDEST => return Ok(name),
             Some((major, minor)) => found = format!("{name} is {major}.{minor}"),
@@ -48,21 +48,21 @@ pub(crate) struct Environment {
 
 impl Environment {
     /// The one in that folder under `target/python`, made where it is not there; else why it cannot be.
-    pub(crate) fn ensure(name: &str, desk: &mut Dashboard<'_>) -> Result<Self, String> {
-        let place = desk.place;
-        let interpreter = interpreter(desk)?;
+    pub(crate) fn ensure(name: &str, dashboard: &mut Dashboard<'_>) -> Result<Self, String> {
+        let place = dashboard.place;
+        let interpreter = interpreter(dashboard)?;
         let environment = Self { folder: folder(place).join(name) };
-        if desk.works(&environment.python("-m pip --version", place)) {
+        if dashboard.works(&environment.python("-m pip --version", place)) {
             return Ok(environment);
         }
         let make = place.program(interpreter, "-m venv --clear").with([&environment.folder]);
-        let mut made = desk.run_aside(&make);
+        let mut made = dashboard.run_aside(&make);
         if !made.succeeded() {
             // Debian has the module in a package of its own.
             let failed = made.reason();
-            install_package("python3-venv", desk)
+            install_package("python3-venv", dashboard)
                 .map_err(|reason| format!("\"{interpreter} -m venv\" {failed}; {reason}"))?;
-            made = desk.run_aside(&make);
+            made = dashboard.run_aside(&make);
         }
         if made.succeeded() {
             return Ok(environment);
@@ -71,20 +71,20 @@ impl Environment {
     }
 
     /// The one that builds wheels.
-    pub(crate) fn build(desk: &mut Dashboard<'_>) -> Result<Self, String> {
-        let build = Self::ensure("build", desk)?;
-        build.fetch("python/requirements-build.txt", desk)?;
+    pub(crate) fn build(dashboard: &mut Dashboard<'_>) -> Result<Self, String> {
+        let build = Self::ensure("build", dashboard)?;
+        build.fetch("python/requirements-build.txt", dashboard)?;
         Ok(build)
     }
 
     /// An empty one: nothing of an earlier run is in it.
-    pub(crate) fn fresh(name: &str, desk: &mut Dashboard<'_>) -> Result<Self, String> {
-        let folder = folder(desk.place).join(name);
+    pub(crate) fn fresh(name: &str, dashboard: &mut Dashboard<'_>) -> Result<Self, String> {
+        let folder = folder(dashboard.place).join(name);
         match std::fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(format!("{} cannot be cleared: {error}", folder.display()))
             }
-            _ => Self::ensure(name, desk),
+            _ => Self::ensure(name, dashboard),
         }
     }
 
@@ -94,9 +94,13 @@ impl Environment {
     }
 
     /// Fetches the packages of a file of requirements, of which those that are there are left; else why not.
-    pub(crate) fn fetch(&self, requirements: &str, desk: &mut Dashboard<'_>) -> Result<(), String> {
+    pub(crate) fn fetch(
+        &self,
+        requirements: &str,
+        dashboard: &mut Dashboard<'_>,
+    ) -> Result<(), String> {
         let words = "-m pip install --quiet --disable-pip-version-check --requirement";
-        let ran = desk.run_aside(&self.python(words, desk.place).with([requirements]));
+        let ran = dashboard.run_aside(&self.python(words, dashboard.place).with([requirements]));
         if ran.succeeded() {
             return Ok(());
         }
@@ -149,7 +153,8 @@ mod tests {
     #[test]
     fn a_missing_module_is_installed_and_a_missing_network_told() {
         let place = Workplace::here().installing(true);
-        let ensure = |desk: &mut Dashboard<'_>| Environment::ensure("none", desk).map(drop);
+        let ensure =
+            |dashboard: &mut Dashboard<'_>| Environment::ensure("none", dashboard).map(drop);
         let later = |_: &str, number| Ran::made_up(number == 1 || number > 3, "3 12\n");
         let (made, commands) = asked(&place, later, ensure);
         assert_eq!(made, Ok(()));
@@ -162,7 +167,7 @@ mod tests {
         let (fetched, _) = asked(
             &place,
             |_, _| Ran::made_up(false, said),
-            |desk| environment.fetch("list.txt", desk),
+            |dashboard| environment.fetch("list.txt", dashboard),
         );
         assert!(fetched.unwrap_err().contains("No matching distribution"));
     }

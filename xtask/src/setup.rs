@@ -7,73 +7,78 @@ use crate::dashboard::Dashboard;
 use crate::run::Task;
 
 /// Sees that `look` succeeds, running `get` if need be; else why `what` cannot be had.
-fn ensure(what: &str, look: &Task, get: &Task, desk: &mut Dashboard<'_>) -> Result<(), String> {
-    if desk.works(look) {
+fn ensure(
+    what: &str,
+    look: &Task,
+    get: &Task,
+    dashboard: &mut Dashboard<'_>,
+) -> Result<(), String> {
+    if dashboard.works(look) {
         return Ok(());
     }
-    let got = desk.run_aside(get);
-    if got.succeeded() && desk.works(look) {
+    let got = dashboard.run_aside(get);
+    if got.succeeded() && dashboard.works(look) {
         return Ok(());
     }
     Err(format!("{what} is not installed, and \"{get}\" {}", got.reason()))
 }
 
 /// Sees that `cargo fmt` is there.
-pub(crate) fn ensure_rustfmt(desk: &mut Dashboard<'_>) -> Result<(), String> {
-    let place = desk.place;
+pub(crate) fn ensure_rustfmt(dashboard: &mut Dashboard<'_>) -> Result<(), String> {
+    let place = dashboard.place;
     let get = place.program("rustup", "component add rustfmt");
-    ensure("rustfmt", &place.cargo("fmt --version"), &get, desk)
+    ensure("rustfmt", &place.cargo("fmt --version"), &get, dashboard)
 }
 
 /// Sees that `cargo clippy` is there.
-pub(crate) fn ensure_clippy(desk: &mut Dashboard<'_>) -> Result<(), String> {
-    let place = desk.place;
+pub(crate) fn ensure_clippy(dashboard: &mut Dashboard<'_>) -> Result<(), String> {
+    let place = dashboard.place;
     let get = place.program("rustup", "component add clippy");
-    ensure("clippy", &place.cargo("clippy --version"), &get, desk)
+    ensure("clippy", &place.cargo("clippy --version"), &get, dashboard)
 }
 
 /// Sees that the standard library is there for a target.
-pub(crate) fn ensure_target(target: &str, desk: &mut Dashboard<'_>) -> Result<(), String> {
-    let place = desk.place;
+pub(crate) fn ensure_target(target: &str, dashboard: &mut Dashboard<'_>) -> Result<(), String> {
+    let place = dashboard.place;
     let script = format!("rustup target list --installed | grep -qx {target}");
     let get = place.program("rustup", &format!("target add {target}"));
-    ensure(target, &place.program("sh", "-c").with([script]), &get, desk)
+    ensure(target, &place.program("sh", "-c").with([script]), &get, dashboard)
 }
 
 /// Sees that Miri is there for the nightly toolchain.
-pub(crate) fn ensure_miri(desk: &mut Dashboard<'_>) -> Result<(), String> {
-    let place = desk.place;
+pub(crate) fn ensure_miri(dashboard: &mut Dashboard<'_>) -> Result<(), String> {
+    let place = dashboard.place;
     let look = place.program("rustup", "run nightly cargo miri --version");
     // An existing nightly is left at its date: adding to it does not move it.
-    let has_nightly = desk.works(&place.program("rustup", "run nightly rustc --version"));
+    let has_nightly = dashboard.works(&place.program("rustup", "run nightly rustc --version"));
     let words = if has_nightly {
         "component add miri rust-src --toolchain nightly"
     } else {
         "toolchain install nightly --profile minimal --no-self-update --component miri --component rust-src"
     };
-    ensure("Miri", &look, &place.program("rustup", words), desk)
+    ensure("Miri", &look, &place.program("rustup", words), dashboard)
 }
 
 /// Sees that valgrind is there, installing it where that is allowed.
-pub(crate) fn ensure_valgrind(desk: &mut Dashboard<'_>) -> Result<(), String> {
-    ensure_package("valgrind", "valgrind --version", &["valgrind"], desk)
+pub(crate) fn ensure_valgrind(dashboard: &mut Dashboard<'_>) -> Result<(), String> {
+    ensure_package("valgrind", "valgrind --version", &["valgrind"], dashboard)
 }
 
 /// Sees that tmux is there for the test of the monitor's live view, which says itself that it was left out without it.
-pub(crate) fn ensure_tmux(desk: &mut Dashboard<'_>) -> Result<(), String> {
-    ensure_package("tmux", "tmux -V", &["tmux"], desk)
+pub(crate) fn ensure_tmux(dashboard: &mut Dashboard<'_>) -> Result<(), String> {
+    ensure_package("tmux", "tmux -V", &["tmux"], dashboard)
 }
 
 /// Sees that AMD's HIP runtime is there for the test that loads it, which says itself that it was left out without it.
-pub(crate) fn ensure_hip(desk: &mut Dashboard<'_>) -> Result<(), String> {
+pub(crate) fn ensure_hip(dashboard: &mut Dashboard<'_>) -> Result<(), String> {
     let look = "ldconfig --print-cache | grep -q libamdhip64.so";
-    ensure_package("AMD's HIP runtime", look, &["libamdhip64-5"], desk)
+    ensure_package("AMD's HIP runtime", look, &["libamdhip64-5"], dashboard)
 }
 
 /// Sees that OpenCL has a platform, by installing PoCL, which runs on the processor.
-pub(crate) fn ensure_opencl(desk: &mut Dashboard<'_>) -> Result<(), String> {
+pub(crate) fn ensure_opencl(dashboard: &mut Dashboard<'_>) -> Result<(), String> {
     let packages = ["ocl-icd-libopencl1", "pocl-opencl-icd"];
-    ensure_package("a platform of OpenCL", "ls /etc/OpenCL/vendors/*.icd", &packages, desk)
+    ensure_package("a platform of OpenCL", "ls /etc/OpenCL/vendors/*.icd", &packages, dashboard)
 }
 
 /// Sees that a script succeeds, installing packages of the system where that is allowed.
@@ -81,24 +86,24 @@ fn ensure_package(
     what: &str,
     look: &str,
     packages: &[&str],
-    desk: &mut Dashboard<'_>,
+    dashboard: &mut Dashboard<'_>,
 ) -> Result<(), String> {
-    let look = desk.place.program("sh", "-c").with([look]);
-    if desk.works(&look) {
+    let look = dashboard.place.program("sh", "-c").with([look]);
+    if dashboard.works(&look) {
         return Ok(());
     }
     for package in packages {
-        install_package(package, desk)
+        install_package(package, dashboard)
             .map_err(|reason| format!("{what} is not installed; {reason}"))?;
     }
-    let found = desk.run_aside(&look);
+    let found = dashboard.run_aside(&look);
     if found.succeeded() { Ok(()) } else { Err(format!("{what}: \"{look}\" {}", found.reason())) }
 }
 
 /// Installs a package of the system with apt-get, where that is allowed; else the reason, which names the
 /// package and what would install it.
-pub(crate) fn install_package(package: &str, desk: &mut Dashboard<'_>) -> Result<(), String> {
-    let place = desk.place;
+pub(crate) fn install_package(package: &str, dashboard: &mut Dashboard<'_>) -> Result<(), String> {
+    let place = dashboard.place;
     if !place.may_install() {
         return Err(format!(
             "the package {package} helps, and \"cargo xtask test --install\" installs it"
@@ -106,10 +111,10 @@ pub(crate) fn install_package(package: &str, desk: &mut Dashboard<'_>) -> Result
     }
     // The lists of packages may be missing on a fresh machine; where they cannot be had, what is
     // there may do.
-    desk.works(&place.program("apt-get", "update --quiet"));
+    dashboard.works(&place.program("apt-get", "update --quiet"));
     // Another step may be installing too.
     let words = "install --yes --quiet --option=DPkg::Lock::Timeout=120 --no-install-recommends";
-    let installed = desk.run_aside(&place.program("apt-get", words).with([package]));
+    let installed = dashboard.run_aside(&place.program("apt-get", words).with([package]));
     if installed.succeeded() {
         return Ok(());
     }
@@ -118,9 +123,9 @@ pub(crate) fn install_package(package: &str, desk: &mut Dashboard<'_>) -> Result
 
 /// Whether a subcommand of cargo that is not part of the toolchain is there. Such a tool is not
 /// fetched: building one takes longer than everything it would check.
-pub(crate) fn has_subcommand(name: &str, desk: &mut Dashboard<'_>) -> bool {
-    let look = desk.place.cargo(&format!("{name} --version"));
-    desk.works(&look)
+pub(crate) fn has_subcommand(name: &str, dashboard: &mut Dashboard<'_>) -> bool {
+    let look = dashboard.place.cargo(&format!("{name} --version"));
+    dashboard.works(&look)
 }
 
 #[cfg(test)]
@@ -138,7 +143,7 @@ mod tests {
         let later = |_: &str, number| Ran::made_up(number > 1, "");
         let (result, commands) = asked(&here, later, ensure_rustfmt);
         assert_eq!((result, commands[1].as_str()), (Ok(()), "rustup component add rustfmt"));
-        let (result, commands) = asked(&here, later, |desk| ensure_target("mac", desk));
+        let (result, commands) = asked(&here, later, |dashboard| ensure_target("mac", dashboard));
         assert_eq!((result, commands[1].as_str()), (Ok(()), "rustup target add mac"));
     }
 

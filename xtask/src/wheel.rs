@@ -30,30 +30,30 @@ pub(crate) struct Wheel {
 
 impl Wheel {
     /// Builds it. What the last step says of the wheel.
-    pub(crate) fn make(&self, desk: &mut Dashboard<'_>) -> Result<String, String> {
-        let place = desk.place;
-        let python = Environment::build(desk)?;
+    pub(crate) fn make(&self, dashboard: &mut Dashboard<'_>) -> Result<String, String> {
+        let place = dashboard.place;
+        let python = Environment::build(dashboard)?;
         let (cache, plain) = (folder(place).join("adapters"), folder(place).join("plain"));
         let script =
             |words: &str| python.python(&format!("{SCRIPT} {words}"), place).with([&cache]);
         // The adapters first: what cannot be fetched is known before the long build.
-        let said = succeed(&script("build"), desk)?;
+        let said = succeed(&script("build"), dashboard)?;
         for line in said.lines().filter(|line| line.starts_with("adapter_")) {
-            desk.screen.line(line);
+            dashboard.screen.line(line);
         }
         // A wheel of an earlier version must not be taken for this one; what cannot be cleared is told below.
         let _ = std::fs::remove_dir_all(&plain);
         // The published wheel does not depend on the settings of the machine that builds it.
         let build = python.python("-m maturin build --release --out", place).with([&plain]);
-        succeed(&build.variable("CARGO_INCREMENTAL", "0"), desk)?;
+        succeed(&build.variable("CARGO_INCREMENTAL", "0"), dashboard)?;
         let paths = [wheel_in(&plain)?, place.root().join(&self.out)];
-        Ok(last_line(&succeed(&script("pack").with(paths), desk)?).to_owned())
+        Ok(last_line(&succeed(&script("pack").with(paths), dashboard)?).to_owned())
     }
 }
 
 /// What a command says; where it fails, its words or the line that names the error.
-fn succeed(task: &Task, desk: &mut Dashboard<'_>) -> Result<String, String> {
-    let said = desk.succeed(task).map_err(String::from);
+fn succeed(task: &Task, dashboard: &mut Dashboard<'_>) -> Result<String, String> {
+    let said = dashboard.succeed(task).map_err(String::from);
     said.map_err(|said| match said.lines().find_map(|line| line.strip_prefix("error: ")) {
         Some(reason) if said.lines().count() < 40 => reason.to_owned(),
         _ => said,
@@ -79,7 +79,8 @@ mod tests {
             false => Ran::made_up(true, "3 12\n"),
         };
         let wheel = Wheel { out: "dist".into() };
-        let (made, asked) = asked(&Workplace::of_a_person(), answer, |desk| wheel.make(desk));
+        let (made, asked) =
+            asked(&Workplace::of_a_person(), answer, |dashboard| wheel.make(dashboard));
         assert_eq!(made, Err("torch==2.8.0 could not be had: no network".to_owned()));
         assert!(!asked.iter().any(|task| task.contains("maturin build")), "{asked:?}");
     }
@@ -89,7 +90,7 @@ mod tests {
         let place = Workplace::here();
         let task = place.program("maturin", "build");
         let answer = |_: &str, _| Ran::made_up(false, "one\ntwo\n");
-        let reason = asked(&place, answer, |desk| succeed(&task, desk)).0.unwrap_err();
+        let reason = asked(&place, answer, |dashboard| succeed(&task, dashboard)).0.unwrap_err();
         assert!(reason.contains("maturin build") && reason.contains("one\ntwo"), "{reason}");
     }
 }

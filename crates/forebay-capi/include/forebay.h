@@ -154,7 +154,7 @@ typedef enum {
     FOREBAY_ACCESS_READ = 0,
     /// Reads and writes them.
     FOREBAY_ACCESS_UPDATE = 1,
-    /// Writes all of them and reads none: what was there is not copied.
+    /// Writes all of them without reading any, so the old contents are not copied.
     FOREBAY_ACCESS_OVERWRITE = 2,
 } forebay_access;
 
@@ -819,13 +819,13 @@ forebay_status forebay_device_synchronize(forebay_device device);
 forebay_status forebay_device_close(forebay_device device);
 
 /// Copies `size` bytes from the host to the device by several threads, after the work that was enqueued on `stream`, and
-/// waits. It is for ordinary memory, of which a driver's own copy uses one thread; memory that is pinned, by
-/// whichever library, the device copies itself. Refused with `FOREBAY_STATUS_UNSUPPORTED` where the device has no `FOREBAY_CAN_PINNED`.
+/// waits. Meant for ordinary memory, which a driver copies with one thread; the device copies pinned memory itself,
+/// whichever library pinned it. Refused with `FOREBAY_STATUS_UNSUPPORTED` if the device lacks `FOREBAY_CAN_PINNED`.
 ///
 /// The caller promises:
 ///
-/// * `size` bytes at `from` can be read and are not written meanwhile; as many at `to` are memory of the device, used by
-///   nobody else.
+/// * Until the call returns: `from` has `size` readable bytes, which nothing writes; `to` has `size` bytes of the device's
+///   memory, which nothing else uses.
 forebay_status forebay_upload(forebay_device device,
                               void *to,
                               const void *from,
@@ -838,8 +838,8 @@ forebay_status forebay_upload(forebay_device device,
 ///
 /// The caller promises:
 ///
-/// * `size` bytes at `to` can be written and nobody else uses them meanwhile; as many at `from` are memory of the device
-///   that nobody writes.
+/// * Until the call returns: `to` has `size` writable bytes, which nothing else uses; `from` has `size` bytes of the
+///   device's memory, which nothing writes.
 forebay_status forebay_download(forebay_device device,
                                 void *to,
                                 const void *from,
@@ -910,8 +910,8 @@ forebay_status forebay_download_batch(forebay_device device,
 ///
 /// The caller promises:
 ///
-/// * `size` bytes at `from` are memory of `from_device` that nobody writes meanwhile; as many at `to` are memory of
-///   `to_device`, used by nobody else.
+/// * Until the call returns: `from` has `size` bytes of `from_device`, which nothing writes; `to` has `size` bytes of
+///   `to_device`, which nothing else uses.
 forebay_status forebay_copy_between(forebay_device to_device,
                                     void *to,
                                     forebay_stream to_stream,
@@ -983,7 +983,7 @@ FOREBAY_MUST_USE forebay_status forebay_pinned_alloc(forebay_device device, uint
 ///
 /// The caller promises:
 ///
-/// * All copies from and to the memory are done: synchronise their streams first. Nobody uses it from now on.
+/// * All copies from and to the memory are done (synchronise their streams first), and nothing uses it afterwards.
 forebay_status forebay_pinned_free(forebay_device device,
                                    void *memory);
 
@@ -1038,10 +1038,10 @@ forebay_status forebay_shared_create(forebay_buffer_manager memory,
                                      uint64_t size,
                                      forebay_shared *shared);
 
-/// Opens a shared buffer that a process of this user has created. Refused with `FOREBAY_STATUS_NOT_FOUND` where no living
-/// process has the name, `_WRONG_TYPE` where the elements are of another type, `_WRONG_DEVICE` where the memory is of
-/// another kind of device, `_DENIED` where another user has it, and `_TIMED_OUT` where nobody answers, for instance because
-/// all processes that have it are stopped.
+/// Opens a shared buffer that a process of this user has created. Refused with `FOREBAY_STATUS_NOT_FOUND` if no living
+/// process has the name, `_WRONG_TYPE` if the elements are of another type, `_WRONG_DEVICE` if the memory is of another
+/// kind of device, `_DENIED` if it belongs to another user, and `_TIMED_OUT` if no process that has it answers, for
+/// instance because all of them are stopped.
 FOREBAY_MUST_USE
 forebay_status forebay_shared_open(forebay_buffer_manager memory,
                                    const char *name,

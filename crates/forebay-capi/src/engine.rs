@@ -166,13 +166,13 @@ unsafe fn transfer_async(
 }
 
 /// Copies `size` bytes from the host to the device by several threads, after the work that was enqueued on `stream`, and
-/// waits. It is for ordinary memory, of which a driver's own copy uses one thread; memory that is pinned, by
-/// whichever library, the device copies itself. Refused with `FOREBAY_STATUS_UNSUPPORTED` where the device has no `FOREBAY_CAN_PINNED`.
+/// waits. Meant for ordinary memory, which a driver copies with one thread; the device copies pinned memory itself,
+/// whichever library pinned it. Refused with `FOREBAY_STATUS_UNSUPPORTED` if the device lacks `FOREBAY_CAN_PINNED`.
 ///
 /// # Safety
 ///
-/// * `size` bytes at `from` can be read and are not written meanwhile; as many at `to` are memory of the device, used by
-///   nobody else.
+/// * Until the call returns: `from` has `size` readable bytes, which nothing writes; `to` has `size` bytes of the device's
+///   memory, which nothing else uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_upload(
     device: forebay_device,
@@ -192,8 +192,8 @@ pub unsafe extern "C" fn forebay_upload(
 ///
 /// # Safety
 ///
-/// * `size` bytes at `to` can be written and nobody else uses them meanwhile; as many at `from` are memory of the device
-///   that nobody writes.
+/// * Until the call returns: `to` has `size` writable bytes, which nothing else uses; `from` has `size` bytes of the
+///   device's memory, which nothing writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_download(
     device: forebay_device,
@@ -355,8 +355,8 @@ pub unsafe extern "C" fn forebay_download_batch(
 ///
 /// # Safety
 ///
-/// * `size` bytes at `from` are memory of `from_device` that nobody writes meanwhile; as many at `to` are memory of
-///   `to_device`, used by nobody else.
+/// * Until the call returns: `from` has `size` bytes of `from_device`, which nothing writes; `to` has `size` bytes of
+///   `to_device`, which nothing else uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_copy_between(
     to_device: forebay_device,

@@ -95,7 +95,7 @@ pub unsafe extern "C" fn forebay_pinned_alloc(
 ///
 /// # Safety
 ///
-/// * All copies from and to the memory are done: synchronise their streams first. Nobody uses it from now on.
+/// * All copies from and to the memory are done (synchronise their streams first), and nothing uses it afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_pinned_free(
     device: forebay_device,

@@ -107,10 +107,10 @@ pub unsafe extern "C" fn forebay_shared_create(
     unsafe { enter(memory, (name, type_name), shared, make) }
 }
 
-/// Opens a shared buffer that a process of this user has created. Refused with `FOREBAY_STATUS_NOT_FOUND` where no living
-/// process has the name, `_WRONG_TYPE` where the elements are of another type, `_WRONG_DEVICE` where the memory is of
-/// another kind of device, `_DENIED` where another user has it, and `_TIMED_OUT` where nobody answers, for instance because
-/// all processes that have it are stopped.
+/// Opens a shared buffer that a process of this user has created. Refused with `FOREBAY_STATUS_NOT_FOUND` if no living
+/// process has the name, `_WRONG_TYPE` if the elements are of another type, `_WRONG_DEVICE` if the memory is of another
+/// kind of device, `_DENIED` if it belongs to another user, and `_TIMED_OUT` if no process that has it answers, for
+/// instance because all of them are stopped.
 #[must_use = "there is no buffer where this failed"]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_shared_open(

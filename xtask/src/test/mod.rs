@@ -176,15 +176,15 @@ fn carry_out(steps: &[Step], before: &[Report], place: &Workplace, screen: &Scre
         let mut over = before.iter().chain(&reports);
         let unbuilt = over.find(|report| matches!(report.outcome, Outcome::Untested(_)));
         let started = Instant::now();
-        let mut desk = Dashboard::new(step.name, place, screen);
+        let mut dashboard = Dashboard::new(step.name, place, screen);
         let outcome = match unbuilt {
             Some(before) if step.needs_build => Outcome::LeftOut(format!(
                 "\"{}\" did not come to an end, so this would not",
                 before.name
             )),
-            _ => (step.act)(&mut desk).unwrap_or_else(|stopped| stopped),
+            _ => (step.act)(&mut dashboard).unwrap_or_else(|stopped| stopped),
         };
-        let (elapsed, cpu) = (started.elapsed(), desk.cpu);
+        let (elapsed, cpu) = (started.elapsed(), dashboard.cpu);
         let report = Report { name: step.name, outcome, elapsed, cpu };
         // One text, so that no other step's line comes in between.
         screen.line(match report.complaint() {
@@ -276,13 +276,13 @@ mod tests {
 
     #[test]
     fn steps_beside_the_main_ones_run_at_the_same_time_and_are_shown_whole() {
-        let work: Act = |desk| desk.check(&desk.place.program("sleep", "0.3"), "");
-        let fails: Act = |desk| {
+        let work: Act = |dashboard| dashboard.check(&dashboard.place.program("sleep", "0.3"), "");
+        let fails: Act = |dashboard| {
             let script = "for line in 1 2 3; do echo beside $line; sleep 0.1; done; false";
-            desk.check(&desk.place.program("sh", "-c").with([script]), "")
+            dashboard.check(&dashboard.place.program("sh", "-c").with([script]), "")
         };
-        let alone: Act = |desk| {
-            let before = desk.screen.written();
+        let alone: Act = |dashboard| {
+            let before = dashboard.screen.written();
             assert!(before.contains("main 2 ") && before.contains("beside "), "{before}");
             Ok(Outcome::Holds(String::new()))
         };

@@ -11,9 +11,9 @@ use crate::workplace::TESTED;
 const TRIAL: &str = "examples/python/01_first_buffer.py";
 
 /// The wheel and its tests. Where there is no Python, or its packages cannot be fetched, the step is left out.
-pub(super) fn python(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    let place = desk.place;
-    let build = Environment::build(desk).map_err(Outcome::LeftOut)?;
+pub(super) fn python(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    let place = dashboard.place;
+    let build = Environment::build(dashboard).map_err(Outcome::LeftOut)?;
     let wheels = folder(place).join("wheels");
     // A wheel of an earlier version must not be taken for this one; what cannot be cleared is told below.
     let _ = std::fs::remove_dir_all(&wheels);
@@ -24,23 +24,23 @@ pub(super) fn python(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     // With the features of the workspace's tests, or all that the package depends on would be built anew.
     let words = "-m maturin build --profile dev --features as-tested --quiet --out";
     for task in [fake, build.python(words, place).with([&wheels])] {
-        desk.succeed(&task).map_err(|broken| Outcome::Untested(broken.into()))?;
+        dashboard.succeed(&task).map_err(|broken| Outcome::Untested(broken.into()))?;
     }
     let wheel = wheel_in(&wheels).map_err(Outcome::Untested)?;
 
-    let clean = Environment::fresh("clean", desk).map_err(Outcome::LeftOut)?;
+    let clean = Environment::fresh("clean", dashboard).map_err(Outcome::LeftOut)?;
     let install = "-m pip install --quiet --disable-pip-version-check --no-index";
-    desk.succeed(&clean.python(install, place).with([wheel]))?;
+    dashboard.succeed(&clean.python(install, place).with([wheel]))?;
     for device in ["host", "sim"] {
-        desk.succeed(&clean.python(&format!("{TRIAL} {device}"), place))?;
+        dashboard.succeed(&clean.python(&format!("{TRIAL} {device}"), place))?;
     }
-    clean.fetch("python/requirements-test.txt", desk).map_err(Outcome::LeftOut)?;
+    clean.fetch("python/requirements-test.txt", dashboard).map_err(Outcome::LeftOut)?;
     let built = |file: &str| place.root().join("target/debug/deps").join(file);
     let task = clean
         .python("-m pytest -q -p no:cacheprovider python/tests", place)
         .variable("PYTHONDONTWRITEBYTECODE", "1")
         .variable("FOREBAY_CUDA_DRIVER", built("libforebay_cuda_fake_driver.so"))
         .variable("FOREBAY_HIP_DRIVER", built("libforebay_hip_bridge.so"));
-    let ran = desk.run(&task);
+    let ran = dashboard.run(&task);
     Ok(suites::tested(&task, &ran, count::pytest(&ran.output), &ran.output))
 }

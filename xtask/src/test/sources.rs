@@ -19,43 +19,43 @@ const NO_DENY: &str = "cargo-deny is not installed, and building it takes longer
 const APPLE: &str = "aarch64-apple-darwin";
 
 /// Every file as rustfmt writes it.
-pub(super) fn format(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    ensure_rustfmt(desk).map_err(Outcome::LeftOut)?;
-    desk.check(&desk.place.cargo("fmt --all --check"), "")
+pub(super) fn format(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    ensure_rustfmt(dashboard).map_err(Outcome::LeftOut)?;
+    dashboard.check(&dashboard.place.cargo("fmt --all --check"), "")
 }
 
 /// No lint speaks up, in any target.
-pub(super) fn clippy(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    clippy_on("--workspace --all-targets --all-features", "", desk)
+pub(super) fn clippy(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    clippy_on("--workspace --all-targets --all-features", "", dashboard)
 }
 
 /// No lint speaks up, in what is not test code.
-pub(super) fn clippy_libraries(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    clippy_on("--workspace --all-features", "", desk)
+pub(super) fn clippy_libraries(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    clippy_on("--workspace --all-features", "", dashboard)
 }
 
 /// No lint speaks up in the Metal device, as it is built for a Mac. It cannot be run here.
-pub(super) fn metal(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    ensure_target(APPLE, desk).map_err(Outcome::LeftOut)?;
+pub(super) fn metal(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    ensure_target(APPLE, dashboard).map_err(Outcome::LeftOut)?;
     let targets = format!("--package forebay-metal --all-targets --target {APPLE}");
-    clippy_on(&targets, &format!("checked for {APPLE}, not run"), desk)
+    clippy_on(&targets, &format!("checked for {APPLE}, not run"), dashboard)
 }
 
-fn clippy_on(targets: &str, note: &str, desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    ensure_clippy(desk).map_err(Outcome::LeftOut)?;
-    desk.check(&desk.place.cargo(&format!("clippy {targets} -- -D warnings")), note)
+fn clippy_on(targets: &str, note: &str, dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    ensure_clippy(dashboard).map_err(Outcome::LeftOut)?;
+    dashboard.check(&dashboard.place.cargo(&format!("clippy {targets} -- -D warnings")), note)
 }
 
 /// The documentation builds, and its links lead somewhere.
-pub(super) fn documentation(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    let task = desk.place.cargo("doc --workspace --no-deps --all-features");
-    desk.check(&task.variable("RUSTDOCFLAGS", "-D warnings"), "")
+pub(super) fn documentation(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    let task = dashboard.place.cargo("doc --workspace --no-deps --all-features");
+    dashboard.check(&task.variable("RUSTDOCFLAGS", "-D warnings"), "")
 }
 
 /// Each crate uses only those above it; sources and manifests look as they must.
-pub(super) fn layers(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    let metadata = metadata(desk)?;
-    let found = findings(desk, &metadata);
+pub(super) fn layers(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    let metadata = metadata(dashboard)?;
+    let found = findings(dashboard, &metadata);
     if !found.is_empty() {
         return Err(Outcome::Broken(found.join("\n")));
     }
@@ -63,8 +63,8 @@ pub(super) fn layers(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
 }
 
 /// The crates that are to be published can be packed, and have what a registry asks for.
-pub(super) fn packages(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    let metadata = metadata(desk)?;
+pub(super) fn packages(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    let metadata = metadata(dashboard)?;
     let all = metadata.workspace_packages();
     let faults = packages::faults(&all);
     if !faults.is_empty() {
@@ -76,30 +76,31 @@ pub(super) fn packages(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
         .flat_map(|package| ["--package", package.name.as_str()])
         .collect();
     // Without a lock file, for which the registry would be asked anew for each crate.
-    let task = desk.place.cargo("package --quiet --no-verify --allow-dirty --exclude-lockfile");
+    let task =
+        dashboard.place.cargo("package --quiet --no-verify --allow-dirty --exclude-lockfile");
     let note = format!("{} crates packed, without building them", names.len() / 2);
-    desk.check(&task.with(names), note)
+    dashboard.check(&task.with(names), note)
 }
 
 /// The C header is what the sources say.
-pub(super) fn header(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    header::check(desk.place).map(Outcome::Holds).map_err(Outcome::Broken)
+pub(super) fn header(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    header::check(dashboard.place).map(Outcome::Holds).map_err(Outcome::Broken)
 }
 
 /// Licences, sources and versions are those `deny.toml` allows.
-pub(super) fn licences(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    if !has_subcommand("deny", desk) {
+pub(super) fn licences(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    if !has_subcommand("deny", dashboard) {
         return Err(Outcome::LeftOut(NO_DENY.to_owned()));
     }
-    desk.check(&desk.place.cargo("deny check licenses bans sources"), "")
+    dashboard.check(&dashboard.place.cargo("deny check licenses bans sources"), "")
 }
 
 /// No advisory is open against a dependency.
-pub(super) fn advisories(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    if !has_subcommand("deny", desk) {
+pub(super) fn advisories(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    if !has_subcommand("deny", dashboard) {
         return Err(Outcome::LeftOut(NO_DENY.to_owned()));
     }
-    match desk.check(&desk.place.cargo("deny check advisories"), "") {
+    match dashboard.check(&dashboard.place.cargo("deny check advisories"), "") {
         Err(Outcome::Broken(output)) if has_no_database(&output) => {
             let reason =
                 "the database of advisories could not be fetched, and there is no copy here";
@@ -116,15 +117,15 @@ fn has_no_database(output: &str) -> bool {
 }
 
 /// Shows the order, and every breach, which make it an error.
-pub(crate) fn show_layers(desk: &mut Dashboard<'_>) -> Result<String, String> {
-    let metadata = metadata(desk)?;
-    desk.screen.line(format_args!("{}\n", layers::drawing(&metadata)));
-    if let Ok(rooms) = Rooms::read(desk.place.root()) {
-        desk.screen.line(format_args!("{}\n", rooms.drawing()));
+pub(crate) fn show_layers(dashboard: &mut Dashboard<'_>) -> Result<String, String> {
+    let metadata = metadata(dashboard)?;
+    dashboard.screen.line(format_args!("{}\n", layers::drawing(&metadata)));
+    if let Ok(rooms) = Rooms::read(dashboard.place.root()) {
+        dashboard.screen.line(format_args!("{}\n", rooms.drawing()));
     }
-    let found = findings(desk, &metadata);
+    let found = findings(dashboard, &metadata);
     for finding in &found {
-        desk.screen.line(styled(BAD, finding));
+        dashboard.screen.line(styled(BAD, finding));
     }
     let (crates, findings) = (metadata.workspace_members.len(), found.len());
     let count = |word| format!("{crates} crates, {findings} findings: the order is {word}");
@@ -132,8 +133,8 @@ pub(crate) fn show_layers(desk: &mut Dashboard<'_>) -> Result<String, String> {
 }
 
 /// All that is wrong with the crates.
-fn findings(desk: &Dashboard<'_>, metadata: &Metadata) -> Vec<String> {
-    let root = desk.place.root();
+fn findings(dashboard: &Dashboard<'_>, metadata: &Metadata) -> Vec<String> {
+    let root = dashboard.place.root();
     let manifests = metadata.workspace_packages().into_iter();
     let manifests = manifests.map(|package| package.manifest_path.as_std_path());
     let mut found = layers::breaches(metadata);
@@ -144,9 +145,9 @@ fn findings(desk: &Dashboard<'_>, metadata: &Metadata) -> Vec<String> {
 }
 
 /// What cargo knows of the workspace. Without its dependencies: then no network is needed.
-fn metadata(desk: &mut Dashboard<'_>) -> Result<Metadata, Outcome> {
-    let task = desk.place.cargo("metadata --format-version 1 --no-deps");
-    let ran = desk.run_aside(&task);
+fn metadata(dashboard: &mut Dashboard<'_>) -> Result<Metadata, Outcome> {
+    let task = dashboard.place.cargo("metadata --format-version 1 --no-deps");
+    let ran = dashboard.run_aside(&task);
     // Warnings may stand before it; the answer itself is one line.
     let answer = ran.output.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
     MetadataCommand::parse(answer)

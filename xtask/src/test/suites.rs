@@ -24,66 +24,69 @@ const MIRI_CASES: &str = "4";
 const MAX_STOLEN: u64 = 5;
 
 /// Unit and integration tests.
-pub(super) fn tests(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn tests(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     // Without these, their tests are skipped and say themselves what to install.
     for ensure in [ensure_hip, ensure_tmux, ensure_opencl] {
-        let _ = ensure(desk);
+        let _ = ensure(dashboard);
     }
-    run_tests(&format!("{TESTED} --tests"), desk, |task| task)
+    run_tests(&format!("{TESTED} --tests"), dashboard, |task| task)
 }
 
 /// Unit tests, with fewer random cases unless the caller says how many. `quick` in `.config/nextest.toml` says which.
-pub(super) fn quick_tests(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn quick_tests(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let cases = std::env::var_os("PROPTEST_CASES").unwrap_or_else(|| QUICK_CASES.into());
-    run_tests(&format!("{TESTED} --lib --bins"), desk, |task| {
+    run_tests(&format!("{TESTED} --lib --bins"), dashboard, |task| {
         task.variable("PROPTEST_CASES", &cases).variable("NEXTEST_PROFILE", "quick")
     })
 }
 
 /// The tests of this program, of which all is built but the tests.
-pub(super) fn xtask_tests(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    run_tests("--package xtask --tests", desk, |task| task)
+pub(super) fn xtask_tests(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    run_tests("--package xtask --tests", dashboard, |task| task)
 }
 
 /// Runs the tests of some crates, which are cargo's words.
 fn run_tests(
     crates: &str,
-    desk: &mut Dashboard<'_>,
+    dashboard: &mut Dashboard<'_>,
     tune: impl Fn(Task) -> Task,
 ) -> Result<Outcome, Outcome> {
-    if !has_subcommand("nextest", desk) {
-        return libtest(&tune(desk.place.cargo(&format!("test {crates} --no-fail-fast"))), desk);
+    if !has_subcommand("nextest", dashboard) {
+        return libtest(
+            &tune(dashboard.place.cargo(&format!("test {crates} --no-fail-fast"))),
+            dashboard,
+        );
     }
     // What passing tests print is asked for because some say there that they cannot run here.
     let words = format!(
         "nextest run {crates} --no-fail-fast --color never \
          --status-level skip --success-output immediate --failure-output immediate"
     );
-    let task = tune(desk.place.cargo(&words)).variable("NEXTEST_HIDE_PROGRESS_BAR", "1");
-    let ran = desk.run(&task);
+    let task = tune(dashboard.place.cargo(&words)).variable("NEXTEST_HIDE_PROGRESS_BAR", "1");
+    let ran = dashboard.run(&task);
     let counted = count::nextest(&ran.output).map(|(tally, mut skips)| {
         let titles = count::nextest_not_started(&ran.output);
-        skips.extend(ignored::reasons(&titles, crates, desk));
+        skips.extend(ignored::reasons(&titles, crates, dashboard));
         (tally, skips)
     });
     Ok(tested(&task, &ran, counted, &count::without_passed(&ran.output)))
 }
 
 /// The examples in the documentation.
-pub(super) fn doc_tests(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    libtest(&desk.place.cargo(&format!("test --doc {TESTED} --no-fail-fast")), desk)
+pub(super) fn doc_tests(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    libtest(&dashboard.place.cargo(&format!("test --doc {TESTED} --no-fail-fast")), dashboard)
 }
 
-fn libtest(task: &Task, desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    let ran = desk.run(task);
+fn libtest(task: &Task, dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    let ran = dashboard.run(task);
     Ok(tested(task, &ran, count::libtest(&ran.output), &ran.output))
 }
 
 /// A short soak of the pool, built as the tests are, which have built nearly all of it. One check: it holds where no
 /// operation broke a rule.
-pub(super) fn soak(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn soak(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let words = format!("test {TESTED} --bench=soak -- --operations 2000000");
-    let output = desk.succeed(&desk.place.cargo(&words))?;
+    let output = dashboard.succeed(&dashboard.place.cargo(&words))?;
     let figures = output.lines().rfind(|line| line.ends_with("no violation"));
     Ok(Outcome::Holds(figures.unwrap_or_default().to_owned()))
 }
@@ -92,15 +95,15 @@ pub(super) fn soak(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
 ///
 /// In a target directory of its own: the flag that swaps the atomics would have everything built anew
 /// each time. Not optimised: the models take two seconds, building them faster many.
-pub(super) fn loom(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn loom(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let words = "test -p forebay-sync --lib --target-dir target/loom loom_";
-    let task = desk
+    let task = dashboard
         .place
         .cargo(words)
         .variable("RUSTFLAGS", "--cfg loom")
         .variable("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
         .variable("CARGO_PROFILE_DEV_DEBUG", "0");
-    match count::libtest(&desk.succeed(&task)?) {
+    match count::libtest(&dashboard.succeed(&task)?) {
         Some((tally, _)) if tally.passed > 0 => {
             Ok(Outcome::Holds(format!("{} models under loom", tally.passed)))
         }
@@ -111,17 +114,17 @@ pub(super) fn loom(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
 /// The unsafe code under Miri, which sees undefined behaviour and leaks: the contract, and what the threads of a pool
 /// share, which need no device. (`forebay-core` forbids unsafe code.) One check: the tests in it are counted where
 /// they run at full speed.
-pub(super) fn miri(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
-    ensure_miri(desk).map_err(Outcome::LeftOut)?;
+pub(super) fn miri(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+    ensure_miri(dashboard).map_err(Outcome::LeftOut)?;
     let words = "run nightly cargo miri test -p forebay-hal -p forebay-sync --lib --no-fail-fast";
-    let task = desk
+    let task = dashboard
         .place
         .program("rustup", words)
         .variable("MIRIFLAGS", MIRI_FLAGS)
         // Tests panic on purpose, and naming the calls of a stack takes Miri seconds.
         .variable("RUST_BACKTRACE", "0")
         .variable("PROPTEST_CASES", MIRI_CASES);
-    let ran = desk.run(&task);
+    let ran = dashboard.run(&task);
     match count::libtest(&ran.output) {
         Some((tally, _)) if ran.succeeded() => {
             Ok(Outcome::Holds(format!("{} tests under Miri", tally.passed)))
@@ -143,9 +146,9 @@ fn is_too_old(output: &str) -> bool {
 
 /// The time of a hot pair through C over that of Rust's. One check, to be made while nothing else runs. Where other
 /// machines took processor time meanwhile, a ratio that is too high says nothing, and is said to.
-pub(super) fn edge_time(desk: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
+pub(super) fn edge_time(dashboard: &mut Dashboard<'_>) -> Result<Outcome, Outcome> {
     let before = MachineTicks::now();
-    let (ratio, holds) = hot_pair::edge_time(desk)?;
+    let (ratio, holds) = hot_pair::edge_time(dashboard)?;
     let stolen =
         before.zip(MachineTicks::now()).map_or(0, |(before, after)| after.stolen_since(before));
     if holds {

@@ -51,7 +51,7 @@ pub enum forebay_access {
     Read = 0,
     /// Reads and writes them.
     Update = 1,
-    /// Writes all of them and reads none: what was there is not copied.
+    /// Writes all of them without reading any, so the old contents are not copied.
     Overwrite = 2,
 }
 

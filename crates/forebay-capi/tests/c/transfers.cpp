@@ -32,7 +32,7 @@ void there_and_back(const forebay::pool &pool, const forebay::stream &stream) {
     EXPECT(up && up.done() && !up.cancel() && up.progress().first == buffer.bytes() &&
            up.progress().second == buffer.bytes());
 
-    // What is moved from is none; a second one waits for the first that it replaces.
+    // What is moved from is none; one that is replaced ends as at its destructor.
     forebay::transfer moved = std::move(up);
     EXPECT(!up && thrown_by([&] { up.wait(); }) == FOREBAY_STATUS_INVALID_HANDLE); // NOLINT
     moved = buffer.upload_async(values);

@@ -12,7 +12,7 @@ use forebay_hal::{Call, Device, ToDevice};
 use super::host_memory::HostMemory;
 use super::raw::RawBuffer;
 use super::registry::{
-    LineStatistics, LiveBuffer, LiveShared, MemoryTotals, Record, Registry, SharedRegistration,
+    BufferTotals, LineStatistics, LiveBuffer, LiveShared, Record, Registry, SharedRegistration,
     stack,
 };
 use super::replicas::Replicas;
@@ -94,7 +94,7 @@ fn registries() -> Vec<Arc<Registry>> {
 fn show(snapshot: &mut ProcessSnapshot) {
     let copies = |of: CopyStatistics| BufferCopies { copies: of.copies, bytes: of.bytes };
     let managers = registries().into_iter().map(|registry| {
-        let MemoryTotals { buffers, created, statistics, shared, shared_bytes, .. } =
+        let BufferTotals { buffers, created, statistics, shared, shared_bytes, .. } =
             registry.totals(0);
         ManagerStatistics {
             manager: registry.number,
@@ -249,9 +249,9 @@ impl BufferManager {
     }
 
     /// The totals of all buffers. All zero in a forked child.
-    pub fn totals(&self) -> MemoryTotals {
+    pub fn totals(&self) -> BufferTotals {
         if self.device().descriptor().is_from_parent() {
-            return MemoryTotals::default();
+            return BufferTotals::default();
         }
         self.shared.registry.totals(self.shared.store.sweep())
     }

@@ -131,7 +131,7 @@ pub struct LiveShared {
 /// The totals of a manager's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct MemoryTotals {
+pub struct BufferTotals {
     /// Live buffers.
     pub buffers: usize,
     /// Buffers made so far.
@@ -229,15 +229,15 @@ impl Registry {
     }
 
     /// The totals. The caller supplies the parked bytes.
-    pub(super) fn totals(&self, parked_bytes: u64) -> MemoryTotals {
-        let Some(records) = self.records() else { return MemoryTotals::default() };
+    pub(super) fn totals(&self, parked_bytes: u64) -> BufferTotals {
+        let Some(records) = self.records() else { return BufferTotals::default() };
         let mut statistics = records.gone;
         records.live.values().for_each(|record| statistics.add(&record.statistics.read()));
         let (buffers, created) = (records.live.len(), records.created);
         let shared_bytes = records.shared.values().map(|(_, record)| record.bytes);
         let shared_bytes = shared_bytes.fold(0, u64::saturating_add);
         let shared = records.shared.len();
-        MemoryTotals { buffers, created, statistics, parked_bytes, shared, shared_bytes }
+        BufferTotals { buffers, created, statistics, parked_bytes, shared, shared_bytes }
     }
 }
 

@@ -86,7 +86,7 @@ pub struct CopyStatistics {
     /// Total device time of the timed copies.
     pub time: Duration,
     /// The bandwidth of the fastest timed copy, in bytes per second; 0 if none was timed. In the
-    /// [totals](super::MemoryTotals) of a manager this is the measured limit of the direction: the best observed, not
+    /// [totals](super::BufferTotals) of a manager this is the measured limit of the direction: the best observed, not
     /// the hardware's peak.
     pub fastest: u64,
     /// When the last copy was issued: `last.map(|last| last.elapsed())` is how long the direction has been idle.

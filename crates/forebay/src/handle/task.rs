@@ -358,7 +358,7 @@ impl Line {
 /// The queued requests, and the threads that serve them.
 struct WorkQueues {
     /// A queue is listed while one of its requests waits or is being tried.
-    queues: BTreeMap<Queue, Line>,
+    lines: BTreeMap<Queue, Line>,
     /// The queues that no thread serves, by when they are due.
     due: BTreeSet<(Instant, Queue)>,
     /// The number of the next request.
@@ -373,17 +373,17 @@ struct WorkQueues {
 
 impl WorkQueues {
     const fn new(born: Option<ForkGeneration>) -> Self {
-        Self { queues: BTreeMap::new(), due: BTreeSet::new(), next: 0, threads: 0, idle: 0, born }
+        Self { lines: BTreeMap::new(), due: BTreeSet::new(), next: 0, threads: 0, idle: 0, born }
     }
 
     /// Lists a queue anew, or removes it if it is empty.
     fn schedule(&mut self, queue: Queue) {
-        let Some(line) = self.queues.get_mut(&queue) else { return };
+        let Some(line) = self.lines.get_mut(&queue) else { return };
         if let Some(due) = line.due.take() {
             self.due.remove(&(due, queue));
         }
         if line.waiting.is_empty() {
-            self.queues.remove(&queue);
+            self.lines.remove(&queue);
         } else {
             let next = line.next();
             line.due = Some(next);
@@ -395,7 +395,7 @@ impl WorkQueues {
     fn take(&mut self, now: Instant) -> Option<Taken> {
         let &(due, queue) = self.due.first().filter(|(due, _)| *due <= now)?;
         self.due.remove(&(due, queue));
-        let line = self.queues.get_mut(&queue)?;
+        let line = self.lines.get_mut(&queue)?;
         line.due = None;
         let (number, waiting, is_last) = line.take(now)?;
         Some(Taken { queue, number, waiting, is_last })
@@ -412,7 +412,7 @@ struct Taken {
 
 /// The helper threads and their work.
 struct Workers {
-    desk: ForkSafeMutex<WorkQueues>,
+    state: ForkSafeMutex<WorkQueues>,
     arrival: Condvar,
 }
 
@@ -420,47 +420,47 @@ static WORKERS: Workers = Workers::new();
 
 impl Workers {
     const fn new() -> Self {
-        Self { desk: ForkSafeMutex::new(WorkQueues::new(None)), arrival: Condvar::new() }
+        Self { state: ForkSafeMutex::new(WorkQueues::new(None)), arrival: Condvar::new() }
     }
 
-    fn desk(&'static self) -> MutexGuard<'static, WorkQueues> {
+    fn queues(&'static self) -> MutexGuard<'static, WorkQueues> {
         // No request is tried under the lock, and the code that does leaves the queues consistent.
-        let mut desk = self.desk.lock();
+        let mut queues = self.state.lock();
         let here = Some(ForkGeneration::here());
-        if desk.born != here {
+        if queues.born != here {
             // The threads and their work are the parent's. Leak the work: dropping it would free the parent's blocks
             // and wake its tasks.
-            core::mem::forget(core::mem::replace(&mut *desk, WorkQueues::new(here)));
+            core::mem::forget(core::mem::replace(&mut *queues, WorkQueues::new(here)));
         }
-        desk
+        queues
     }
 
     /// Queues a request and returns its number. Starts a thread if none is idle; fails if there is none and none can be
     /// started.
     fn submit(&'static self, queue: Queue, waiting: Waiting) -> Result<u64> {
-        let mut desk = self.desk();
-        let is_served = desk.queues.get(&queue).is_some_and(|line| line.due.is_none());
-        if !is_served && let Err(error) = self.staff(&mut desk) {
+        let mut queues = self.queues();
+        let is_served = queues.lines.get(&queue).is_some_and(|line| line.due.is_none());
+        if !is_served && let Err(error) = self.staff(&mut queues) {
             // Dropping the request runs foreign code, so unlock first.
-            drop(desk);
+            drop(queues);
             return Err(error);
         }
-        let number = desk.next;
-        desk.next += 1;
-        desk.queues.entry(queue).or_default().add(number, waiting);
+        let number = queues.next;
+        queues.next += 1;
+        queues.lines.entry(queue).or_default().add(number, waiting);
         if !is_served {
-            desk.schedule(queue);
+            queues.schedule(queue);
             self.arrival.notify_one();
         }
         Ok(number)
     }
 
     /// Starts a thread if none is idle and there may be more. Fails if there is none at all.
-    fn staff(&'static self, desk: &mut WorkQueues) -> Result<()> {
-        if desk.idle == 0 && desk.threads < MAX_THREADS {
+    fn staff(&'static self, queues: &mut WorkQueues) -> Result<()> {
+        if queues.idle == 0 && queues.threads < MAX_THREADS {
             match thread::spawn("forebay-allocate", || self.work()) {
-                Ok(()) => desk.threads += 1,
-                Err(error) if desk.threads == 0 => {
+                Ok(()) => queues.threads += 1,
+                Err(error) if queues.threads == 0 => {
                     return Err(transient(format!("no thread to allocate on: {error}")));
                 }
                 // The existing threads do it.
@@ -472,14 +472,14 @@ impl Workers {
 
     /// Removes a request that is not being tried.
     fn remove(&'static self, queue: Queue, number: u64) -> Option<Waiting> {
-        let mut desk = self.desk();
-        let line = desk.queues.get_mut(&queue)?;
+        let mut queues = self.queues();
+        let line = queues.lines.get_mut(&queue)?;
         let is_first = line.waiting.keys().next() == Some(&number);
         let removed = line.remove(number);
         if line.due.is_some() {
             // The next one may need less.
             line.again = if is_first { None } else { line.again };
-            desk.schedule(queue);
+            queues.schedule(queue);
             self.arrival.notify_one();
         }
         removed
@@ -497,42 +497,42 @@ impl Workers {
                 }
             }));
             let kept = lock(&kept).take();
-            let mut desk = self.desk();
-            let Some(line) = desk.queues.get_mut(&queue) else { continue };
+            let mut queues = self.queues();
+            let Some(line) = queues.lines.get_mut(&queue) else { continue };
             line.again = None;
             if let Some(mut waiting) = kept {
                 line.again = Instant::now().checked_add(waiting.pause);
                 waiting.pause = (2 * waiting.pause).min(LONGEST_PAUSE);
                 line.add(number, waiting);
             }
-            desk.schedule(queue);
+            queues.schedule(queue);
         }
     }
 
     /// The next request to try. `None` if there has been none for a while, and this thread is no longer counted.
     fn next(&'static self) -> Option<Taken> {
-        let (mut desk, idle_since) = (self.desk(), Instant::now());
+        let (mut queues, idle_since) = (self.queues(), Instant::now());
         loop {
             let now = Instant::now();
-            if let Some(taken) = desk.take(now) {
+            if let Some(taken) = queues.take(now) {
                 // Some thread waits for the next queue to be due.
-                if !desk.due.is_empty() {
-                    let _ = self.staff(&mut desk);
+                if !queues.due.is_empty() {
+                    let _ = self.staff(&mut queues);
                 }
                 return Some(taken);
             }
-            let first = desk.due.first().map(|(due, _)| due.saturating_duration_since(now));
-            let is_needed = first.is_some() && desk.idle == 0;
+            let first = queues.due.first().map(|(due, _)| due.saturating_duration_since(now));
+            let is_needed = first.is_some() && queues.idle == 0;
             let left = IDLE.saturating_sub(now.duration_since(idle_since));
             if left.is_zero() && !is_needed {
-                desk.threads -= 1;
+                queues.threads -= 1;
                 return None;
             }
             let wait = first.map_or(left, |first| if is_needed { first } else { first.min(left) });
-            desk.idle += 1;
-            let waited = self.arrival.wait_timeout(desk, wait);
-            (desk, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            desk.idle -= 1;
+            queues.idle += 1;
+            let waited = self.arrival.wait_timeout(queues, wait);
+            (queues, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            queues.idle -= 1;
         }
     }
 }

@@ -22,7 +22,7 @@ fn wait_at_the_gate(_: bool) -> bool {
 
 fn wait_until(workers: &'static Workers, what: &str, holds: impl Fn(&WorkQueues) -> bool) {
     let begun = Instant::now();
-    while !holds(&workers.desk()) {
+    while !holds(&workers.queues()) {
         assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -40,15 +40,15 @@ fn threads_are_bounded_and_end_when_idle() {
             workers.submit(queue, waiting(Duration::MAX, wait_at_the_gate)).unwrap();
         }
     }
-    wait_until(workers, "all are at the gate", |desk| {
-        desk.threads == MAX_THREADS && desk.idle == 0 && desk.due.len() == 5
+    wait_until(workers, "all are at the gate", |queues| {
+        queues.threads == MAX_THREADS && queues.idle == 0 && queues.due.len() == 5
     });
     *lock(&GATE.0) = true;
     GATE.1.notify_all();
-    wait_until(workers, "the threads have ended", |desk| desk.threads == 0);
+    wait_until(workers, "the threads have ended", |queues| queues.threads == 0);
     assert_eq!(SERVED.load(Ordering::SeqCst), 2 * count);
-    let desk = workers.desk();
-    assert!(desk.queues.is_empty() && desk.due.is_empty() && desk.idle == 0);
+    let queues = workers.queues();
+    assert!(queues.lines.is_empty() && queues.due.is_empty() && queues.idle == 0);
 }
 
 /// More queues wait for memory than there may be threads, each behind one that is never served: all are tried at
@@ -84,6 +84,6 @@ fn queues_that_wait_occupy_no_thread() {
             std::thread::yield_now();
         }
     }
-    wait_until(workers, "the threads have ended", |desk| desk.threads == 0);
-    assert!(workers.desk().queues.is_empty() && workers.desk().due.is_empty());
+    wait_until(workers, "the threads have ended", |queues| queues.threads == 0);
+    assert!(workers.queues().lines.is_empty() && workers.queues().due.is_empty());
 }
