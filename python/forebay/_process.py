@@ -80,6 +80,17 @@ def library_to_install() -> ctypes.CDLL:
         raise InstallError(f"nothing was installed: {error}") from error
 
 
+def find_driver() -> None:
+    """``InstallError`` if there is no CUDA driver. Loads it without a call: after one, forked children could not use it."""
+    named = os.environ.get("FOREBAY_CUDA_DRIVER") or "libcuda.so.1"
+    try:
+        ctypes.CDLL(named)
+    except OSError as error:
+        raise InstallError(
+            f"nothing was installed: there is no NVIDIA driver here ({error}); install it, or give the container a GPU"
+        ) from error
+
+
 def address_of(name: str) -> int:
     """The address of a function of the library, for those that take functions as numbers."""
     address = ctypes.cast(getattr(library(), name), ctypes.c_void_p).value

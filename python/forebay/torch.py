@@ -7,10 +7,16 @@
 
 From then on every tensor on a GPU is from the process's pool of that GPU. All of PyTorch works as before: its figures,
 snapshots and history, CUDA graphs and ``torch.compile``, ``torch.cuda.MemPool``, ``torch.OutOfMemoryError``.
+
+Without a change to the program, its child processes included::
+
+    python -m forebay.torch train.py --epochs 3
+    FOREBAY_TORCH=1 torchrun --nproc-per-node 4 train.py
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from typing import Any
@@ -54,6 +60,13 @@ def install(device: int | None = None, *, pinned: bool = True, untested: bool = 
             _install(device, pinned, untested, settings)
 
 
+def _install_at_import() -> None:
+    """Installs as soon as PyTorch is imported, for FOREBAY_TORCH. The program's own ``install``, where that is what imports
+    PyTorch, has arguments of its own."""
+    if not _installing.locked():
+        install()
+
+
 def _install(device: int | None, pinned: bool, untested: bool, settings: dict[str, Any]) -> None:
     global _installed
     import torch
@@ -69,6 +82,7 @@ def _install(device: int | None, pinned: bool, untested: bool, settings: dict[st
     if not hasattr(torch._C, "_cuda_customAllocator"):
         raise InstallError("this PyTorch is built without CUDA, so there is no allocator of GPU memory to replace")
     _process.library_to_install()
+    _process.find_driver()
     translated, without = _alloc_conf.translated()
     adapter = _torch_adapter.load(torch)
     share = _torch_adapter.sharing(adapter, torch)
@@ -107,3 +121,9 @@ def mem_pool(**options: Any) -> Any:
 
 
 _pools: list[Any] = []
+
+
+if __name__ == "__main__":
+    from ._torch_run import main
+
+    sys.exit(main())

@@ -14,8 +14,8 @@ use crate::doctor::report::{Owner, Setting};
 use crate::monitor::NVML_VARIABLE;
 
 /// Every variable that this command reads, and what it does. The first six are read where output is written,
-/// the others where driver libraries are looked for and devices chosen.
-const READ: [(&str, &str); 12] = [
+/// the others where driver libraries are looked for and devices chosen, and the last by the Python package alone.
+const READ: [(&str, &str); 13] = [
     ("NO_COLOR", "not empty: no colours"),
     ("CLICOLOR_FORCE", "not empty: colours in files too"),
     ("CLICOLOR", "0: no colours"),
@@ -28,6 +28,7 @@ const READ: [(&str, &str); 12] = [
     (LIBRARY_VARIABLE, "OpenCL's library by name"),
     (NVML_VARIABLE, "NVIDIA's management library by name, for the monitor"),
     (VARIABLE, "the device of commands that name none, and of programs that ask for the best"),
+    ("FOREBAY_TORCH", "1 or fallback: Python programs have forebay as PyTorch's allocator"),
 ];
 
 /// Where the loader looks before all other places.
