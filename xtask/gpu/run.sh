@@ -150,9 +150,10 @@ if python3 -c "import torch" 2> /dev/null; then
   part torch-pinned 120 python3 pinned_check.py
   part torch-transfer 120 env PYTHONPATH="$here/python" python3 transfer_check.py
   # Where the machine has none and they came with the bundle.
-  if ! python3 -c "import transformers" 2> /dev/null && ls wheels/transformers-*.whl > /dev/null 2>&1; then
+  if ! python3 -c "import transformers, accelerate" 2> /dev/null && ls wheels/*.whl > /dev/null 2>&1; then
     site=$(mktemp -d)
     for wheel in wheels/*.whl; do
+      [[ $wheel == wheels/forebay-* ]] && continue
       python3 -m zipfile -e "$wheel" "$site"
     done
     export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
@@ -162,6 +163,13 @@ if python3 -c "import torch" 2> /dev/null; then
   else
     # A model of the same size that PyTorch alone is enough for.
     part torch-train-plain 600 python3 train_check.py "${ours[@]}" --model plain
+  fi
+  # FOREBAY_TORCH and an untouched program: with the published wheel, if it came with the bundle.
+  if python3 -c "import transformers, accelerate" 2> /dev/null; then
+    wheel=$(ls wheels/forebay-*.whl 2> /dev/null | head -n 1)
+    part torch-trainer 300 python3 trainer_check.py ${wheel:+--wheel "$wheel"}
+  else
+    skip torch-trainer "there is no transformers with accelerate"
   fi
   if python3 -c "import cupy" 2> /dev/null; then
     part torch-together 180 python3 together_check.py "${ours[@]}"

@@ -10,7 +10,7 @@
 //!   opencl_conformance                   every OpenCL platform of the machine
 //!   run.sh, table.py, *_check.py,        what runs them, from xtask/gpu
 //!   bare.py
-//!   python/forebay/                      the Python package
+//!   python/forebay/, python/startup/     the Python package, and the hook of FOREBAY_TORCH
 //!   peers/                               the comparison with other allocators, from benches/peers
 //!   traces/                              recorded runs, unless they are left out
 //!   wheels/                              others' packages, where they were named
@@ -64,6 +64,9 @@ const PROGRAMS: [(&str, &str); 13] = [
 
 /// forebay's Python modules, here and there.
 const PACKAGE: &str = "python/forebay";
+
+/// What a wheel puts beside the package in site-packages, for FOREBAY_TORCH.
+const HOOK: &str = "python/startup/platlib";
 
 /// What runs the programs there.
 const SCRIPTS: &str = "xtask/gpu";
@@ -128,6 +131,7 @@ impl Bundle {
             let (from, to) = (root.join(PACKAGE).join(part), folder.join(PACKAGE).join(part));
             copy_all(&from, &["cpp", "h"], &to)?;
         }
+        copy_all(&root.join(HOOK), &["pth", "py"], &folder.join(HOOK))?;
         copy_all(&root.join(PEERS), &["cpp", "py"], &folder.join("peers"))?;
         if !self.without_traces {
             for runs in RUNS {
@@ -293,6 +297,9 @@ mod tests {
         bundle.gather(&root, &small).unwrap();
         for name in ["peers.cpp", "sides.cpp", "run.py", "tables.py"] {
             assert!(small.join("peers").join(name).is_file(), "{name}");
+        }
+        for name in ["forebay-torch.pth", "_forebay_torch.py"] {
+            assert!(small.join(HOOK).join(name).is_file(), "{name}");
         }
         assert_eq!(fs::read_dir(whole.join("traces")).unwrap().count(), 5);
         assert!(!small.join("traces").exists());
