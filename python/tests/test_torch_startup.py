@@ -155,7 +155,9 @@ def test_where_it_cannot_be_installed_the_import_fails_and_says_why(python):
         except forebay.InstallError as error:
             print(error)
     """
-    first, second = python("-c", script).stdout.splitlines()
+    # As real PyTorch, it cannot be imported twice.
+    once = "import sys\nassert not hasattr(sys, 'once')\nsys.once = True\n"
+    first, second = python("-c", script, torch=CPU + once).stdout.splitlines()
     assert first == second
     assert first.startswith("this PyTorch is built without CUDA") and "FOREBAY_TORCH=fallback" in first
     said = python("-c", "import torch", status=1).stderr
