@@ -2,7 +2,7 @@
 
 FOREBAY_TEST_TORCH names a folder that holds one unpacked PyTorch built with CUDA, or several folders. The adapter is
 compiled at the first use, which needs g++ and CUDA's headers: CUDA_HOME names them, where PyTorch's packages do not
-bring them.
+bring them. A folder `deps` beside the one with PyTorch may hold what it requires, and transformers and Lightning.
 """
 
 import functools

@@ -86,7 +86,7 @@ pub(crate) struct Bundle {
     /// Leave the recorded runs out, which take 3 MiB.
     #[arg(long)]
     without_traces: bool,
-    /// Packages that the GPU machine may lack, such as transformers: *.whl.
+    /// Packages that the GPU machine may lack, such as transformers, and forebay's own wheel: *.whl.
     #[arg(long, value_name = "DIR")]
     wheels: Option<PathBuf>,
 }
