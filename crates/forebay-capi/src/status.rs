@@ -196,7 +196,10 @@ pub fn of_error(error: &Error) -> Status {
         Error::Cancelled { .. } => Status::Cancelled,
         Error::Quantity(_) => Status::InvalidArgument,
         Error::File { .. } => Status::Io,
-        Error::Compressed(_) | Error::Differs { .. } => Status::Corrupted,
+        Error::Compressed(_)
+        | Error::Differs { .. }
+        | Error::FileChanged { .. }
+        | Error::Weights(_) => Status::Corrupted,
         // Unavailable classes, captures and debugging aids, and addresses out of range.
         _ => Status::Unsupported,
     }

@@ -11,6 +11,7 @@ use crate::config::ConfigError;
 use crate::named::error::SharedError;
 use crate::pool_id::ArenaId;
 use crate::report::{RecentFree, Shortage};
+use crate::safetensors::WeightsError;
 use crate::{MemoryClass, PoolId};
 
 /// The result of a call of the library.
@@ -211,6 +212,23 @@ pub enum Error {
         /// The system's error message.
         reason: String,
     },
+    /// A file was changed while it was read: what was read may be of both versions.
+    #[error(
+        "{} was changed while it was read: it had {} B and has {} B now; load it again once it is whole, and replace \
+         files by renaming rather than writing over them",
+        path.display(), before.get(), now.get()
+    )]
+    FileChanged {
+        /// The file.
+        path: PathBuf,
+        /// Its size when it was opened.
+        before: Bytes,
+        /// Its size now.
+        now: Bytes,
+    },
+    /// A file of weights, or an index of several, is damaged or not what its name says.
+    #[error("{0}")]
+    Weights(#[source] Box<WeightsError>),
     /// A transfer or an allocation was cancelled. Data that a transfer copied by then is kept; the rest of the destination
     /// is unchanged or partly written.
     #[error("cancelled after {moved} of {total}")]
@@ -307,6 +325,8 @@ forebay_hal::debug_as_message!(Error {
     AidUnavailable { aid, device, missing },
     ReadOnly { size },
     File { path, reason },
+    FileChanged { path, before, now },
+    Weights(value),
     Cancelled { moved, total },
     Differs { offset, host, device },
     Compressed(value),
@@ -376,6 +396,12 @@ impl From<Shortage> for Error {
 impl From<SharedError> for Error {
     fn from(error: SharedError) -> Self {
         Self::Shared(Box::new(error))
+    }
+}
+
+impl From<WeightsError> for Error {
+    fn from(error: WeightsError) -> Self {
+        Self::Weights(Box::new(error))
     }
 }
 

@@ -29,6 +29,21 @@ pub fn with_capacity<T>(length: usize, call: Call) -> Result<Vec<T>> {
     Ok(elements)
 }
 
+/// A copy of a text, for a call.
+pub(crate) fn text(text: &str, call: Call) -> Result<String> {
+    let mut copy = String::new();
+    copy.try_reserve_exact(text.len()).map_err(|_| refusal::<u8>(text.len(), call))?;
+    copy.push_str(text);
+    Ok(copy)
+}
+
+/// Adds an element, for a call.
+pub(crate) fn push<T>(elements: &mut Vec<T>, element: T, call: Call) -> Result<()> {
+    elements.try_reserve(1).map_err(|_| refusal::<T>(elements.len().saturating_add(1), call))?;
+    elements.push(element);
+    Ok(())
+}
+
 /// Fails if the size exceeds the host's total memory. If the system overcommits any size (vm.overcommit_memory is 1),
 /// touching that much would end the process.
 fn may_be_granted<T>(length: usize, call: Call) -> Result<()> {

@@ -41,6 +41,7 @@
 //! | buffers that processes share by name | [`named`] |
 //! | pinned host memory, for copies at full speed | `pinned` (default feature `host`) |
 //! | ordinary memory, files, batches and compressed data to and from a device, and between devices | `transfer` (default feature `host`) |
+//! | files of weights (safetensors), straight to a device | [`safetensors`] |
 //! | a limit, counts, a log or injected failures over any allocator | [`adaptor`] |
 //! | settings from code, the environment or a file | [`config`] |
 //! | figures, pressure, measured scopes | [`statistics`] |
@@ -96,6 +97,7 @@ pub mod objects;
 #[cfg(feature = "host")]
 pub mod pinned;
 pub mod report;
+pub mod safetensors;
 #[cfg(feature = "host")]
 pub mod transfer;
 pub mod transformer;

@@ -43,6 +43,24 @@ pub struct Load {
     pub runs: Vec<Run>,
 }
 
+impl Load {
+    /// Its items, cut to what of them is in it, and their positions in staging memory.
+    pub fn parts<'a>(
+        &self,
+        items: &'a [Item],
+    ) -> impl Iterator<Item = (Item, Range<usize>)> + use<'a> {
+        let (mut skip, mut offset, end) = (self.skip, 0, self.size);
+        let items = items.get(self.items.clone()).unwrap_or_default();
+        items.iter().map(move |item| {
+            let (host, size) = (item.host + skip, (item.size - skip).min(end - offset));
+            let range = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+            let place = range(offset)..range(offset + size);
+            (skip, offset) = (0, offset + size);
+            (Item { host, size, ..*item }, place)
+        })
+    }
+}
+
 /// The loads of a list of items, in order. Every byte is in exactly one run, and items later in the list are copied
 /// later.
 #[derive(Clone, Debug)]

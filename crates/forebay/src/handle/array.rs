@@ -86,6 +86,32 @@ impl<T: Pod, A: Allocate> DeviceArray<T, A> {
         self.block
     }
 
+    /// The same bytes as elements of another type. Fails, and returns the array, if they are no whole number of those or
+    /// the block is not aligned for them.
+    ///
+    /// ```
+    /// use forebay::Pool;
+    ///
+    /// let array = Pool::open("host")?.default_stream().from_slice(&[1.0_f32, 0.0])?;
+    /// assert_eq!(array.cast::<u32>()?.to_vec()?, [1.0_f32.to_bits(), 0]);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn cast<U: Pod>(self) -> core::result::Result<DeviceArray<U, A>, Refused<Self>> {
+        let Self { block, length, .. } = self;
+        let back = |block| Self { block, length, element: PhantomData };
+        let bytes = length.saturating_mul(size_of::<T>());
+        let elements = bytes.checked_div(size_of::<U>()).unwrap_or(0);
+        if elements.saturating_mul(size_of::<U>()) != bytes {
+            let allowed = format!("a whole number of elements of {} B", size_of::<U>());
+            let error = invalid(Call::Copy, "array", format!("{bytes} B"), allowed);
+            return Err(Refused::new(back(block), error.into()));
+        }
+        DeviceArray::from_block(block, elements).map_err(|refused| {
+            let (block, error) = refused.into_parts();
+            Refused::new(back(block), error)
+        })
+    }
+
     /// The block, for its properties and to record [further streams](OwnedBlock::used_on).
     // Not mutable: copies rely on the block being as large as the elements.
     pub fn block(&self) -> &OwnedBlock<A> {

@@ -29,7 +29,7 @@ pub struct Transfer<'e, E> {
 }
 
 impl<'e, E: Endpoints> Transfer<'e, E> {
-    pub(super) fn new(engine: &'e TransferEngine, ends: E) -> Self {
+    pub(crate) fn new(engine: &'e TransferEngine, ends: E) -> Self {
         Self { engine, ends, job: Job::default() }
     }
 

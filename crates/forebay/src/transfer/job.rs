@@ -1,7 +1,6 @@
 //! A transfer, from the first option that the program sets until its end.
 
 use core::task::Waker;
-use std::fs::File;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -10,6 +9,7 @@ use forebay_core::transfer::{CopyShape, Item, Load, Packing, Piece, Pieces};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{Event, Location, Priority, StreamHandle};
 
+use super::files::Files;
 use super::options::TransferOptions;
 use super::region::Region;
 use super::statistics::Progress;
@@ -50,8 +50,8 @@ pub(super) enum HostEnd {
     /// In memory, by address.
     #[default]
     Memory,
-    /// In a file, by offset.
-    File(Arc<File>),
+    /// In files, by offset.
+    Files(Arc<Files>),
     /// In memory, by address: compared with what comes from the device. Holds the first address.
     Compared(u64),
 }

@@ -60,6 +60,7 @@ mod copy_memory;
 mod decode;
 mod engine;
 mod file;
+mod files;
 mod host_end;
 mod job;
 mod options;
@@ -76,6 +77,11 @@ mod worker;
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use builder::Endpoints;
+pub(crate) use file::upload_ranges;
+pub(crate) use files::{Files, read_at};
+pub(crate) use job::Job;
 
 pub use batch::BatchTicket;
 pub use builder::Transfer;

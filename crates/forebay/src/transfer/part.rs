@@ -2,10 +2,8 @@
 
 use core::ops::Range;
 use core::slice;
-use std::fs::File;
-use std::path::PathBuf;
 
-use forebay_core::transfer::{Item, Load, Piece, Run, ranges_to_send};
+use forebay_core::transfer::{Piece, Run, ranges_to_send};
 use forebay_core::{Address, Bytes};
 use forebay_hal::{self as hal, Call, Copy, Fill, Pattern, StreamHandle, invalid};
 
@@ -74,10 +72,14 @@ impl Engine {
                 self.enqueue(start, &sending, task.stream)
             }
             Part::Load(items, load) => {
-                for (item, range) in items_of(items, load) {
-                    let Some(room) = bytes.get_mut(range) else { continue };
-                    // SAFETY: as the caller promised; a slot is not the program's.
-                    unsafe { copy_in(item.host, room, past_caches) };
+                if let HostEnd::Files(files) = &task.host {
+                    files.read_load(items, load, bytes)?;
+                } else {
+                    for (item, range) in load.parts(items) {
+                        let Some(room) = bytes.get_mut(range) else { continue };
+                        // SAFETY: as the caller promised; a slot is not the program's.
+                        unsafe { copy_in(item.host, room, past_caches) };
+                    }
                 }
                 let sending = Sending { copies: load.runs.clone(), ..Sending::default() };
                 self.enqueue(start, &sending, task.stream)
@@ -103,8 +105,8 @@ impl Engine {
     ) -> Result<Sending> {
         let size = piece.width;
         let Some(bytes) = bytes.get_mut(..to_usize(size)) else { return Err(too_large(size)) };
-        if let HostEnd::File(file) = host {
-            read_at(file, bytes, piece.from.start)?;
+        if let HostEnd::Files(files) = host {
+            files.read(bytes, piece.from.start)?;
             return Ok(Sending::whole(piece));
         }
         // SAFETY: readable, as the caller promised, and nobody writes to it meanwhile.
@@ -198,8 +200,8 @@ impl Engine {
                 let Some(bytes) = bytes.get(..size) else {
                     return Err(too_large(piece.bytes().get()));
                 };
-                if let HostEnd::File(file) = &task.host {
-                    return write_at(file, bytes, piece.to.start);
+                if let HostEnd::Files(files) = &task.host {
+                    return files.write(bytes, piece.to.start);
                 }
                 let width = usize::try_from(piece.width).unwrap_or(usize::MAX).max(1);
                 for (row, from) in (0..piece.rows).zip(bytes.chunks_exact(width)) {
@@ -209,7 +211,7 @@ impl Engine {
                 }
             }
             Part::Load(items, load) => {
-                for (item, range) in items_of(items, load) {
+                for (item, range) in load.parts(items) {
                     let Some(from) = bytes.get(range) else { continue };
                     // SAFETY: as the caller promised; a slot is not the program's.
                     unsafe { land_row(from, item.host, &task.host, past_caches) }?;
@@ -233,22 +235,6 @@ fn copy_of_rows(direction: Direction, start: u64, piece: &Piece) -> hal::Result<
 fn copy_of_run(direction: Direction, start: u64, run: &Run) -> hal::Result<Copy> {
     let (to, from) = direction.ends(Address::new(start + run.offset), Address::new(run.device));
     Copy::linear(to, from, Bytes::new(run.size))
-}
-
-/// The items of a load, cut to the load's range, and their positions in the slot.
-fn items_of<'a>(
-    items: &'a [Item],
-    load: &Load,
-) -> impl Iterator<Item = (Item, Range<usize>)> + use<'a> {
-    let (mut skip, mut offset, end) = (load.skip, 0, load.size);
-    let items = items.get(load.items.clone()).unwrap_or_default();
-    items.iter().map(move |item| {
-        let (host, size) = (item.host + skip, (item.size - skip).min(end - offset));
-        let range = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-        let place = range(offset)..range(offset + size);
-        (skip, offset) = (0, offset + size);
-        (Item { host, size, ..*item }, place)
-    })
 }
 
 /// Copies host memory into `room`.
@@ -321,34 +307,4 @@ fn to_usize(size: u64) -> usize {
 
 fn too_large(size: u64) -> Error {
     invalid(Call::Copy, "part", format!("{size} B"), "no more than a slot holds").into()
-}
-
-#[cfg(unix)]
-fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> Result<()> {
-    use std::os::unix::fs::FileExt as _;
-    let size = bytes.len();
-    file.read_exact_at(bytes, offset).map_err(|error| file_error("reading", size, offset, &error))
-}
-
-#[cfg(unix)]
-fn write_at(file: &File, bytes: &[u8], offset: u64) -> Result<()> {
-    use std::os::unix::fs::FileExt as _;
-    file.write_all_at(bytes, offset)
-        .map_err(|error| file_error("writing", bytes.len(), offset, &error))
-}
-
-#[cfg(not(unix))]
-fn read_at(_: &File, bytes: &mut [u8], offset: u64) -> Result<()> {
-    Err(file_error("reading", bytes.len(), offset, &std::io::ErrorKind::Unsupported.into()))
-}
-
-#[cfg(not(unix))]
-fn write_at(_: &File, bytes: &[u8], offset: u64) -> Result<()> {
-    Err(file_error("writing", bytes.len(), offset, &std::io::ErrorKind::Unsupported.into()))
-}
-
-/// The error of a file whose name is unknown.
-fn file_error(what: &str, size: usize, offset: u64, error: &std::io::Error) -> Error {
-    let reason = format!("{what} {size} B at offset {offset}: {error}");
-    Error::File { path: PathBuf::from("(open file)"), reason }
 }

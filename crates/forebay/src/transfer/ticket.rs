@@ -6,8 +6,10 @@ use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::ptr;
 use core::task::{Context, Poll, Waker};
+use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use forebay_hal::{Call, NamedStream, Progress as DeviceProgress};
 
@@ -66,6 +68,16 @@ impl<R: Send + 'static> Ticket<R> {
     pub fn order(self) -> Returned<R> {
         let outcome = worker::order(&self.engine, self.id, self.stream);
         self.into_memory(outcome)
+    }
+
+    /// Works on the transfer for up to `timeout`. Returns whether [`wait`](Self::wait) now needs the device alone: all pieces
+    /// were handed over, or the transfer has failed. For programs that show progress or listen to signals meanwhile.
+    pub fn wait_for(&self, timeout: Duration) -> bool {
+        if self.engine.device.descriptor().is_from_parent() {
+            return true;
+        }
+        let deadline = Instant::now().checked_add(timeout);
+        !matches!(worker::run_until(&self.engine, self.id, deadline), Some(Phase::Running))
     }
 
     /// Whether the transfer has finished or failed. Does not wait.

@@ -359,12 +359,25 @@ fn end(engine: &Arc<Engine>, id: JobId, phase: Phase) {
 ///
 /// Does not work on other transfers: the caller may be a callback of one.
 pub(super) fn run_until_ordered(engine: &Arc<Engine>, id: JobId) -> Option<Phase> {
+    run_until(engine, id, None)
+}
+
+/// The same, until `deadline` at the latest.
+pub(super) fn run_until(
+    engine: &Arc<Engine>,
+    id: JobId,
+    deadline: Option<Instant>,
+) -> Option<Phase> {
     loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let mut state = engine.state();
         let job = state.jobs.get(&id)?;
         match &job.phase {
             Phase::Running => {}
             phase => return Some(phase.clone()),
+        }
+        if left == Some(Duration::ZERO) {
+            return Some(Phase::Running);
         }
         let is_over = job.is_over();
         if let Some(step) = state.step_of(id) {
@@ -376,7 +389,16 @@ pub(super) fn run_until_ordered(engine: &Arc<Engine>, id: JobId) -> Option<Phase
             conclude(engine, id);
         } else {
             state.waiting += 1;
-            let mut state = engine.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let mut state = match left {
+                None => engine.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    engine
+                        .changed
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+            };
             state.waiting = state.waiting.saturating_sub(1);
         }
     }
