@@ -6,7 +6,7 @@ use std::path::Path;
 
 use forebay_core::Random;
 
-use crate::{operations, reports, trace_files};
+use crate::{operations, reports, trace_files, weights};
 
 /// The inputs kept for a target, by name.
 fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
@@ -103,4 +103,44 @@ fn files_that_are_reported() {
         made += reports(&mutated(&mut random, &seeds));
     }
     assert!(made >= 20, "only {made} reports");
+}
+
+#[test]
+fn headers_that_are_kept() {
+    let seeds = seeds("weights");
+    let taken = seeds.iter().filter_map(|(_, input)| weights(input)).collect::<Vec<_>>();
+    assert!(seeds.len() >= 6 && taken.len() >= 4, "{taken:?} of {} headers", seeds.len());
+    assert!(taken.iter().any(|&tensors| tensors >= 3), "{taken:?}");
+}
+
+/// A header whose tensors lie one after the other, but for a slip now and then.
+fn header(random: &mut Random) -> Vec<u8> {
+    const TYPES: [(&str, u64); 6] =
+        [("U8", 8), ("BF16", 16), ("F32", 32), ("F4", 4), ("F6_E3M2", 6), ("C64", 64)];
+    let (mut entries, mut end) = (Vec::new(), 0);
+    for _ in 0..random.between(1, 5) {
+        let (dtype, bits) = *random.pick(&TYPES).unwrap();
+        let shape: Vec<u64> = (0..random.below(4)).map(|_| random.below(6)).collect();
+        let start = end + u64::from(random.below(16) == 0);
+        end = start + shape.iter().product::<u64>() * bits / 8;
+        let name = random.below(40);
+        entries.push(format!(
+            r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{start},{end}]}}"#
+        ));
+    }
+    let size = end + u64::from(random.below(16) == 0);
+    let header = format!("{{{}}}", entries.join(","));
+    [&size.to_le_bytes()[..3], header.as_bytes()].concat()
+}
+
+#[test]
+fn headers_that_are_drawn() {
+    let (mut random, seeds) = (Random::new(4), seeds("weights"));
+    let mut taken = 0;
+    for _ in 0..10_000 {
+        weights(&bytes(&mut random, 200));
+        weights(&mutated(&mut random, &seeds));
+        taken += usize::from(weights(&header(&mut random)).is_some());
+    }
+    assert!((1000..9000).contains(&taken), "{taken} of 10,000 headers were taken");
 }

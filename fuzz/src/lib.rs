@@ -17,12 +17,15 @@ mod inputs;
 mod trial;
 
 use std::io::Cursor;
+use std::path::Path;
 
 use forebay::Settings;
+use forebay::safetensors::Header;
 use forebay_cli::report::page_of;
 use forebay_core::Bytes;
 use forebay_trace::format::{read, write};
 use forebay_trace::{Event, ReadOptions, Trace, WorkBudget};
+use safetensors::tensor::Metadata;
 
 use self::trial::{Program, Setting, try_on_sim};
 
@@ -117,6 +120,44 @@ pub fn reports(input: &[u8]) -> usize {
         made += 1;
     }
     made
+}
+
+/// Any bytes as the beginning of a file of weights, as large as the first of them say: its header is refused in words, or
+/// lists tensors without holes, and safetensors' own library takes it with the same ones. Returns how many those are.
+pub fn weights(input: &[u8]) -> Option<usize> {
+    let (size, header) = input.split_at_checked(3)?;
+    let data = size.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+    let size = 8 + header.len() as u64 + data;
+    let path = Path::new("fuzzed.safetensors");
+    let length = Header::length(path, (header.len() as u64).to_le_bytes(), size).expect("its own");
+    assert_eq!(length, header.len());
+    let header = match Header::parse(path, header, size) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            let said = error.to_string();
+            assert!(said.starts_with("fuzzed.safetensors: ") && said.len() < 2000, "{said}");
+            return None;
+        }
+    };
+    let oracle: Metadata = serde_json::from_slice(&input[3..]).expect("what forebay takes");
+    let theirs = oracle.tensors();
+    assert_eq!((theirs.len(), oracle.data_len() as u64), (header.tensors().len(), data));
+    let mut end = size - data;
+    for tensor in header.tensors() {
+        let their = theirs.get(tensor.name()).expect("a tensor of the same name");
+        let shape: Vec<u64> = their.shape.iter().map(|&length| length as u64).collect();
+        let bits = their.dtype.bitsize() as u64;
+        assert_eq!((tensor.shape(), tensor.dtype().bits()), (&shape[..], bits));
+        assert_eq!(
+            format!("\"{}\"", tensor.dtype()),
+            serde_json::to_string(&their.dtype).expect("a name")
+        );
+        let start = their.data_offsets.0 as u64 + size - data;
+        assert_eq!((tensor.offset(), end), (start, start));
+        end += tensor.size().get();
+    }
+    assert_eq!(end, size);
+    Some(theirs.len())
 }
 
 /// Reads with limits that keep one input from taking all time and memory there is.
