@@ -46,6 +46,7 @@ from ._forebay import (
     trace_origins,
 )
 from ._report import Report, report
+from ._weights import load_file
 from .errors import *  # noqa: F403
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "leaks",
     "library_path",
     "live_buffers",
+    "load_file",
     "lost_frees",
     "performance_context",
     "pool",

@@ -31,6 +31,7 @@ __all__ = [
     "ProcessError",
     "TraceError",
     "UnsupportedError",
+    "WeightsError",
 ]
 
 
@@ -132,3 +133,7 @@ class InstallError(Error, RuntimeError):
 
 class ProcessError(Error, RuntimeError):
     """The process's pools, as PyTorch, CuPy, Numba and RMM have them, refused something."""
+
+
+class WeightsError(Error, ValueError):
+    """A file of weights is damaged, lies about what it has, or was changed while it was read."""

@@ -16,16 +16,21 @@ Without a change to the program, its child processes included::
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import warnings
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import _alloc_conf, _process, _torch_adapter
 from ._process import attribution, configure
 from .errors import InstallError
 
-__all__ = ["attribution", "configure", "install", "is_installed", "mem_pool"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["attribution", "configure", "install", "is_installed", "load_file", "mem_pool"]
 
 _installed = False
 _installing = threading.Lock()
@@ -121,6 +126,24 @@ def mem_pool(**options: Any) -> Any:
 
 
 _pools: list[Any] = []
+
+
+def load_file(
+    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    device: torch.device | str | int = "cpu",
+    *,
+    names: Sequence[str] | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Loads the tensors of a safetensors file to ``device``: what ``safetensors.torch.load_file`` does, by several threads.
+
+    Works with and without ``install()``. ``path`` is a file, an index of several, a folder with one of them, or a list of
+    files; ``names`` are the tensors to load, all if it is ``None``; ``progress`` is called with the bytes that were loaded and
+    all bytes. See ``forebay.load_file``.
+    """
+    from ._weights import load_torch_file
+
+    return load_torch_file(path, device, names=names, progress=progress)
 
 
 if __name__ == "__main__":

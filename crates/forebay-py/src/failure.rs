@@ -85,6 +85,7 @@ fn class_of(error: &forebay::Error) -> &'static str {
         | Error::ReadOnly { .. }
         | Error::Differs { .. }
         | Error::Compressed(_) => return "Error",
+        Error::Weights(_) | Error::FileChanged { .. } => return "WeightsError",
         _ => {}
     }
     match of_error(error) {

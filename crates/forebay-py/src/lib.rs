@@ -4,6 +4,7 @@
 //!   device, stream, pool, arena, scope, manager,
 //!   buffer, view, pinned, memory_methods,
 //!   unified, shared, engine                the classes that Python sees
+//!   weights                                files of weights, as those classes
 //!   host_side                              memory of a Python object as one side of a transfer
 //!   protocol, ffi, dlpack                  how objects are made and exported: the buffer protocol and DLPack
 //!   memory                                 what a buffer or view refers to
@@ -59,6 +60,7 @@ mod transfer;
 mod unified;
 mod value;
 mod view;
+mod weights;
 
 // Linked for the functions it exports.
 use forebay_capi as _;
@@ -91,6 +93,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(device::device, module)?,
         wrap_pyfunction!(pool::pool, module)?,
         wrap_pyfunction!(view::from_dlpack, module)?,
+        wrap_pyfunction!(weights::load_weights, module)?,
         wrap_pyfunction!(pool::performance_context, module)?,
         wrap_pyfunction!(scope::tag, module)?,
         wrap_pyfunction!(settings::configure, module)?,
