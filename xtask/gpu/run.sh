@@ -5,7 +5,7 @@
 #
 #   bash run.sh [PART...]      all parts, or those that are named: doctor nodriver conformance hip opencl devices
 #                              example cudarc kernels named memcheck pinned bandwidth transfer bench replay verify
-#                              torch python pair peers
+#                              torch weights python pair peers
 #   OUT=folder                 where output goes
 #   PEERS_SECONDS=900          how long the comparison with other allocators may take
 #
@@ -149,6 +149,7 @@ if python3 -c "import torch" 2> /dev/null; then
   part torch-parity 400 python3 parity_check.py
   part torch-pinned 120 python3 pinned_check.py
   part torch-transfer 120 env PYTHONPATH="$here/python" python3 transfer_check.py
+  part weights 150 env PYTHONPATH="$here/python" python3 weights_check.py
   # Where the machine has none and they came with the bundle.
   if ! python3 -c "import transformers, accelerate" 2> /dev/null && ls wheels/*.whl > /dev/null 2>&1; then
     site=$(mktemp -d)
