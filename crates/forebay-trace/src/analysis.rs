@@ -17,7 +17,7 @@ pub use advice::Pattern;
 const NAMED: usize = 12;
 
 /// What counts as small: blocks that the pool keeps on pages of their own.
-const SMALL: Bytes = Bytes::new(256 << 10);
+pub const SMALL: Bytes = Bytes::new(256 << 10);
 
 /// A requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

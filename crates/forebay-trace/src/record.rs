@@ -6,7 +6,7 @@
 //! inside a call of the pool, and a file truncated by a crash has no checksum and could not be read. For a program that
 //! may crash, use [`Pool::history`](forebay::Pool::history), which keeps the last events instead of the first.
 //!
-//! A recording has requested sizes, streams, the stream of each free, tags, times, threads, and with
+//! A recording has its date, requested sizes, streams, the stream of each free, tags, times, threads, and with
 //! [`Recorder::with_stacks`] or the pool's setting `stacks` call stacks. `.fbt` files keep all of it.
 
 use core::fmt;
@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use forebay::guard::Observation;
 use forebay::report::{EventAction, PoolEvent, Stack};
@@ -219,7 +219,9 @@ impl core::error::Error for AttachError {
 /// [`SourceNotes::live_at_start`](crate::SourceNotes::live_at_start) counts them. A block that was live before and
 /// still is does not appear, so the recording's peaks lack it.
 pub fn trace_of_history(name: impl Into<String>, history: &[PoolEvent]) -> Trace {
-    let (builder, stacks) = enter_history(Intake::new(name, usize::MAX), history);
+    let (mut builder, stacks) = enter_history(Intake::new(name, usize::MAX), history);
+    // Its times are the pool's, and the pool is not here to say when it was made.
+    builder.remarks().began = None;
     finish(builder, &stacks)
 }
 
@@ -237,6 +239,8 @@ pub fn trace_of_pool(
     let mut intake = Intake::new(name, usize::MAX);
     intake.begun_at = begun;
     intake.begun = begun.map(|begun| begun.saturating_duration_since(pool.made_at()));
+    let date = begun.and_then(|begun| SystemTime::now().checked_sub(begun.elapsed()));
+    intake.builder.remarks().began = date;
     let (mut builder, stacks) = enter_history(intake, &history);
     add_transfers(&mut builder, begun, transfers);
     finish(builder, &stacks)
@@ -306,7 +310,8 @@ struct Intake {
 
 impl Intake {
     fn new(name: impl Into<String>, most: usize) -> Self {
-        let builder = TraceBuilder::new(name);
+        let mut builder = TraceBuilder::new(name);
+        builder.remarks().of_forebay = true;
         let (most, left_out, is_attached) = (Some(most), 0, false);
         let (begun, begun_at, stacks) = (None, None, Vec::new());
         Self { builder, most, left_out, is_attached, begun, begun_at, stacks }
@@ -329,6 +334,7 @@ impl Intake {
         }
         if self.begun.is_none() {
             (self.begun, self.begun_at) = (Some(event.time), Some(Instant::now()));
+            self.builder.remarks().began = Some(SystemTime::now());
         }
         if event.action == EventAction::Refuse {
             self.builder.remarks().failed_allocations += 1;

@@ -10,7 +10,7 @@
 //!     code >> 2   allocate: 0, and the size follows, new in this file; or which of the sizes so
 //!                 far, counted back from the newest, from 1
 //!                 free: how many blocks ago the block was allocated
-//!   v2 alone: tags, stacks, times, threads, transfers (details.rs)
+//!   v2 alone: tags, stacks, times, threads, transfers, origin (details.rs)
 //!   CRC-32 of everything above, 4 bytes, little end first
 //! ```
 //!
@@ -48,7 +48,9 @@ pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
 
 pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
     let mut bytes = Vec::with_capacity(trace.len() * 2);
-    let schema = if trace.details().is_empty() { SCHEMA } else { DETAILED };
+    let mut sections = Vec::new();
+    details::write(trace, &mut sections);
+    let schema = if sections.is_empty() { SCHEMA } else { DETAILED };
     bytes.extend_from_slice(schema.as_bytes());
     bytes.push(b'\n');
     put(&mut bytes, trace.name().len() as u64);
@@ -86,7 +88,7 @@ pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
             put(&mut bytes, size);
         }
     }
-    details::write(trace.details(), trace.blocks(), &mut bytes);
+    bytes.append(&mut sections);
     let checksum = crc32fast::hash(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());
     out.write_all(&bytes)?;
@@ -211,8 +213,7 @@ pub(super) fn read(
     }
     events(&mut cursor, &mut intake, &handles, count)?;
     if is_detailed {
-        let (events, blocks) = (intake.builder.len(), intake.builder.blocks());
-        details::read(&mut cursor, intake.builder.details(), events, blocks)?;
+        details::read(&mut cursor, &mut intake.builder)?;
     }
     if !cursor.is_at_end() {
         return Err(cursor.broken("more bytes", "the checksum after the last event"));

@@ -8,18 +8,20 @@
 //!     4  stacks      as tags
 //!     5  transfers   a transfer each: begin since the begin before, signed; duration; bytes; 0 up or 1 down
 //!     6  addresses   a block each: its address since the one before, signed
+//!     7  origin      when it began, in nanoseconds since 1970, 0 if unknown; 1 if a pool of forebay was recorded, else 0
 //! ```
 //!
 //! Readers skip sections of unknown kinds. Signed numbers are `2 * n`, or `-2 * n - 1` below zero.
 
 use core::time::Duration;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_core::Bytes;
 
 use super::FormatError;
 use super::binary::{Cursor, put};
-use crate::trace::{Details, Labels};
-use crate::{BlockIndex, Transfer, TransferDirection};
+use crate::trace::Labels;
+use crate::{BlockIndex, SourceNotes, Trace, TraceBuilder, Transfer, TransferDirection};
 
 const TIMES: u64 = 1;
 const THREADS: u64 = 2;
@@ -27,9 +29,11 @@ const TAGS: u64 = 3;
 const STACKS: u64 = 4;
 const TRANSFERS: u64 = 5;
 const ADDRESSES: u64 = 6;
+const ORIGIN: u64 = 7;
 
-/// Writes the sections that are not empty, of a recording with so many blocks.
-pub(super) fn write(details: &Details, blocks: usize, out: &mut Vec<u8>) {
+/// Writes the sections that are not empty.
+pub(super) fn write(trace: &Trace, out: &mut Vec<u8>) {
+    let (details, blocks) = (trace.details(), trace.blocks());
     let sections = [
         (TIMES, steps(&details.times)),
         (THREADS, runs(details.threads.iter().map(|&thread| u64::from(thread)))),
@@ -37,6 +41,7 @@ pub(super) fn write(details: &Details, blocks: usize, out: &mut Vec<u8>) {
         (STACKS, labels(&details.stacks, blocks)),
         (TRANSFERS, transfers(&details.transfers)),
         (ADDRESSES, steps(&details.addresses)),
+        (ORIGIN, origin(trace.remarks())),
     ];
     for (kind, content) in sections {
         if !content.is_empty() {
@@ -47,17 +52,14 @@ pub(super) fn write(details: &Details, blocks: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads all sections up to the end of the file into the details of a recording with so many events and blocks.
-pub(super) fn read(
-    cursor: &mut Cursor<'_>,
-    details: &mut Details,
-    events: usize,
-    blocks: usize,
-) -> Result<(), FormatError> {
+/// Reads all sections up to the end of the file into a recording that has its events.
+pub(super) fn read(cursor: &mut Cursor<'_>, builder: &mut TraceBuilder) -> Result<(), FormatError> {
+    let (events, blocks) = (builder.len(), builder.blocks());
     while !cursor.is_at_end() {
         let kind = cursor.number("the kind of a section")?;
         let length = cursor.number("the length of a section")?;
         let mut content = cursor.part(length, "the content of a section")?;
+        let details = builder.details();
         match kind {
             TIMES => details.times = read_steps(&mut content, events, "the time of an event")?,
             ADDRESSES => {
@@ -67,6 +69,7 @@ pub(super) fn read(
             TAGS => details.tags = read_labels(&mut content, blocks)?,
             STACKS => details.stacks = read_labels(&mut content, blocks)?,
             TRANSFERS => details.transfers = read_transfers(&mut content)?,
+            ORIGIN => read_origin(&mut content, builder.remarks())?,
             _ => content.skip(),
         }
         if !content.is_at_end() {
@@ -74,6 +77,36 @@ pub(super) fn read(
         }
     }
     Ok(())
+}
+
+/// Where the recording comes from; nothing if that is unknown.
+fn origin(notes: SourceNotes) -> Vec<u8> {
+    let mut out = Vec::new();
+    if notes.began.is_some() || notes.of_forebay {
+        put(&mut out, since_1970(notes.began));
+        put(&mut out, u64::from(notes.of_forebay));
+    }
+    out
+}
+
+fn read_origin(cursor: &mut Cursor<'_>, notes: &mut SourceNotes) -> Result<(), FormatError> {
+    notes.began = date(cursor.number("when the recording began")?);
+    notes.of_forebay = cursor.number("what was recorded")? == 1;
+    Ok(())
+}
+
+/// A date in nanoseconds since 1970; 0 if it is unknown.
+pub(super) fn since_1970(date: Option<SystemTime>) -> u64 {
+    date.and_then(|date| date.duration_since(UNIX_EPOCH).ok()).map_or(0, nanos)
+}
+
+/// The date of so many nanoseconds since 1970; none for 0.
+pub(super) fn date(nanoseconds: u64) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_nanos(nanoseconds)).filter(|_| nanoseconds > 0)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// How far it is from `last` to `next`, as a number of which the lowest bit is the sign.
@@ -197,7 +230,6 @@ fn read_labels(cursor: &mut Cursor<'_>, blocks: usize) -> Result<Labels, FormatE
 }
 
 fn transfers(transfers: &[Transfer]) -> Vec<u8> {
-    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let (mut out, mut last) = (Vec::new(), 0);
     for transfer in transfers {
         put_step(&mut out, last, nanos(transfer.begin));

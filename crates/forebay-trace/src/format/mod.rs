@@ -275,8 +275,8 @@ pub fn read_recorded_path(path: &Path, options: &ReadOptions) -> Result<Recorded
     read_recorded(input, &name_of(path), options)
 }
 
-/// The file's name without what only says which form it has.
-fn name_of(path: &Path) -> String {
+/// A file's name without what only says which form it has: `monday` for `runs/monday.fbt.gz`.
+pub fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let bare = name.strip_suffix(".gz").unwrap_or(&name);
     let ended = [".csv", ".fbt", ".pickle", ".pkl", ".log", ".txt", ".json"]

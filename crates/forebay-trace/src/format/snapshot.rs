@@ -19,15 +19,19 @@ use std::io::BufRead;
 
 use forebay_core::Bytes;
 
+use super::details::date;
 use super::pickle::{self, Heap, ValueId};
 use super::{Format, FormatError, Intake, Position, ReadOptions};
-use crate::Trace;
+use crate::{SourceNotes, Trace};
 
 /// How many frames of a call stack are kept.
 const MAX_FRAMES: usize = 32;
 
-/// The entry of snapshots that forebay wrote.
+/// The entry of snapshots that forebay wrote, and of the settings in those that PyTorch wrote under forebay.
 const OWN: &str = "forebay";
+
+/// The microseconds from 1970 to 2000: a clock below that is one that began with the recording.
+const FIRST_DATE: u64 = 946_684_800_000_000;
 
 /// How many bytes of a call stack are kept.
 const MAX_TEXT: usize = 1 << 10;
@@ -76,16 +80,28 @@ pub(super) fn read(
         if let Ok(time) = snapshot.number(entry, "time_us")
             && !intake.builder.is_empty()
         {
-            let since = time.saturating_sub(*begun.get_or_insert(time));
+            let began = *begun.get_or_insert(time);
+            let since = time.saturating_sub(began);
             intake.builder.time(since.saturating_mul(1000));
         }
     }
+    let notes = intake.builder.remarks();
+    let began = begun.filter(|&began| began >= FIRST_DATE);
+    notes.began = date(began.map_or(0, |began| began.saturating_mul(1000)));
+    // Under forebay PyTorch's snapshots have its settings among the allocator's.
+    let settings = snapshot.heap.entry(root, "allocator_settings");
+    notes.of_forebay =
+        settings.is_some_and(|settings| snapshot.heap.entry(settings, OWN).is_some());
     let trace = match own {
         None => intake.builder.finish(),
         Some(own) => {
             let number = |key| snapshot.number(own, key).unwrap_or(0);
-            intake.builder.remarks().failed_allocations = number("failed_allocations");
-            intake.builder.remarks().live_at_start = number("live_at_start");
+            *intake.builder.remarks() = SourceNotes {
+                failed_allocations: number("failed_allocations"),
+                live_at_start: number("live_at_start"),
+                began: date(number("began_unix_ns")),
+                of_forebay: number("of_forebay") == 1,
+            };
             let name = snapshot.text(own, "name");
             let trace = intake.builder.finish();
             if name.is_empty() { trace } else { trace.named(name) }

@@ -151,6 +151,10 @@ fn a_pytorch_snapshot_is_read() {
     assert_eq!(trace.streams(), [0, 830_284_496]);
     assert_eq!(trace.remarks().failed_allocations, 1);
     assert_eq!(trace.remarks().live_at_start, 0);
+    assert!(!trace.remarks().of_forebay);
+    // The time_us of the first block.
+    let began = std::time::UNIX_EPOCH + core::time::Duration::from_micros(1_794_708_604_636_132);
+    assert_eq!(trace.remarks().began, Some(began));
     let first = trace.events().next();
     let size = Bytes::mib(1);
     assert_eq!(first, Some(Event::Allocate { block: BlockIndex(0), size, stream: StreamIndex(0) }));
@@ -190,6 +194,7 @@ fn a_snapshot_of_our_own_is_read_as_pytorchs_are() {
     assert_eq!((sums.allocations, sums.frees, sums.never_freed), (6, 2, 4));
     assert_eq!(trace.remarks().live_at_start, 2);
     assert_eq!(trace.remarks().failed_allocations, 1);
+    assert!(trace.remarks().of_forebay, "its settings are among the allocator's");
     let sizes = trace.events().filter_map(|event| match event {
         Event::Allocate { size, .. } => Some(size.get()),
         _ => None,

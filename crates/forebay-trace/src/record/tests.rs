@@ -202,6 +202,8 @@ fn a_recorder_attached_to_a_living_pool_knows_its_blocks() {
     assert_eq!(recorder.left_out(), 0);
     let trace = recorder.finish();
     assert_eq!((trace.len(), trace.remarks().live_at_start), (5, 2));
+    let age = trace.remarks().began.unwrap().elapsed().unwrap();
+    assert!(trace.remarks().of_forebay && age < Duration::from_secs(600), "{age:?}");
     assert_eq!(trace.statistics().peak_requested, Bytes::new((5 << 20) + 700));
 }
 

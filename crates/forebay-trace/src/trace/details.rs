@@ -25,11 +25,6 @@ pub(crate) struct Details {
 }
 
 impl Details {
-    /// Whether there is anything.
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Makes a list that was begun as long as there are events.
     pub(super) fn complete(&mut self, events: usize) {
         if let Some(&last) = self.times.last() {

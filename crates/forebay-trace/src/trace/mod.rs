@@ -23,6 +23,7 @@ pub use statistics::Statistics;
 
 use core::fmt;
 use core::time::Duration;
+use std::time::SystemTime;
 
 use forebay_core::Bytes;
 
@@ -75,6 +76,10 @@ pub struct SourceNotes {
     pub failed_allocations: u64,
     /// Blocks that were live before the recording began; they are allocated first.
     pub live_at_start: u64,
+    /// When the recording began.
+    pub began: Option<SystemTime>,
+    /// Whether a pool of forebay was recorded.
+    pub of_forebay: bool,
 }
 
 /// The bit of a mark that tells a free from an allocation.

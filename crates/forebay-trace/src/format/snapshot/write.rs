@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use super::super::details::since_1970;
 use super::super::pickle::Writer;
 use super::super::placement::{BASE, Placement, room};
 use super::OWN;
@@ -30,6 +31,8 @@ pub(in crate::format) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result
             pickle.numbers(&[
                 ("failed_allocations", remarks.failed_allocations),
                 ("live_at_start", remarks.live_at_start),
+                ("of_forebay", u64::from(remarks.of_forebay)),
+                ("began_unix_ns", since_1970(remarks.began)),
             ])
         })
     })?;

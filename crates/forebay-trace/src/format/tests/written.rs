@@ -50,6 +50,9 @@ fn told_runs(largest: u64) -> impl Strategy<Value = Trace> {
             builder.transfer(Transfer { begin, end, bytes: Bytes::new(bytes), direction });
         }
         builder.remarks().failed_allocations = base % 100;
+        builder.remarks().of_forebay = base % 2 == 1;
+        let date = std::time::UNIX_EPOCH + Duration::from_nanos(base + 1);
+        builder.remarks().began = (base % 3 > 0).then_some(date);
         builder.finish()
     })
 }
@@ -71,8 +74,9 @@ proptest! {
         for back in [&snapshot, &log] {
             prop_assert!(back.events().eq(trace.events()));
             prop_assert_eq!(back.streams(), trace.streams());
-            prop_assert_eq!(back.remarks(), trace.remarks());
+            prop_assert_eq!(back.remarks().failed_allocations, trace.remarks().failed_allocations);
         }
+        prop_assert_eq!(snapshot.remarks(), trace.remarks());
         let block = |block: usize| BlockIndex(u32::try_from(block).unwrap());
         for block in (0..trace.blocks()).map(block) {
             prop_assert_eq!(snapshot.tag(block), trace.tag(block));
