@@ -111,8 +111,9 @@ pub fn reports(input: &[u8]) -> usize {
         if trace.len() > MAX_REPORTED.0 || trace.statistics().peak_requested > MAX_REPORTED.1 {
             continue;
         }
-        let page = page_of(&trace, &Settings::default(), None, false, &WorkBudget::unlimited())
-            .expect("a report");
+        let page =
+            page_of(&trace, None, &Settings::default(), None, false, &WorkBudget::unlimited())
+                .expect("a report");
         assert_eq!(page.matches("<script").count(), 2, "the data, and the program");
         let mut json = Vec::new();
         write(&trace, ".json", &mut json).expect("a file for Perfetto");

@@ -35,7 +35,8 @@ def report(source: str | os.PathLike[str] | Pool, path: str | os.PathLike[str] |
     """Write a report of a recorded run, or of a pool as it is, as one HTML page.
 
     ``source`` is a file that ``forebay.replay()`` reads, a snapshot of a pool as JSON, or a ``Pool``: what it has
-    recorded (``record=True``), else its history, else its live blocks. The page goes to ``path``, by default a file of the run's name in the current folder.
+    recorded (``record=True``), else its history, else its live blocks. The page goes to ``path``, by default to the current
+    folder under the name of the file: ``monday.report.html`` of ``monday.fbt``.
     ``capacity`` is the memory of the simulated device. Without ``quick`` it also finds the smallest device, other settings
     and larger batches, which takes dozens of replays.
     """

@@ -314,6 +314,19 @@ def test_a_report_is_a_page_that_notebooks_show(trace, tmp_path, monkeypatch):
         forebay.report(trace, tmp_path / "nowhere" / "page.html")
 
 
+def test_a_report_is_named_after_its_file_and_advises_no_forebay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with forebay.Pool("host", record=True) as pool:
+        with forebay.tag("weights"):
+            pool.allocate("3MiB").free()
+        pool.save_trace("monday.fbt")
+    report = forebay.report("monday.fbt", quick=False)
+    page = open(report).read()
+    assert str(report) == "monday.report.html" and "<h1>monday</h1>" in page
+    assert '"of_forebay":true' in page and '"began_unix_ms":1' in page
+    assert "Use forebay's pool" not in page
+
+
 def test_a_report_follows_no_link(trace, tmp_path):
     far, page = tmp_path / "far", tmp_path / "page.html"
     far.write_text("far")

@@ -7,7 +7,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use forebay_trace::format::{
-    FormatError, Recorded, read, read_path, read_recorded, read_recorded_path,
+    FormatError, Recorded, name_of, read, read_path, read_recorded, read_recorded_path,
 };
 use forebay_trace::{ReadOptions, Trace};
 
@@ -46,6 +46,14 @@ impl<'a> Source<'a> {
         (paths.iter().filter(is_standard_input).count() > 1).then_some(
             "standard input can be read only once; give \"-\" once, and files for the rest",
         )
+    }
+
+    /// The name of the file, without what only says which form it has.
+    pub(crate) fn name(self) -> Option<String> {
+        match self {
+            Self::File(path) => Some(name_of(path)),
+            Self::StandardInput => None,
+        }
     }
 
     /// Reads the recording.

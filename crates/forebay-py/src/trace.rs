@@ -10,7 +10,7 @@ use forebay::{Bytes, Error, Pool, Settings, hal};
 use forebay_cli::replay::{DeviceName, Policy, Row, open_device};
 use forebay_cli::report::{default_path, page_of, page_of_moment};
 use forebay_trace::format::{
-    FormatError, Recorded, read_path, read_recorded, read_recorded_path, write_whole,
+    FormatError, Recorded, name_of, read_path, read_recorded, read_recorded_path, write_whole,
 };
 use forebay_trace::{
     ReadOptions, Recorder, ReplayOptions, Trace, Verifier, WorkBudget, replay as play,
@@ -143,13 +143,15 @@ pub(crate) fn report_page(
         };
         let recorded =
             recorded.map_err(|error| Failure::trace(format!("{}: {error}", path.display())))?;
+        let file = Some(name_of(&path)).filter(|file| !file.is_empty());
+        let file = file.as_deref();
         let (page, name) = match &recorded {
             Recorded::Run(trace) => {
-                (page_of(trace, &settings, capacity, !quick, budget), trace.name())
+                (page_of(trace, file, &settings, capacity, !quick, budget), trace.name())
             }
             Recorded::Moment(snapshot) => (page_of_moment(snapshot), snapshot.name.as_str()),
         };
-        Ok((page.map_err(Failure::trace)?, default_path(name)))
+        Ok((page.map_err(Failure::trace)?, default_path(file.unwrap_or(name))))
     })
 }
 

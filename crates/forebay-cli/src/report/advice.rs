@@ -1,20 +1,28 @@
 //! Advice in words, with the figures behind it.
 
+use core::cmp::Reverse;
 use std::collections::HashMap;
 
 use forebay::Settings;
 use forebay_core::{Bytes, counted};
-use forebay_trace::analysis::Pattern;
-use forebay_trace::{Analysis, BlockIndex};
+use forebay_trace::analysis::{Pattern, SMALL};
+use forebay_trace::{Analysis, BlockIndex, Event, Trace};
 
 use super::data::{Advice, Report, Trial};
 use super::gains::{Gain, Gains};
-use super::lives::Life;
+use super::lives::{Life, site};
 use super::trials::{ONE_STREAM, PASSES, Taken};
+use crate::layout::shortened;
 use crate::replay::Row;
 
 /// Suspected leaks and odd lifetimes that are named.
 const NAMED: usize = 3;
+
+/// Owners that a sentence names.
+const OWNERS: usize = 3;
+
+/// The most letters of an owner's name in a sentence.
+const LONGEST_OWNER: usize = 80;
 
 /// A group of fewer blocks than this shows no pattern.
 const FEW: usize = 8;
@@ -26,7 +34,7 @@ pub(super) fn of(report: &Report, gains: &Gains<'_>, found: &Analysis) -> Vec<Ad
         return Vec::new();
     }
     let mut all = Vec::new();
-    all.extend(short(report));
+    all.extend(short(report, gains));
     all.extend(allocator(report));
     all.extend(batch(report));
     all.extend(settings(report, gains));
@@ -36,10 +44,74 @@ pub(super) fn of(report: &Report, gains: &Gains<'_>, found: &Analysis) -> Vec<Ad
     for (pattern, text) in found.advice_by_pattern() {
         let mut letters = text.chars();
         let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
-        let text = format!("{first}{}.", letters.as_str());
+        let text = format!("{first}{}.{}", letters.as_str(), owners_in(pattern, gains, found));
         all.extend(pattern_advice(pattern, text, gains, found));
     }
     all
+}
+
+/// How owners are ranked: by a figure of each block, and in these words.
+type Measure = (fn(&Life) -> u64, fn(u64) -> String);
+
+const BYTES: Measure = (|life| life.bytes, |bytes| Bytes::new(bytes).to_string());
+const REQUESTS: Measure = (|_| 1, |requests| counted(requests, "request"));
+
+fn live_at(lives: &[Life], event: u64) -> impl Iterator<Item = &Life> {
+    lives.iter().filter(move |life| life.is_live_after(event))
+}
+
+/// Who has the most of these blocks, as a sentence after others; nothing if the recording does not tell.
+fn owners<'a>(trace: &Trace, (of, say): Measure, blocks: impl Iterator<Item = &'a Life>) -> String {
+    let mut sums: HashMap<_, u64> = HashMap::new();
+    for life in blocks {
+        let sum = sums.entry((site(trace, life.block), trace.tag(life.block))).or_default();
+        *sum = sum.saturating_add(of(life));
+    }
+    sums.remove(&(None, None));
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|&(owner, sum)| (Reverse(sum), owner));
+    let said = sums.into_iter().take(OWNERS).filter_map(|((site, tag), sum)| {
+        let site = site.map(|site| shortened(site, LONGEST_OWNER));
+        let tag = tag.map(|tag| format!("tag {}", shortened(tag, LONGEST_OWNER)));
+        let owner = site.into_iter().chain(tag).reduce(|site, tag| format!("{site}, {tag}"))?;
+        Some(format!("{owner} ({})", say(sum)))
+    });
+    match said.collect::<Vec<String>>().as_slice() {
+        [] => String::new(),
+        [one] => format!(" Their owner: {one}."),
+        several => format!(" Largest owners: {}.", several.join("; ")),
+    }
+}
+
+/// Who owns the blocks that a pattern is about.
+fn owners_in(pattern: Pattern, gains: &Gains<'_>, found: &Analysis) -> String {
+    let (trace, lives) = (gains.trace, gains.lives);
+    let half = trace.len() as u64 / 2;
+    let requested =
+        |is: &dyn Fn(&Life) -> bool| owners(trace, REQUESTS, lives.iter().filter(|life| is(life)));
+    let at_peak = |is: &dyn Fn(&Life) -> bool| {
+        owners(trace, BYTES, live_at(lives, found.peak_at).filter(|life| is(life)))
+    };
+    match pattern {
+        Pattern::FewSizes => {
+            requested(&|life| found.hottest.iter().any(|hot| hot.size.get() == life.bytes))
+        }
+        Pattern::ManySmall => requested(&|life| life.bytes <= SMALL.get()),
+        Pattern::Lasting => at_peak(&|life| life.events() >= half),
+        Pattern::ShortPeak => {
+            at_peak(&|life| found.at_peak.first().is_some_and(|most| most.size.get() == life.bytes))
+        }
+        Pattern::FreedElsewhere => {
+            let elsewhere = trace.events().filter_map(|event| match event {
+                Event::Free { block, stream } => {
+                    lives.get(block.0 as usize).filter(|life| life.stream != stream)
+                }
+                Event::Allocate { .. } => None,
+            });
+            owners(trace, REQUESTS, elsewhere)
+        }
+        _ => String::new(),
+    }
 }
 
 /// What follows from a pattern, with what it gains.
@@ -114,7 +186,7 @@ fn percent(part: u64, of: u64) -> String {
 }
 
 /// Allocations that failed, on the device or within the pool's limit.
-fn short(report: &Report) -> Option<Advice> {
+fn short(report: &Report, gains: &Gains<'_>) -> Option<Advice> {
     let ours = pass(report, "forebay", 1).filter(|ours| ours.ooms > 0)?;
     let device = report
         .capacity_bytes
@@ -129,18 +201,23 @@ fn short(report: &Report) -> Option<Advice> {
     Some(Advice {
         title: "The run does not fit".to_owned(),
         text: format!(
-            "{} found no memory under forebay{device}{limit}.{needs}",
+            "{} found no memory under forebay{device}{limit}.{needs}{}",
             counted(ours.ooms, "allocation"),
+            owners(gains.trace, BYTES, live_at(gains.lives, report.run.peak_at)),
         ),
         gain: None,
     })
 }
 
-/// forebay against PyTorch's allocator.
+/// forebay against PyTorch's allocator, for a program that does not have forebay yet.
 fn allocator(report: &Report) -> Option<Advice> {
     let (ours, torch) = (pass(report, "forebay", 1)?, pass(report, "torch", 1)?);
     let saved = torch.peak_reserved_bytes.checked_sub(ours.peak_reserved_bytes)?;
-    if ours.ooms > 0 || torch.ooms > 0 || saved < torch.peak_reserved_bytes / 100 {
+    if report.run.of_forebay
+        || ours.ooms > 0
+        || torch.ooms > 0
+        || saved < torch.peak_reserved_bytes / 100
+    {
         return None;
     }
     let smallest = |policy: &str| report.fits.iter().find(|fit| fit.policy == policy);
@@ -217,17 +294,20 @@ fn streams(report: &Report, gains: &Gains<'_>) -> Option<Advice> {
         return None;
     }
     let most = report.owners.by_stream.first()?;
+    let on_it = live_at(gains.lives, report.run.peak_at);
+    let on_it = on_it.filter(|life| u64::from(life.stream.0) == most.key);
     Some(Advice {
         title: "Streams strand memory".to_owned(),
         text: format!(
             "Replayed with all {} on one stream, the pool takes {} instead of {}: the difference is memory that was \
-             idle on one stream while another asked for more. Stream {} has the most at the peak, {}. Where work \
+             idle on one stream while another asked for more. Stream {} has the most at the peak, {}.{} Where work \
              need not overlap, use fewer streams, or free on the stream that allocates next.",
             counted(report.run.stream_count, "stream"),
             Bytes::new(gain.after.peak),
             Bytes::new(gain.before.peak),
             most.key,
             Bytes::new(most.bytes),
+            owners(gains.trace, BYTES, on_it),
         ),
         gain: Some(less(&gain)),
     })
@@ -260,12 +340,11 @@ fn leaks(gains: &Gains<'_>) -> Vec<Advice> {
     }
     suspects.sort_by(|left, right| right.cmp(left));
     let said = suspects.into_iter().take(NAMED).map(|(sum, bytes, count, label)| {
-        let from = label.map_or_else(String::new, |label| {
-            format!(" They come from {}.", label.lines().next().unwrap_or_default())
-        });
-        let gain = gains.without(|life| {
+        let is_kept = |life: &Life| {
             life.bytes == bytes && life.freed == end && trace.label(life.block) == label
-        });
+        };
+        let from = owners(trace, BYTES, gains.lives.iter().filter(|life| is_kept(life)));
+        let gain = gains.without(is_kept);
         Advice {
             title: "Suspected leak".to_owned(),
             text: format!(
@@ -298,14 +377,15 @@ fn odd_lifetimes(gains: &Gains<'_>) -> Vec<Advice> {
     }
     odd.sort_by(|left, right| right.cmp(left));
     let said = odd.into_iter().take(NAMED).filter_map(|(sum, bytes, outliers, count, median)| {
+        let is_odd = |life: &Life| life.bytes == bytes && life.events() > median.saturating_mul(100);
         let text = format!(
             "{outliers} of {count} blocks of {} live more than a hundred times as long as the middle one, which lives \
-             for {}. They hold {} between blocks that come and go: allocate them first, or from a pool of their own.",
+             for {}. They hold {} between blocks that come and go: allocate them first, or from a pool of their own.{}",
             Bytes::new(bytes),
             counted(median, "event"),
             Bytes::new(sum),
+            owners(gains.trace, BYTES, gains.lives.iter().filter(|life| is_odd(life))),
         );
-        let is_odd = |life: &Life| life.bytes == bytes && life.events() > median.saturating_mul(100);
         measured("Odd lifetimes", text, gains.first(is_odd))
     });
     said.collect()

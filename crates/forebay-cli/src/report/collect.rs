@@ -1,5 +1,7 @@
 //! Collects a report's data from one recording, by replaying it and watching the pool.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use forebay::PoolOptions;
 use forebay_core::Bytes;
 use forebay_trace::{
@@ -9,17 +11,22 @@ use forebay_trace::{
 use super::advice;
 use super::data::{Report, Run, SCHEMA, Series, Timeline};
 use super::gains::Gains;
-use super::lives::{LabelNumbers, Life, histogram, lives, owners};
+use super::lives::{LabelNumbers, Life, at_peak, histogram, lives};
 use super::map::map;
+use super::owners;
 use super::series::{SeriesBuilder, events_per_bucket};
 use super::terms::{Depth, Terms};
 use super::transfers::transfers;
 use super::trials::{self, Trials};
 use super::watch::{PoolWatch, Seen};
+use crate::output::nanos;
 use crate::replay::{DeviceName, Policy, Row, open_device};
 
 /// The most stream handles that are named.
 const MAX_STREAMS: usize = 64;
+
+/// A hundred days in nanoseconds: what the numbers of a page tell apart to the last.
+const EXACT: u64 = 1 << 53;
 
 /// A report, and what went wrong on the way. A model that fails is left out; without forebay's pool there is no
 /// report.
@@ -28,6 +35,9 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
     let found = Analysis::of(trace);
     let run = Run {
         name: trace.name().to_owned(),
+        file: terms.file.map(str::to_owned),
+        began_unix_ms: trace.remarks().began.and_then(unix_ms),
+        of_forebay: trace.remarks().of_forebay,
         events,
         allocations: sums.allocations,
         frees: sums.frees,
@@ -43,7 +53,7 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
     };
     let lives = lives(trace);
     let mut labels = LabelNumbers::default();
-    let owners = owners(trace, &lives, run.peak_at, &mut labels);
+    let at_peak = at_peak(trace, &lives, run.peak_at, &mut labels);
     (terms.tell)("forebay");
     let ours = play_ours(trace, terms, run.peak_at);
     let ours = ours.map_err(|error| stopped(trace, terms).err().unwrap_or(error))?;
@@ -78,15 +88,25 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
         Depth::Quick => Trials::default(),
         _ => trials::run(trace, &lives, run.peak_at, terms, &mut faults),
     };
+    let (per_bucket, born) = (events_per_bucket(events), &map.blocks.born);
+    let events_per_band_bucket = owners::events_per_bucket(events, per_bucket);
+    let timeline = Timeline {
+        events_per_bucket: per_bucket,
+        series,
+        events_per_band_bucket,
+        owners: owners::over_time(trace, &lives, events_per_band_bucket, born, &mut labels),
+        clock_ns: clock(trace, per_bucket),
+    };
     let mut report = Report {
         schema: SCHEMA,
         forebay: env!("CARGO_PKG_VERSION"),
+        made_unix_ms: unix_ms(SystemTime::now()).unwrap_or(0),
         capacity_bytes: terms.capacity.map(Bytes::get),
-        timeline: Timeline { events_per_bucket: events_per_bucket(events), series },
+        timeline,
         pool: ours.seen.samples,
         happenings: ours.seen.happenings,
         map,
-        owners,
+        owners: at_peak,
         sizes: histogram(&lives, run.peak_at, |life| life.bytes),
         lifetimes: histogram(&lives, run.peak_at, |life| life.events()),
         policies: rows,
@@ -103,6 +123,25 @@ pub(super) fn collect(trace: &Trace, terms: &Terms<'_>) -> Result<(Report, Vec<S
     report.advice = advice::of(&report, &gains, &found);
     stopped(trace, terms)?;
     Ok((report, faults))
+}
+
+fn unix_ms(time: SystemTime) -> Option<u64> {
+    u64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
+}
+
+/// The times of the first event of each bucket and of the last of all, since the first event. Those of another's
+/// recording may go back; none of these does.
+fn clock(trace: &Trace, per_bucket: u64) -> Option<Vec<u64>> {
+    let last = trace.len().checked_sub(1)?;
+    let buckets = (0..=last).step_by(usize::try_from(per_bucket).ok()?);
+    let (begin, mut latest) = (trace.time(0)?, 0);
+    let times = buckets.chain([last]).map(|event| {
+        let passed = nanos(trace.time(event)?.saturating_sub(begin)).min(EXACT);
+        latest = passed.max(latest);
+        Some(latest)
+    });
+    let times: Vec<u64> = times.collect::<Option<_>>()?;
+    (latest > 0).then_some(times)
 }
 
 /// Fails once the budget has ended the work: what comes then is left out for want of time, not because it failed.

@@ -20,6 +20,8 @@ pub struct Report {
     pub schema: &'static str,
     /// The version of the program.
     pub forebay: &'static str,
+    /// When the report was made, in milliseconds since 1970.
+    pub made_unix_ms: u64,
     /// The run.
     pub run: Run,
     /// The capacity of the simulated device; null if it was not limited.
@@ -60,6 +62,12 @@ pub struct Report {
 pub struct Run {
     /// Its name.
     pub name: String,
+    /// The name of its file, without what only says its form; null if it came from elsewhere.
+    pub file: Option<String>,
+    /// When it began, in milliseconds since 1970; null if that is unknown.
+    pub began_unix_ms: Option<u64>,
+    /// Whether a pool of forebay was recorded.
+    pub of_forebay: bool,
     /// Allocations and frees.
     pub events: u64,
     /// Allocations.
@@ -86,6 +94,13 @@ pub struct Run {
     pub live_at_start: u64,
 }
 
+impl Run {
+    /// What the page is called: after the file, which its user has named.
+    pub(super) fn title(&self) -> &str {
+        self.file.as_deref().unwrap_or(&self.name)
+    }
+}
+
 /// Memory over time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -94,6 +109,38 @@ pub struct Timeline {
     pub events_per_bucket: u64,
     /// What the program requested, then what each allocator held.
     pub series: Vec<Series>,
+    /// Events in each bucket of the owners' bands.
+    pub events_per_band_bucket: u64,
+    /// Who had what was requested: by tag and by call site, if the recording tells, and by size.
+    pub owners: Vec<Ownership>,
+    /// The clock of the recording: nanoseconds since its first event, at the first event of each bucket and at the last event of
+    /// all. Null if it has no clock, or no time passed. It never goes back.
+    pub clock_ns: Option<Vec<u64>>,
+}
+
+/// Owners over time, by one property of blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Ownership {
+    /// "tag", "site" (the call site) or "size".
+    pub by: &'static str,
+    /// The seven owners that had the most at any moment, the steadiest first; then all others, then blocks without an owner,
+    /// where there are any.
+    pub bands: Vec<Band>,
+    /// The band of each block of the map.
+    pub map: Vec<u8>,
+}
+
+/// What one owner had over time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Band {
+    /// As in [`Owner`].
+    pub key: u64,
+    /// As in [`Owner`].
+    pub groups: u64,
+    /// Bytes at the moment of each bucket at which the most was requested: the bands add up to that.
+    pub bytes: Vec<u64>,
 }
 
 /// One line of the chart.

@@ -57,6 +57,11 @@ pub(super) fn lives(trace: &Trace) -> Vec<Life> {
     lives
 }
 
+/// Where a block was allocated: the innermost frame of its call stack.
+pub(super) fn site(trace: &Trace, block: BlockIndex) -> Option<&str> {
+    trace.stack(block)?.lines().next()
+}
+
 /// Labels as a report numbers them.
 #[derive(Debug, Default)]
 pub(super) struct LabelNumbers {
@@ -67,11 +72,11 @@ pub(super) struct LabelNumbers {
 impl LabelNumbers {
     /// The number of the label of `block` plus one; 0 if it has none, or there are too many.
     pub(super) fn of(&mut self, trace: &Trace, block: BlockIndex) -> u32 {
-        trace.label(block).map_or(0, |text| self.number(text))
+        trace.label(block).map_or(0, |text| self.number_of(text))
     }
 
     /// The number of a text plus one; 0 if there are too many.
-    fn number(&mut self, text: &str) -> u32 {
+    fn number_of(&mut self, text: &str) -> u32 {
         if let Some(&number) = self.numbers.get(text) {
             return number;
         }
@@ -84,13 +89,18 @@ impl LabelNumbers {
         number
     }
 
+    /// The same as a key of owners.
+    pub(super) fn number(&mut self, text: &str) -> u64 {
+        u64::from(self.number_of(text))
+    }
+
     pub(super) fn into_texts(self) -> Vec<String> {
         self.texts
     }
 }
 
 /// Who had memory after the event `peak_at`.
-pub(super) fn owners(
+pub(super) fn at_peak(
     trace: &Trace,
     lives: &[Life],
     peak_at: u64,
@@ -99,9 +109,9 @@ pub(super) fn owners(
     let mut live: Vec<&Life> = lives.iter().filter(|life| life.is_live_after(peak_at)).collect();
     live.sort_by_key(|life| (core::cmp::Reverse(life.bytes), life.block));
     // The groups get their numbers before single blocks do: there may be too many labels.
-    let by_label = by_text(&live, labels, |life| trace.label(life.block));
-    let by_tag = by_text(&live, labels, |life| trace.tag(life.block));
-    let by_site = by_text(&live, labels, |life| trace.stack(life.block)?.lines().next());
+    let by_label = by_text(lives, &live, labels, |life| trace.label(life.block));
+    let by_tag = by_text(lives, &live, labels, |life| trace.tag(life.block));
+    let by_site = by_text(lives, &live, labels, |life| site(trace, life.block));
     let by_thread = match trace.thread(0) {
         Some(_) => grouped(&live, |life| {
             let event = usize::try_from(life.born).unwrap_or(usize::MAX);
@@ -129,16 +139,18 @@ pub(super) fn owners(
     }
 }
 
-/// Blocks that have the same text, the most bytes first; none if no block has a text. Those without one are a group too.
+/// Blocks that have the same text, the most bytes first; none if no block of the run has a text. Those without one are a
+/// group too.
 fn by_text<'a>(
+    all: &[Life],
     live: &[&Life],
     labels: &mut LabelNumbers,
     text: impl Fn(&Life) -> Option<&'a str>,
 ) -> Vec<Owner> {
-    if live.iter().all(|life| text(life).is_none()) {
+    if all.iter().all(|life| text(life).is_none()) {
         return Vec::new();
     }
-    let key = |text: Option<&str>| text.map_or(0, |text| u64::from(labels.number(text)));
+    let key = |text: Option<&str>| text.map_or(0, |text| labels.number(text));
     summed(live, text, key)
 }
 

@@ -19,6 +19,7 @@ pub mod data;
 mod gains;
 mod lives;
 mod map;
+mod owners;
 mod page;
 pub mod postmortem;
 mod series;
@@ -88,7 +89,7 @@ pub struct ReportOptions {
     #[arg(value_name = "TRACE")]
     pub trace: PathBuf,
 
-    /// The HTML file to write [default: the name of the run with .report.html, in the current directory].
+    /// The HTML file to write [default: that of the recording with .report.html, in the current directory].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
@@ -143,11 +144,13 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> io::Result<Ending> {
     let depth = if options.quick { Depth::Quick } else { Depth::Thorough };
     let budget = &options.work.budget(&trace, passes_at(depth));
     let capacity = options.capacity;
-    let terms = Terms { settings: &settings, capacity, depth, tell: &|_| {}, budget };
+    let file = source.name();
+    let file = file.as_deref();
+    let terms = Terms { file, settings: &settings, capacity, depth, tell: &|_| {}, budget };
     let Some((report, faults)) = collect_on_bar("report", &trace, terms) else {
         return Ok(Ending::Fault);
     };
-    let ending = deliver(options, out, &report.run.name, &report, || {
+    let ending = deliver(options, out, report.run.title(), &report, || {
         Ok((page::page(&report)?, counted(report.run.events, "event")))
     })?;
     Ok(if faults.is_empty() { ending } else { Ending::Fault })
@@ -194,17 +197,18 @@ pub fn page_of_moment(snapshot: &PoolSnapshot) -> Result<String, String> {
     page::post_mortem_page(&PostMortem::of(snapshot)).map_err(|error| error.to_string())
 }
 
-/// Creates the page of a run, for the given `settings` of forebay's pool and capacity of a device, if any;
+/// Creates the page of a run from a file of that name, if any, for the given `settings` of forebay's pool and capacity of a device, if any;
 /// `is_thorough` as without `--quick`. A model that fails is left out. Fails if `budget` ends the work.
 pub fn page_of(
     trace: &Trace,
+    file: Option<&str>,
     settings: &Settings,
     capacity: Option<Bytes>,
     is_thorough: bool,
     budget: &WorkBudget<'_>,
 ) -> Result<String, String> {
     let depth = if is_thorough { Depth::Thorough } else { Depth::Quick };
-    let terms = Terms { settings, capacity, depth, tell: &|_| {}, budget };
+    let terms = Terms { file, settings, capacity, depth, tell: &|_| {}, budget };
     let (report, _) = collect(trace, &terms)?;
     page::page(&report).map_err(|error| error.to_string())
 }
@@ -216,7 +220,8 @@ pub(crate) fn advice_on(
     settings: &Settings,
     budget: &WorkBudget<'_>,
 ) -> Option<Vec<data::Advice>> {
-    let terms = Terms { settings, capacity: None, depth: Depth::Advice, tell: &|_| {}, budget };
+    let (file, capacity, depth) = (None, None, Depth::Advice);
+    let terms = Terms { file, settings, capacity, depth, tell: &|_| {}, budget };
     collect_on_bar("advice", trace, terms).map(|(report, _)| report.advice)
 }
 
@@ -237,8 +242,14 @@ fn collect_on_bar(what: &str, trace: &Trace, terms: Terms<'_>) -> Option<(Report
 /// A quick report of a run at the pool's default settings on a device of that capacity, in a new file of the folder for
 /// temporary files.
 pub(crate) fn write_for_demo(trace: &Trace, capacity: Bytes) -> Result<PathBuf, String> {
-    let page =
-        page_of(trace, &Settings::default(), Some(capacity), false, &WorkBudget::unlimited())?;
+    let page = page_of(
+        trace,
+        None,
+        &Settings::default(),
+        Some(capacity),
+        false,
+        &WorkBudget::unlimited(),
+    )?;
     let path = std::env::temp_dir().join(format!("forebay-demo-{}.html", std::process::id()));
     // Other users may write to that folder too, so replace an existing file or link rather than follow it.
     let written = write_whole(&path, |out| out.write_all(page.as_bytes()));
@@ -246,7 +257,7 @@ pub(crate) fn write_for_demo(trace: &Trace, capacity: Bytes) -> Result<PathBuf, 
     Ok(path)
 }
 
-/// The run's name as a file in the current directory, without characters that could lead elsewhere.
+/// The page of a recording with that name in the current directory, without characters that could lead elsewhere.
 pub fn default_path(name: &str) -> PathBuf {
     let safe = |letter: char| {
         if letter.is_alphanumeric() || "-_.".contains(letter) { letter } else { '_' }

@@ -22,6 +22,7 @@ const RUN: Kind = Kind {
     scripts: &[
         include_str!("page/base.js"),
         include_str!("page/time.js"),
+        include_str!("page/owners.js"),
         include_str!("page/chart.js"),
         include_str!("page/map.js"),
         include_str!("page/tables.js"),
@@ -44,7 +45,7 @@ const POST_MORTEM: Kind = Kind {
 
 /// The page of a report. It loads nothing.
 pub(super) fn page(report: &Report) -> Result<String, Error> {
-    Ok(filled(&RUN, &report.run.name, &serde_json::to_string(report)?))
+    Ok(filled(&RUN, report.run.title(), &serde_json::to_string(report)?))
 }
 
 /// The page of a pool at one moment. It loads nothing.

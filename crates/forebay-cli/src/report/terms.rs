@@ -17,6 +17,8 @@ pub(super) enum Depth {
 
 /// How a report is made.
 pub(super) struct Terms<'a> {
+    /// The name of the recording's file, if it has one.
+    pub(super) file: Option<&'a str>,
     /// What forebay's pool goes by.
     pub(super) settings: &'a Settings,
     /// What the simulated device has; unless said, more than any run asks for.

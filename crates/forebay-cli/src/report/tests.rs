@@ -1,21 +1,23 @@
 //! What a report says is what replaying says; nothing grows without bound; nothing is read as HTML.
 
+use core::time::Duration;
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::time::UNIX_EPOCH;
 
 use forebay::Settings;
-use forebay_core::Bytes;
+use forebay_core::{Bytes, Random};
 use forebay_trace::{
-    Fit, ReplayOptions, Trace, TraceBuilder, Transfer, TransferDirection, WorkBudget, replay,
-    sample,
+    BlockIndex, Event, Fit, ReplayOptions, Trace, TraceBuilder, Transfer, TransferDirection,
+    WorkBudget, replay, sample,
 };
 use proptest::prelude::*;
 
 use super::collect::collect;
-use super::data::Report;
-use super::default_path;
+use super::data::{Advice, Band, Report};
 use super::page::page;
 use super::terms::{Depth, Terms};
+use super::{default_path, page_of};
 use crate::replay::{DeviceName, Policy, open_device};
 
 /// What a page may have at most.
@@ -25,7 +27,7 @@ fn reported(trace: &Trace, capacity: Option<Bytes>, is_thorough: bool) -> Report
     let settings = Settings::default();
     let depth = if is_thorough { Depth::Thorough } else { Depth::Quick };
     let budget = &WorkBudget::unlimited();
-    let terms = Terms { settings: &settings, capacity, depth, tell: &|_| {}, budget };
+    let terms = Terms { file: None, settings: &settings, capacity, depth, tell: &|_| {}, budget };
     let (report, faults) = collect(trace, &terms).unwrap();
     assert_eq!(faults, Vec::<String>::new());
     report
@@ -323,6 +325,149 @@ fn nothing_is_saved_of_nothing() {
     let gains: Vec<_> =
         report.advice.iter().filter(|advice| advice.title != "Use forebay's pool").collect();
     assert!(gains.is_empty(), "{gains:?}");
+}
+
+/// Of everything that the program requested, someone is the owner: the bands of each bucket come to the most of it.
+#[test]
+fn bands_of_owners_add_up_to_what_was_requested() {
+    let (mut builder, mut random) = (TraceBuilder::new("owned"), Random::new(7));
+    let mut live = Vec::new();
+    for key in 0..20_000_u64 {
+        if random.below(2) == 0 && !live.is_empty() {
+            let at = usize::try_from(random.below(live.len() as u64)).unwrap();
+            builder.free(live.swap_remove(at), 0).unwrap();
+            continue;
+        }
+        builder.allocate(key, Bytes::new(random.below(1 << 20)), 0).unwrap();
+        live.push(key);
+        match key % 12 {
+            0 => {}
+            tag => builder.tag(&format!("tag {tag}")),
+        }
+        if key % 2 == 0 {
+            builder.stack(&format!("site_{} a.rs:1\nmain a.rs:2", key % 8));
+        }
+    }
+    let trace = builder.finish();
+    let report = reported(&trace, None, false);
+    let timeline = &report.timeline;
+    let ways: Vec<&str> = timeline.owners.iter().map(|way| way.by).collect();
+    assert_eq!(ways, ["tag", "site", "size"]);
+    let per =
+        usize::try_from(timeline.events_per_band_bucket / timeline.events_per_bucket).unwrap();
+    assert!(per > 1, "as many buckets as the lines have");
+    for way in &timeline.owners {
+        for (bucket, requested) in timeline.series[0].max.chunks(per).enumerate() {
+            let sum: u64 = way.bands.iter().map(|band| band.bytes[bucket]).sum();
+            assert_eq!(sum, *requested.iter().max().unwrap(), "by {} in bucket {bucket}", way.by);
+        }
+        assert_eq!(way.map.len(), report.map.blocks.born.len());
+    }
+    let [tags, sites, sizes] = &timeline.owners[..] else { panic!("{ways:?}") };
+    // Eleven tags: seven, the four others, and what has none. Four call sites, and blocks without one.
+    assert_eq!((tags.bands.len(), tags.bands[7].groups), (9, 4));
+    assert_eq!((tags.bands[8].key, tags.bands[8].groups), (0, 1));
+    assert_eq!((sites.bands.len(), sizes.bands.len()), (5, 8));
+    for (&born, &band) in report.map.blocks.born.iter().zip(&tags.map) {
+        let block = trace.events().take(usize::try_from(born).unwrap() + 1);
+        let block = block.filter(|event| matches!(event, Event::Allocate { .. })).count() - 1;
+        let tag = trace.tag(BlockIndex(u32::try_from(block).unwrap()));
+        match (&tags.bands[usize::from(band)], tag) {
+            (Band { key: 0, groups: 1, .. }, None) => {}
+            (Band { key: 0, .. }, Some(_)) => {}
+            (Band { key, .. }, tag) => {
+                assert_eq!(tag, Some(&*report.labels[usize::try_from(*key).unwrap() - 1]));
+            }
+        }
+    }
+}
+
+/// Blocks that have no tag are a row where the run has tags, even where none is live at the peak.
+#[test]
+fn untagged_blocks_are_an_owner_too() {
+    let mut builder = TraceBuilder::new("untagged");
+    builder.allocate(0, Bytes::mib(1), 0).unwrap();
+    builder.tag("early");
+    builder.free(0, 0).unwrap();
+    builder.allocate(1, Bytes::mib(2), 0).unwrap();
+    let report = reported(&builder.finish(), None, false);
+    let [row] = &report.owners.by_tag[..] else { panic!("{:?}", report.owners.by_tag) };
+    assert_eq!((row.key, row.bytes), (0, 2 << 20));
+    let bands = &report.timeline.owners[0].bands;
+    assert_eq!(
+        bands.iter().map(|band| band.bytes.clone()).collect::<Vec<_>>(),
+        [[1 << 20, 0, 0], [0, 0, 2 << 20]]
+    );
+    assert!(reported(&built(&[(1, 7, 0)]), None, false).owners.by_tag.is_empty());
+}
+
+#[test]
+fn the_clock_never_goes_back_and_begins_with_the_run() {
+    let clock = |times: &[u64]| {
+        let mut builder = TraceBuilder::new("clock");
+        for (key, &time) in (0..).zip(times) {
+            builder.allocate(key, Bytes::new(1), 0).unwrap();
+            builder.time(time);
+        }
+        reported(&builder.finish(), None, false).timeline.clock_ns
+    };
+    assert_eq!(clock(&[100, 300, 250, 900]), Some(vec![0, 200, 200, 800, 800]));
+    assert_eq!(clock(&[5, 5, 5]), None);
+    assert_eq!(clock(&[0, u64::MAX]), Some(vec![0, 1 << 53, 1 << 53]));
+    assert_eq!(reported(&built(&[(1, 7, 0); 3]), None, false).timeline.clock_ns, None);
+}
+
+#[test]
+fn a_page_is_called_after_its_file_and_dated() {
+    let mut builder = TraceBuilder::new("a pool");
+    builder.allocate(0, Bytes::mib(1), 0).unwrap();
+    builder.remarks().began = Some(UNIX_EPOCH + Duration::from_millis(1_700_000_000_123));
+    let (trace, settings) = (builder.finish(), Settings::default());
+    let made = page_of(&trace, Some("monday"), &settings, None, false, &WorkBudget::unlimited());
+    let made = made.unwrap();
+    for part in ["<h1>monday</h1>", r#""name":"a pool""#, r#""began_unix_ms":1700000000123"#] {
+        assert!(made.contains(part), "{part}");
+    }
+    let report = reported(&trace, None, false);
+    assert_eq!(report.run.title(), "a pool");
+    assert!(report.made_unix_ms > 1_700_000_000_123);
+    assert_eq!(reported(&built(&[]), None, false).run.began_unix_ms, None);
+}
+
+/// A program that has forebay needs no advice to use it. What it does need to know is who to ask.
+#[test]
+fn advice_names_owners_and_advises_forebay_to_others_alone() {
+    let run = |of_forebay: bool| {
+        let mut builder = TraceBuilder::new("steps");
+        builder.remarks().of_forebay = of_forebay;
+        for step in 0..60_u64 {
+            builder.allocate(1000 + step, Bytes::mib(3), 0).unwrap();
+            builder.tag("\u{1b}[31mmetrics");
+            builder.stack("append history.py:19\nmain train.py:1");
+            for block in 1..5 {
+                builder.allocate(block, Bytes::mib(11 * block + step % 3), block % 2).unwrap();
+                builder.tag("activations");
+            }
+            (1..5).for_each(|block| builder.free(block, block % 2).unwrap());
+        }
+        reported(&builder.finish(), None, true).advice
+    };
+    let titles = |advice: &[Advice]| advice.iter().map(|one| one.title.clone()).collect::<Vec<_>>();
+    let (others, ours) = (run(false), run(true));
+    let of_others = ["Use forebay's pool", "A larger batch fits"];
+    assert!(
+        of_others.iter().all(|title| titles(&others).contains(&(*title).to_owned())),
+        "{others:?}"
+    );
+    assert!(
+        !of_others.iter().any(|title| titles(&ours).contains(&(*title).to_owned())),
+        "{ours:?}"
+    );
+    let leak = ours.iter().find(|advice| advice.title == "Suspected leak").unwrap();
+    let said = "Their owner: append history.py:19, tag \u{1b}[31mmetrics (180.00 MiB).";
+    assert!(leak.text.ends_with(said), "{}", leak.text);
+    let peak = ours.iter().find(|advice| advice.title == "A short peak").unwrap();
+    assert!(peak.text.ends_with(said), "{}", peak.text);
 }
 
 #[test]

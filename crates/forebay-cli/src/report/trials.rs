@@ -152,6 +152,8 @@ fn batch(
     let half = trace.len() as u64 / 2;
     let lasts = |life: &Life| life.events() >= half;
     let torch = fits.iter().find(|fit| fit.policy == Model::Torch.name());
+    // A program that has forebay's pool already wants to hear of its own device, not of what another allocator needs.
+    let torch = torch.filter(|_| !trace.remarks().of_forebay);
     let capacity = terms.capacity.or(torch.map(|fit| Bytes::new(fit.smallest_bytes)));
     let scaled = lives.iter().filter(|life| life.is_live_after(peak_at) && !lasts(life));
     let scaled_bytes = scaled.map(|life| life.bytes).fold(0, u64::saturating_add);

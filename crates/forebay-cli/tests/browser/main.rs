@@ -22,13 +22,16 @@ use chromium::{Chromium, Fault};
 
 type Check = fn(&mut Chromium, &Path) -> Result<(), Fault>;
 
-const CHECKS: [(&str, Check); 9] = [
+const CHECKS: [(&str, Check); 12] = [
     ("opens_without_a_complaint", opens),
     ("says_the_figures_of_the_data", says_the_figures),
     ("zooms_and_pans", zooms),
     ("scrubs_through_time", scrubs),
     ("sorts_tables", sorts),
     ("is_dark_and_narrow", dark_and_narrow),
+    ("shows_owners_over_time_and_on_the_map", owners),
+    ("goes_by_the_clock", clock),
+    ("is_read_on_a_phone", phone),
     ("reads_no_data_as_html", hostile),
     ("shows_the_post_mortem_of_a_refusal", post_mortem),
     ("shows_a_pool_at_one_moment", moment),
@@ -61,7 +64,9 @@ fn run(check: Check) -> Result<Completion, Failed> {
 fn written(folder: &Path, recording: &Path) -> PathBuf {
     let page = folder.join("page.html");
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    let run = command.arg("report").arg(recording).arg("-o").arg(&page).output().unwrap();
+    // However busy the machine is.
+    command.args(["report", "--limit", "none"]).arg(recording).arg("-o").arg(&page);
+    let run = command.output().unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     page
 }
@@ -262,6 +267,155 @@ fn dark_and_narrow(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Two tags, a call site each, and a block without either; a pause before the last event.
+fn owned(folder: &Path) -> PathBuf {
+    let mut builder = TraceBuilder::new("a pool");
+    let sites = [
+        "load_a_batch_of_the_training_set /home/someone/a/long/way/to/data/loader.py:61",
+        "forward model.py:7",
+    ];
+    for block in 0..9_u64 {
+        builder.allocate(block, Bytes::mib(block + 1), 0).unwrap();
+        if block < 8 {
+            let number = usize::from(block % 2 == 1);
+            builder.tag(["batch", "weights"][number]);
+            builder.stack(&format!("{}\nmain train.py:1", sites[number]));
+        }
+        builder.time(block * 1_000_000 + if block == 8 { 90_000_000_000 } else { 0 });
+    }
+    builder.remarks().began = Some(std::time::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    let path = folder.join("monday.fbt");
+    forebay_trace::format::write_path(&builder.finish(), &path).unwrap();
+    path
+}
+
+/// The texts of elements.
+fn texts(browser: &mut Chromium, selector: &str) -> Result<Vec<String>, Fault> {
+    let found = browser.value(&format!(
+        "[...document.querySelectorAll({})].map(e => e.textContent)",
+        json!(selector)
+    ))?;
+    serde_json::from_value(found).map_err(|error| error.to_string())
+}
+
+/// How many pixels of a canvas have a color of the style sheet.
+fn painted(browser: &mut Chromium, canvas: &str, color: &str) -> Result<u64, Fault> {
+    let found = browser.value(&format!(
+        "(() => {{ const c = document.getElementById('{canvas}'); \
+         const hex = getComputedStyle(document.documentElement).getPropertyValue('--{color}').trim(); \
+         const wanted = [1, 3, 5].map(at => parseInt(hex.slice(at, at + 2), 16)); \
+         const copy = document.createElement('canvas'); [copy.width, copy.height] = [c.width, c.height]; \
+         const pen = copy.getContext('2d', {{ willReadFrequently: true }}); pen.drawImage(c, 0, 0); \
+         const all = pen.getImageData(0, 0, c.width, c.height).data; let found = 0; \
+         for (let at = 0; at < all.length; at += 4) if (wanted.every((part, i) => all[at + i] === part)) found += 1; \
+         return found; }})()"
+    ))?;
+    found.as_u64().ok_or(format!("{found} pixels"))
+}
+
+fn owners(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    browser.open(&written(folder, &owned(folder)))?;
+    let heading = texts(browser, "h1, #when")?;
+    let wanted = ["monday", "Recorded 2023-11-14, 22:13 UTC, over 1:30, as \u{201c}a pool\u{201d}"];
+    expect(heading == wanted, &format!("{heading:?}"))?;
+    for list in ["time-owners", "map-owners"] {
+        let names = texts(browser, &format!("#{list} .name"))?;
+        expect(names == ["batch", "weights", "untagged"], &format!("{names:?}"))?;
+    }
+    // At the peak, which is the last event.
+    let figures = texts(browser, "#time-owners .figure")?;
+    expect(figures == ["16.00 MiB", "20.00 MiB", "9.00 MiB"], &format!("{figures:?}"))?;
+    for dark in [false, true] {
+        browser.screen(1280, dark)?;
+        for canvas in ["time", "map"] {
+            for color in ["o0", "o1", "unowned"] {
+                let pixels = painted(browser, canvas, color)?;
+                expect(
+                    pixels > 500,
+                    &format!("{pixels} pixels of {color} on {canvas}, dark: {dark}"),
+                )?;
+            }
+        }
+        // The colors of the caption are those of the map.
+        let held = painted(browser, "map", "held")?;
+        expect(held > 500, &format!("{held} pixels of memory in no block"))?;
+    }
+    let note = texts(browser, "#map-note")?.concat();
+    expect(!["Dark", "light", "faint"].iter().any(|word| note.contains(word)), &note)?;
+    // Another choice is one for the whole page.
+    browser.value("(by => { by.value = 'size'; by.dispatchEvent(new Event('change')); })(document.querySelector('.by'))")?;
+    browser.drawn()?;
+    let chosen = browser.value("[...document.querySelectorAll('.by')].map(by => by.value)")?;
+    let names = texts(browser, "#map-owners .name")?;
+    expect(chosen == json!(["size", "size"]), &format!("{chosen}"))?;
+    expect(
+        names.len() == 8 && names.contains(&"blocks of 9.00 MiB".to_owned()),
+        &format!("{names:?}"),
+    )?;
+    expect(painted(browser, "map", "o3")? > 100, "the map is as it was")?;
+    // The rows of each table of owners come to the peak.
+    let sums = texts(browser, "#owners tfoot tr")?;
+    expect(sums.len() == 4, &format!("{sums:?}"))?;
+    expect(sums.iter().all(|sum| sum.contains("45.00 MiB100.0 %9")), &format!("{sums:?}"))
+}
+
+fn clock(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    browser.open(&written(folder, &owned(folder)))?;
+    let told = texts(browser, "#time-readout")?.concat();
+    expect(told.starts_with("After event 8, 1:30.008: "), &told)?;
+    let events = painted(browser, "time", "o0")?;
+    browser.value("(along => { along.value = 'clock'; along.dispatchEvent(new Event('change')); })(document.getElementById('along'))")?;
+    browser.drawn()?;
+    let all = shown(browser)?;
+    expect(all == (0.0, 90_008_000_000.0), &format!("{all:?}"))?;
+    // By the clock nearly all of the run is the pause, at the height before the last event.
+    let pause = painted(browser, "time", "o0")?;
+    expect(pause > events * 3 / 2, &format!("{events} pixels by events, {pause} by the clock"))?;
+    browser.value("document.getElementById('time').focus()")?;
+    browser.press("p")?;
+    let peak = shown(browser)?;
+    expect(peak.0 > 80e9 && peak.1 == all.1, &format!("{peak:?}"))?;
+    browser.press("0")?;
+    browser.value("(along => { along.value = 'events'; along.dispatchEvent(new Event('change')); })(document.getElementById('along'))")?;
+    browser.drawn()?;
+    let again = shown(browser)?;
+    expect(again == (0.0, 9.0), &format!("{again:?}"))?;
+    // Without a clock there is no such choice.
+    let plain = folder.join("plain.csv");
+    std::fs::write(&plain, "op,id,bytes,stream\na,1,512,0\n").map_err(|error| error.to_string())?;
+    browser.open(&written(folder, &plain))?;
+    expect(
+        browser.value("document.getElementById('along').offsetParent === null")? == true,
+        "a choice",
+    )
+}
+
+/// Call sites stand above their figures, whole and within the screen.
+fn phone(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
+    browser.open(&written(folder, &owned(folder)))?;
+    browser.screen(400, false)?;
+    let cells = browser.value(
+        "[...document.querySelectorAll('#owners td.stack, .owners .name')].map(cell => { const box = cell.getBoundingClientRect(); \
+         return { text: cell.textContent, left: box.left, right: box.right, cut: cell.scrollWidth - cell.clientWidth, \
+         font: parseFloat(getComputedStyle(cell).fontSize) }; })",
+    )?;
+    let cells = cells.as_array().map(Vec::as_slice).unwrap_or_default();
+    let site =
+        |cell: &&Value| cell["text"].as_str().is_some_and(|text| text.contains("loader.py:61"));
+    expect(cells.iter().filter(site).count() >= 2, &format!("{cells:?}"))?;
+    for cell in cells {
+        let figure = |key: &str| cell[key].as_f64().unwrap_or(f64::NAN);
+        let fits = figure("left") >= 0.0 && figure("right") <= 400.0 && figure("cut") <= 0.0;
+        expect(fits && figure("font") >= 12.0, &format!("{cell}"))?;
+    }
+    let scrolls = browser.value(
+        "[...document.querySelectorAll('#owners .scroll')].map(box => box.scrollWidth - box.clientWidth)",
+    )?;
+    let none =
+        scrolls.as_array().is_some_and(|all| all.iter().all(|over| over.as_i64() <= Some(0)));
+    expect(none, &format!("tables are wider than the screen by {scrolls}"))
+}
+
 fn hostile(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
     let recording = folder
         .join("<img src=x onerror=alert(1)><script>document.title='owned'<")
@@ -336,6 +490,12 @@ fn post_mortem(browser: &mut Chromium, folder: &Path) -> Result<(), Fault> {
     }
     for part in ["leak", "batch", "over time", "NaN", "undefined"] {
         expect(!text.contains(part), &format!("{part} is in {text}"))?;
+    }
+    // Blocks have the color of their tag.
+    let names = texts(browser, "#map-owners .name")?;
+    expect(names.contains(&"weights".to_owned()) && names.len() == 3, &format!("{names:?}"))?;
+    for color in ["o0", "o1", "unowned", "hole"] {
+        expect(painted(browser, "map", color)? > 100, &format!("no {color} on the map"))?;
     }
     // Blocks, holes and lines between them are drawn.
     let colors = browser.value(

@@ -33,6 +33,22 @@ fn a_page_is_written_from_each_kind_of_file() {
     }
 }
 
+/// The page of `monday.fbt` is `monday.report.html`, whatever the recorder called the run.
+#[test]
+fn a_page_is_named_after_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut builder = forebay_trace::TraceBuilder::new("a pool of sim:0");
+    builder.allocate(0, forebay_core::Bytes::mib(1), 0).unwrap();
+    let file = folder.path().join("monday.fbt");
+    forebay_trace::format::write_path(&builder.finish(), &file).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let run = command.args(["report", "--quick"]).arg(&file).current_dir(&folder).output().unwrap();
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).starts_with("monday: 1 event;"), "{}", text(&run.stdout));
+    let page = std::fs::read_to_string(folder.path().join("monday.report.html")).unwrap();
+    assert!(page.contains("<h1>monday</h1>") && page.contains(r#""name":"a pool of sim:0""#));
+}
+
 #[test]
 fn the_data_is_printed_and_has_the_stacks_of_a_snapshot() {
     let snapshot = data("tests/data/torch_snapshot.pickle").display().to_string();

@@ -31,6 +31,13 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
+// A square in a color of the style sheet.
+function swatch(name) {
+  const made = element("i", { className: "key", "aria-hidden": "true" });
+  made.style.background = `var(--${name})`;
+  return made;
+}
+
 // A color of the style sheet.
 const color = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 

@@ -42,11 +42,17 @@ function niceStep(most, parts, base) {
   return power * (choices.find(choice => choice * power >= rough) ?? base);
 }
 
+// A round step of nanoseconds: decimal below a minute, then as clocks have it.
+function niceTime(most, parts) {
+  const rough = most / parts, steps = [6e10, 1.2e11, 3e11, 6e11, 9e11, 1.8e12, 3.6e12, 7.2e12, 2.16e13, 4.32e13, 8.64e13];
+  return rough > 3e10 ? steps.find(step => step >= rough) ?? niceStep(most, parts, 10) : Math.max(niceStep(most, parts, 10), 1);
+}
+
 class Chart {
-  // lines: { name, text, range, fill, shown, color, dash }; say: words for a value.
-  constructor(canvas, readout, lines, { say, most = null, base = 1024, peak = null }) {
-    Object.assign(this, { canvas, readout, lines, say, most, base, peak });
-    this.inset = { left: 66, right: 10, top: 12, bottom: 26 };
+  // lines: { name, text, range, fill, shown, color, dash }; say: words for a value; bands: owners beneath the lines.
+  constructor(canvas, readout, lines, { say, most = null, base = 1024, peak = null, bands = null }) {
+    Object.assign(this, { canvas, readout, lines, say, most, base, peak, bands });
+    this.inset = { left: 66, right: 10, top: 14, bottom: axis.clock ? 42 : 26 };
     this.pointers = new Map();
     this.listen();
     view.listeners.push(() => this.draw());
@@ -58,9 +64,14 @@ class Chart {
     return { left, top, width: Math.max(width - left - right, 1), height: Math.max(height - top - bottom, 1) };
   }
 
-  eventAt(clientX) {
+  placeAt(clientX) {
     const { left, width } = this.plot, box = this.canvas.getBoundingClientRect();
     return view.from + (clientX - box.left - left) / width * (view.to - view.from);
+  }
+
+  eventAt(clientX) {
+    const { left, width } = this.plot, box = this.canvas.getBoundingClientRect();
+    return axis.eventAt(this.placeAt(clientX));
   }
 
   listen() {
@@ -69,7 +80,7 @@ class Chart {
       if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;
       event.preventDefault();
       if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) view.pan(event.deltaX / this.plot.width);
-      else view.zoom(Math.exp(Math.sign(event.deltaY) * Math.min(Math.abs(event.deltaY), 100) * 0.004), this.eventAt(event.clientX));
+      else view.zoom(Math.exp(Math.sign(event.deltaY) * Math.min(Math.abs(event.deltaY), 100) * 0.004), this.placeAt(event.clientX));
     }, { passive: false });
     canvas.addEventListener("pointerdown", event => {
       canvas.setPointerCapture(event.pointerId);
@@ -84,7 +95,7 @@ class Chart {
       this.moved += Math.abs(step);
       if (this.pointers.size === 1) { if (this.moved > 3) view.pan(-step / this.plot.width); return; }
       const now = [...this.pointers.values()], spread = pair => Math.max(Math.abs(pair[0] - pair[1]), 8);
-      view.zoom(spread(before) / spread(now), this.eventAt((now[0] + now[1]) / 2));
+      view.zoom(spread(before) / spread(now), this.placeAt((now[0] + now[1]) / 2));
     });
     const up = event => {
       const single = this.pointers.size === 1;
@@ -93,13 +104,13 @@ class Chart {
     canvas.addEventListener("pointerup", up);
     canvas.addEventListener("pointercancel", up);
     canvas.addEventListener("pointerleave", () => { this.hover = undefined; this.tell(); });
-    canvas.addEventListener("dblclick", event => view.zoom(0.5, this.eventAt(event.clientX)));
+    canvas.addEventListener("dblclick", event => view.zoom(0.5, this.placeAt(event.clientX)));
     canvas.addEventListener("keydown", event => {
       const acts = {
         ArrowLeft: () => event.shiftKey ? view.pick(view.moment - 1) : view.pan(-0.15),
         ArrowRight: () => event.shiftKey ? view.pick(view.moment + 1) : view.pan(0.15),
         "+": () => view.zoom(0.6), "=": () => view.zoom(0.6), "-": () => view.zoom(1 / 0.6),
-        0: () => view.show(0, last + 1), Home: () => view.show(0, last + 1), p: () => view.peak(), P: () => view.peak(),
+        0: () => view.all(), Home: () => view.all(), p: () => view.peak(), P: () => view.peak(),
       };
       if (!acts[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
@@ -111,20 +122,22 @@ class Chart {
   // The most of what is shown, so that the lines fill the chart.
   top() {
     if (this.most !== null) return this.most;
-    const shown = this.lines.filter(line => line.shown).map(line => line.range(view.from, view.to));
+    const [from, to] = [view.from, view.to].map(place => axis.eventAt(place));
+    const shown = this.lines.filter(line => line.shown).map(line => line.range(from, to));
     return Math.max(1, ...shown.filter(Boolean).map(range => range[1])) * 1.08;
   }
 
   draw() {
     const { pen } = context(this.canvas), plot = this.plot, most = this.top();
     const y = value => plot.top + plot.height * (1 - value / most);
-    const x = event => plot.left + (event - view.from) / (view.to - view.from) * plot.width;
+    const x = place => plot.left + (place - view.from) / (view.to - view.from) * plot.width;
     pen.font = "12px system-ui, sans-serif";
     this.axes(pen, plot, most, x, y);
     pen.save();
     pen.beginPath();
     pen.rect(plot.left, plot.top - 2, plot.width, plot.height + 4);
     pen.clip();
+    if (this.bands) this.areas(pen, plot, y);
     for (const line of this.lines) if (line.shown) this.line(pen, plot, line, y);
     this.marks(pen, plot, x, y);
     pen.restore();
@@ -149,18 +162,61 @@ class Chart {
     }
     pen.textBaseline = "top";
     pen.textAlign = "center";
-    const events = Math.max(niceStep(view.to - view.from, Math.max(plot.width / 110, 1), 10), 1);
-    for (let event = Math.ceil(view.from / events) * events; event <= view.to; event += events) {
-      const text = count(event), half = pen.measureText(text).width / 2;
-      pen.fillText(text, Math.min(Math.max(x(event), half), plot.left + plot.width + 8 - half), plot.top + plot.height + 8);
+    // The axis that the chart is along first; below it, at the same places, the other one.
+    const parts = Math.max(plot.width / 110, 1), wide = view.to - view.from, floor = plot.top + plot.height;
+    const mark = axis.isClock ? niceTime(wide, parts) : Math.max(niceStep(wide, parts, 10), 1);
+    const write = (text, place, below) => {
+      const half = pen.measureText(text).width / 2;
+      pen.fillText(text, Math.min(Math.max(x(place), half), plot.left + plot.width + 8 - half), floor + below);
+    };
+    for (let place = Math.ceil(view.from / mark) * mark; place <= view.to; place += mark) {
+      const event = Math.min(axis.eventAt(place), last);
+      pen.fillStyle = color("ink");
+      write(axis.isClock ? clockTime(place, mark) : count(place), place, 8);
+      if (!axis.clock) continue;
+      pen.fillStyle = color("soft");
+      const times = axis.timeOf(Math.min(axis.eventAt(view.to), last)) - axis.timeOf(axis.eventAt(view.from));
+      write(axis.isClock ? `event ${count(Math.floor(event))}` : clockTime(axis.timeOf(event), Math.max(times / parts / 10, 1)), place, 24);
     }
+  }
+
+  // Owners on top of one another, up to what was requested: of each pixel its highest moment.
+  areas(pen, plot, y) {
+    const { events_per_band_bucket: per } = data.timeline, { bands } = this.bands.chosen;
+    if (!bands.length) return;
+    const per_pixel = (view.to - view.from) / plot.width, buckets = bands[0].bytes.length;
+    const columns = [];
+    for (let pixel = 0; pixel < plot.width; pixel += 1) {
+      const from = axis.eventAt(view.from + pixel * per_pixel), to = axis.eventAt(view.from + (pixel + 1) * per_pixel);
+      const first = Math.min(Math.max(Math.floor(from / per), 0), buckets - 1), end = Math.min(Math.max(Math.ceil(to / per), first + 1), buckets);
+      let best = first;
+      for (let bucket = first + 1; bucket < end; bucket += 1) if (this.bands.sum(bucket) > this.bands.sum(best)) best = bucket;
+      columns.push(best);
+    }
+    const floor = columns.map(() => 0);
+    bands.forEach((band, index) => {
+      pen.fillStyle = color(this.bands.color(index));
+      const area = new Path2D();
+      area.moveTo(plot.left, y(0));
+      columns.forEach((bucket, pixel) => {
+        const top = y(floor[pixel] + band.bytes[bucket]);
+        area.lineTo(plot.left + pixel, top);
+        area.lineTo(plot.left + pixel + 1, top);
+      });
+      for (let pixel = columns.length - 1; pixel >= 0; pixel -= 1) {
+        area.lineTo(plot.left + pixel + 1, y(floor[pixel]));
+        area.lineTo(plot.left + pixel, y(floor[pixel]));
+        floor[pixel] += band.bytes[columns[pixel]];
+      }
+      pen.fill(area);
+    });
   }
 
   line(pen, plot, line, y) {
     const per = (view.to - view.from) / plot.width, path = new Path2D(), area = new Path2D();
     let before = null, first = null;
     for (let pixel = 0; pixel < plot.width; pixel += 1) {
-      const range = line.range(view.from + pixel * per, view.from + (pixel + 1) * per);
+      const range = line.range(axis.eventAt(view.from + pixel * per), axis.eventAt(view.from + (pixel + 1) * per));
       if (!range) { before = null; continue; }
       const left = plot.left + pixel, [low, high] = [y(range[0]), y(range[1])];
       if (before === null) path.moveTo(left, high); else path.lineTo(left, before < high ? high : Math.min(before, low));
@@ -180,7 +236,7 @@ class Chart {
       pen.fill(area);
       pen.globalAlpha = 1;
     }
-    pen.lineWidth = line.fill ? 1.2 : 1.6;
+    pen.lineWidth = line.fill || line.name === "requested" ? 1.2 : 1.6;
     pen.setLineDash(line.dash);
     pen.stroke(path);
     pen.setLineDash([]);
@@ -189,7 +245,7 @@ class Chart {
   marks(pen, plot, x, y) {
     pen.strokeStyle = color("ink");
     pen.fillStyle = color("ink");
-    const moment = Math.round(x(view.moment + 0.5)) + 0.5;
+    const moment = Math.round(x(axis.place(view.moment))) + 0.5;
     pen.setLineDash([3, 3]);
     pen.beginPath();
     pen.moveTo(moment, plot.top);
@@ -197,7 +253,7 @@ class Chart {
     pen.stroke();
     pen.setLineDash([]);
     if (!this.peak || !this.peak.line.shown) return;
-    const at = x(this.peak.at + 0.5), top = y(this.peak.value);
+    const at = x(axis.place(this.peak.at)), top = y(this.peak.value);
     pen.beginPath();
     pen.moveTo(at, top);
     pen.lineTo(at - 5, top - 8);
@@ -222,8 +278,11 @@ class Chart {
       const [low, high] = range.map(this.say);
       return `${line.text}: ${low === high ? high : `${low} to ${high}`}`;
     });
-    this.readout.textContent = `After event ${count(event)}: ${said.join("; ")}`;
-    this.canvas.setAttribute("aria-label", `${this.readout.textContent}. Shown: events ${count(Math.floor(view.from))} to ${count(Math.ceil(view.to))}.`);
+    const time = axis.clock ? `, ${clockTime(axis.timeOf(event))}` : "";
+    this.readout.textContent = `After event ${count(event)}${time}: ${said.join("; ")}`;
+    this.bands?.tell(event);
+    const [from, to] = [view.from, view.to].map(place => axis.eventAt(place));
+    this.canvas.setAttribute("aria-label", `${this.readout.textContent}. Shown: events ${count(Math.floor(from))} to ${count(Math.ceil(to))}.`);
   }
 }
 

@@ -2,6 +2,16 @@
 const forebay = data.policies.find(row => row.policy === "forebay");
 const run = data.run;
 
+// When it was recorded, for how long, and under which name.
+function when() {
+  const day = ms => { const date = new Date(ms); return isNaN(date) ? null : `${date.toISOString().slice(0, 16).replace("T", ", ")} UTC`; };
+  const began = run.began_unix_ms === null ? null : day(run.began_unix_ms);
+  const said = [began ? `Recorded ${began}` : `Date of the recording unknown, report made ${day(data.made_unix_ms)}`];
+  if (axis.clock) said.push(`over ${clockTime(axis.clock.at(-1), axis.clock.at(-1) / 50)}`);
+  if (run.file !== null && run.name !== run.file && run.name) said.push(`as \u201c${run.name}\u201d`);
+  byId("when").textContent = said.join(", ");
+}
+
 function figures() {
   const all = [
     ["requested at the peak", bytes(run.peak_requested_bytes), `${counted(run.peak_blocks, "block")}, after event ${count(run.peak_at)}`],
@@ -19,16 +29,29 @@ function figures() {
 function timeChart() {
   const { events_per_bucket: per, series } = data.timeline;
   const lines = series.map((one, index) => ({
-    text: one.name === "requested" ? "requested" : one.name === "forebay" ? "held by forebay" : one.name,
-    range: bucketed(one, per), fill: index === 0, shown: !["pow2", "direct"].includes(one.name), color: `s${index % 6}`, dash: DASHES[index % 6],
+    name: one.name, text: one.name === "requested" ? "requested" : one.name === "forebay" ? "held by forebay" : one.name,
+    range: bucketed(one, per), fill: false, shown: !["pow2", "direct"].includes(one.name), color: `s${index % 6}`, dash: DASHES[index % 6],
   }));
+  byId("along-choice").hidden = !axis.clock;
+  byId("along").addEventListener("change", event => axis.turn(event.target.value === "clock"));
+  const ways = { tag: "tag", site: "call site", size: "size" };
+  const choices = [...document.querySelectorAll(".by")];
+  for (const choice of choices) {
+    choice.append(...owned.all.map(({ by }) => element("option", { value: by }, ways[by])));
+    choice.addEventListener("change", () => {
+      choices.forEach(other => { other.value = choice.value; });
+      owned.choose(choice.value);
+    });
+  }
+  owned.list(byId("time-owners"), true);
   const peak = { at: series[0].peak_at, value: series[0].peak_bytes, line: lines[0] };
-  const chart = new Chart(byId("time"), byId("time-readout"), lines, { say: value => bytes(Math.round(value)), peak });
+  const chart = new Chart(byId("time"), byId("time-readout"), lines, { say: value => bytes(Math.round(value)), peak, bands: owned });
   legend(byId("legend"), chart);
-  byId("time-note").textContent = `Along the axis: ${counted(run.events, "event")}, that is allocations and frees in order${per > 1 ? `; each point shows the least and the most of ${count(per)} events` : ""}. First pass, with nothing cached before it.`;
-  byId("zoom-in").addEventListener("click", () => view.zoom(0.6, Math.min(Math.max(view.moment, view.from), view.to)));
+  const perBand = data.timeline.events_per_band_bucket;
+  byId("time-note").textContent = `Areas: what the program requested, by owner; they add up to the line \u201crequested\u201d${perBand > 1 ? `, at the highest of each ${count(perBand)} events` : ""}. Lines: what each allocator held, with nothing cached before. Along the axis: ${counted(run.events, "event")}, that is allocations and frees in order${per > 1 ? `; each point of a line shows the least and the most of ${count(per)}` : ""}${axis.clock ? "; below it the clock" : ""}.`;
+  byId("zoom-in").addEventListener("click", () => view.zoom(0.6, Math.min(Math.max(axis.place(view.moment), view.from), view.to)));
   byId("zoom-out").addEventListener("click", () => view.zoom(1 / 0.6));
-  byId("zoom-all").addEventListener("click", () => view.show(0, last + 1));
+  byId("zoom-all").addEventListener("click", () => view.all());
   byId("zoom-peak").addEventListener("click", () => view.peak());
   return chart;
 }
@@ -46,7 +69,9 @@ function fragmentChart() {
 
 function addressMap() {
   const left = data.map.blocks_left_out;
-  byId("map-note").textContent = `Where forebay's pool put blocks in the first pass. Dark: live blocks; light: memory the pool held; faint: addresses that it used at another time. ${left ? `${counted(left, "block")} that were small or short-lived are not drawn; the largest of them has ${bytes(data.map.largest_left_out_bytes)}.` : "Every block is drawn."}`;
+  byId("map-note").textContent = `Where forebay's pool put blocks in the first pass. ${left ? `${counted(left, "block")} that were small or short-lived are not drawn; the largest of them has ${bytes(data.map.largest_left_out_bytes)}.` : "Every block is drawn."}`;
+  owned.list(byId("map-owners"), false);
+  owned.mark();
   const scrub = byId("scrub");
   scrub.max = last;
   scrub.value = view.moment;
@@ -79,10 +104,11 @@ function advice() {
   byId("advice").append(...(items.length ? items : [element("li", {}, "Nothing stands out in this run.")]));
 }
 
+when();
 figures();
 timeChart();
 advice();
-addressMap();
+const map = addressMap();
 owners();
 bars(byId("sizes"), "Sizes", data.sizes, from => `from ${bytes(from)}`, "Requests by size, in powers of two.");
 bars(byId("lifetimes"), "Lifetimes", data.lifetimes, from => `from ${count(from)}`, "Blocks by the number of events from their allocation to their free, or to the end of the run.");
@@ -92,6 +118,6 @@ transfers();
 policies();
 const settings = Object.entries(forebay.settings ?? {}).map(([key, value]) => `${key}:${value}`).join(", ");
 byId("source").textContent = `${settings ? `Settings of forebay's pool that are not the defaults: ${settings}. ` : ""}forebay ${data.forebay}, ${data.schema}. Every figure comes from replaying the recording on a simulated device.`;
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { view.listeners.forEach(listener => listener()); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { view.listeners.forEach(listener => listener()); map.draw(); });
 view.changed();
 document.documentElement.dataset.ready = "yes";

@@ -15,8 +15,11 @@ class AddressMap {
       this.pick(this.live[next]);
     });
     new ResizeObserver(() => this.draw()).observe(canvas);
-    view.listeners.push(() => { if (this.moment !== view.moment) this.draw(); });
+    view.listeners.push(() => { if (this.moment !== view.moment || this.by !== this.coloring()) this.draw(); });
   }
+
+  // What colors blocks.
+  coloring() { return owned.chosen.by; }
 
   // The blocks that are live after the moment, the lowest first.
   liveBlocks() {
@@ -51,18 +54,20 @@ class AddressMap {
 
   draw() {
     this.moment = view.moment;
+    this.by = this.coloring();
     const { pen, width, height } = context(this.canvas), layout = this.layout(width, height);
     this.live = this.liveBlocks();
     pen.fillStyle = color("never");
     this.parts(layout, 0, data.map.end, (x, y, w, h) => pen.fillRect(x, y, w, h));
     pen.fillStyle = color("held");
     for (const [start, size] of this.held().ranges) this.parts(layout, start, size, (x, y, w, h) => pen.fillRect(x, y, w, h));
-    const fills = new Map(), { offset, bytes: sizes, stream } = this.blocks;
+    const fills = new Map(), { offset, bytes: sizes } = this.blocks;
     pen.strokeStyle = color("block-line");
     pen.lineWidth = 1;
     for (const block of this.live) {
-      if (!fills.has(stream[block])) fills.set(stream[block], this.fill(pen, stream[block]));
-      pen.fillStyle = fills.get(stream[block]);
+      const look = this.look(block);
+      if (!fills.has(look)) fills.set(look, this.fill(pen, block));
+      pen.fillStyle = fills.get(look);
       this.parts(layout, offset[block], sizes[block], (x, y, w, h) => {
         pen.fillRect(x, y, w, h);
         if (w > 3) pen.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
@@ -76,21 +81,30 @@ class AddressMap {
     this.say();
   }
 
-  // A fill for a stream: plain for the first, hatched in another way for each of the next ones.
-  fill(pen, stream) {
-    if (stream === 0) return color("block");
+  // What blocks of one fill have in common: their owner, and the hatching of their stream.
+  look(block) { return owned.chosen.map[block] * 5 + this.hatching(block); }
+
+  // Plain for the first stream, hatched in another way for each of the next ones.
+  hatching(block) {
+    const stream = this.blocks.stream[block];
+    return stream === 0 ? 0 : 1 + (stream - 1) % 4;
+  }
+
+  fill(pen, block) {
+    const hatching = this.hatching(block), paint = color(owned.color(owned.chosen.map[block]));
+    if (hatching === 0) return paint;
     const size = 8, tile = document.createElement("canvas");
     tile.width = tile.height = size;
     const ink = tile.getContext("2d");
-    ink.fillStyle = color(["s1", "s5", "s3", "s4", "s2"][stream % 5]);
+    ink.fillStyle = paint;
     ink.fillRect(0, 0, size, size);
     ink.strokeStyle = color("paper");
     ink.lineWidth = 1.2;
     ink.beginPath();
-    if (stream % 4 === 1) { ink.moveTo(0, size); ink.lineTo(size, 0); }
-    if (stream % 4 === 2) { ink.moveTo(0, 0); ink.lineTo(size, size); }
-    if (stream % 4 === 3) { ink.moveTo(0, size / 2); ink.lineTo(size, size / 2); }
-    if (stream % 4 === 0) { ink.moveTo(size / 2, 0); ink.lineTo(size / 2, size); }
+    if (hatching === 1) { ink.moveTo(0, size); ink.lineTo(size, 0); }
+    if (hatching === 2) { ink.moveTo(0, 0); ink.lineTo(size, size); }
+    if (hatching === 3) { ink.moveTo(0, size / 2); ink.lineTo(size, size / 2); }
+    if (hatching === 4) { ink.moveTo(size / 2, 0); ink.lineTo(size / 2, size); }
     ink.stroke();
     return pen.createPattern(tile, "repeat");
   }
@@ -113,7 +127,8 @@ class AddressMap {
     const { bytes: sizes, stream, born, freed, label: labels } = this.blocks;
     const drawn = this.live.reduce((sum, block) => sum + sizes[block], 0);
     const held = this.held().ranges.reduce((sum, range) => sum + range[1], 0);
-    byId("map-readout").textContent = `After event ${count(view.moment)}: ${counted(this.live.length, "block")} drawn with ${bytes(drawn)}; the pool held ${bytes(held)}, by the last of 128 looks at it.`;
+    const time = axis.clock ? `, ${clockTime(axis.timeOf(view.moment))}` : "";
+    byId("map-readout").textContent = `After event ${count(view.moment)}${time}: ${counted(this.live.length, "block")} drawn with ${bytes(drawn)}; the pool held ${bytes(held)}, by the last of 128 looks at it.`;
     this.canvas.dataset.blocks = this.live.length;
     this.canvas.setAttribute("aria-label", byId("map-readout").textContent);
     const scrub = byId("scrub");

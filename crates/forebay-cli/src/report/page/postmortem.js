@@ -49,7 +49,9 @@ class MomentMap extends AddressMap {
     return this.sorted ??= offset.map((_, block) => block).sort((left, right) => offset[left] - offset[right]);
   }
 
-  fill(pen, kind) { return color(kind === 1 ? "hole" : "block"); }
+  look(block) { return paint(block); }
+  fill(pen, block) { return color(paint(block)); }
+  coloring() { return "tag"; }
 
   draw() {
     super.draw();
@@ -78,7 +80,18 @@ class MomentMap extends AddressMap {
   }
 }
 
+// The color of a block's tag, or of a hole: the largest tags have one of their own.
+const colored = data.owners.by_tag.map(row => row.owner).filter(owner => owner !== "(no tag)" && !/^\(\d+ others\)$/.test(owner)).slice(0, 7);
+const tagColor = tag => tag === "(no tag)" ? "unowned" : colored.includes(tag) ? `o${colored.indexOf(tag)}` : "others";
+function paint(block) {
+  const { stream: kinds, label: rows } = data.map.blocks;
+  return kinds[block] === 1 ? "hole" : tagColor(data.blocks[rows[block]].tag);
+}
+
 function addressMap() {
+  const names = [...colored, ...data.owners.by_tag.map(row => row.owner).filter(owner => !colored.includes(owner))];
+  byId("map-owners").append(...names.slice(0, 9).map(name => element("li", {}, swatch(tagColor(name)), element("span", { className: "name" }, name))));
+
   const { spans_left_out: spans, holes_left_out: holes, blocks_left_out: blocks } = data.map;
   const left = [[blocks, "block"], [holes, "hole"], [spans, "span"]].filter(([out]) => out).map(([out, what]) => counted(out, `smaller ${what}`));
   byId("map-note").textContent = `Addresses along rows, like words on a page; those without memory are left out. ${left.length ? `Not drawn: ${left.join(", ")}.` : "Everything is drawn."}`;

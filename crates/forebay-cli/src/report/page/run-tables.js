@@ -2,26 +2,29 @@
 
 const HAPPENINGS = { growth: "growth", release: "release", page_moves: "pages moved", out_of_memory: "out of memory" };
 function owners() {
+  const all = (rows, figure) => rows.reduce((sum, row) => sum + row[figure], 0);
   const parent = byId("owners"), peak = Math.max(data.run.peak_requested_bytes, 1);
   const common = [
-    number("bytes", row => row.bytes, row => bytes(row.bytes)),
-    number("of the peak", row => row.bytes / peak, row => percent(row.bytes / peak)),
-    number("blocks", row => row.blocks, row => count(row.blocks)),
+    { ...number("bytes", row => row.bytes, row => bytes(row.bytes)), sum: rows => bytes(all(rows, "bytes")) },
+    { ...number("of the peak", row => row.bytes / peak, row => percent(row.bytes / peak)), sum: rows => percent(all(rows, "bytes") / peak) },
+    { ...number("blocks", row => row.blocks, row => count(row.blocks)), sum: rows => count(all(rows, "blocks")) },
   ];
   // The rows of a table add up to the peak: blocks without a label, and the groups beyond the listed ones, are rows too.
   const rest = row => `(${count(row.groups)} others)`;
   const named = (title, text = row => row.key) => ({ title, value: row => row.groups > 1 ? -1 : row.key, text: row => row.groups > 1 ? rest(row) : text(row) });
-  const labelled = (title, none) => {
-    const text = row => row.groups > 1 ? rest(row) : row.key === 0 ? `(no ${none})` : label(row.key);
-    return { title, value: text, text: row => stack(text(row)), stack: true };
+  const labelled = (title, none, by) => {
+    const text = row => row.groups > 1 ? rest(row) : row.key === 0 ? `(${none})` : label(row.key);
+    return { title, value: text, text: row => stack(text(row), ...(by ? [owned.swatch(row, by)] : [])), stack: true };
   };
-  if (data.owners.by_label.length) {
-    table(parent, "By call stack or tag", [...common, labelled("call stack or tag", "stack or tag")], data.owners.by_label, { sort: 0 });
+  if (data.owners.by_tag.length) table(parent, "By tag", [...common, labelled("tag", "untagged", "tag")], data.owners.by_tag, { sort: 0 });
+  if (data.owners.by_site.length) {
+    table(parent, "By call site", [...common, labelled("call site", "no call stack", "site")], data.owners.by_site, { sort: 0 });
+    table(parent, "By call stack, or else by tag", [...common, labelled("call stack or tag", "no stack or tag")], data.owners.by_label, { sort: 0 });
   }
-  if (data.owners.by_site.length) table(parent, "By call site", [...common, labelled("call site", "stack")], data.owners.by_site, { sort: 0 });
-  if (data.owners.by_tag.length && data.owners.by_site.length) table(parent, "By tag", [...common, labelled("tag", "tag")], data.owners.by_tag, { sort: 0 });
   if (data.owners.by_thread.length > 1) table(parent, "By thread", [named("thread"), ...common], data.owners.by_thread, { sort: 1 });
   const sizes = { ...named("size", row => bytes(row.key)), number: true };
+  const size = sizes.text;
+  sizes.text = row => element("span", {}, owned.swatch(row, "size"), size(row));
   table(parent, "By size", [sizes, ...common], data.owners.by_size, { sort: 1 });
   if (data.run.stream_count > 1) {
     const stream = named("stream", row => `${row.key} (handle ${handle(row.key)})`);

@@ -1,10 +1,11 @@
 // Tables that sort, and bars.
 
-// columns: { title, value, text, number, mark }; a press on a heading sorts by its values.
+// columns: { title, value, text, number, mark, sum }; a press on a heading sorts by its values. With sums the last row is
+// what all rows come to. On a narrow screen call sites stand above their figures.
 function table(parent, caption, columns, rows, { sort = null, descending = true } = {}) {
-  const body = element("tbody");
+  const body = element("tbody"), kinds = column => `${column.number ? "n" : ""} ${column.stack ? "stack" : ""}`.trim();
   const heads = columns.map((column, index) => {
-    const head = element("th", { scope: "col", className: column.number ? "n" : "" });
+    const head = element("th", { scope: "col", className: kinds(column) });
     const button = element("button", { type: "button" }, column.title);
     button.addEventListener("click", () => {
       const now = head.getAttribute("aria-sort");
@@ -30,18 +31,22 @@ function table(parent, caption, columns, rows, { sort = null, descending = true 
     body.replaceChildren(...sorted.map(row => element("tr", {}, ...columns.map(column => {
       const shown = column.text ? column.text(row) : column.value(row);
       const mark = column.mark ? column.mark(row) : "";
-      return element("td", { className: `${column.number ? "n" : ""} ${column.stack ? "stack" : ""} ${mark}`.trim() }, shown instanceof Node ? shown : String(shown));
+      return element("td", { className: `${kinds(column)} ${mark}`.trim() }, shown instanceof Node ? shown : String(shown));
     }))));
   }
-  const made = element("table", {}, element("caption", {}, caption), element("thead", {}, element("tr", {}, ...heads)), body);
+  const sums = columns.some(column => column.sum) ? [element("tfoot", {}, element("tr", {}, ...columns.map(column => {
+    return element("td", { className: kinds(column) }, column.sum ? column.sum(rows) : column.number ? "" : "all");
+  })))] : [];
+  const kind = columns.some(column => column.stack) ? "stacked" : "";
+  const made = element("table", { className: kind }, element("caption", {}, caption), element("thead", {}, element("tr", {}, ...heads)), body, ...sums);
   parent.append(element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": caption }, made));
   if (sort === null) fill(rows); else order(sort, descending);
 }
 
-// A stack: its first line, and the rest on demand.
-function stack(text) {
-  if (!text.includes("\n")) return text || "\u2013";
-  return element("details", {}, element("summary", {}, firstLine(text)), text.slice(text.indexOf("\n") + 1));
+// A stack: its first line, and the rest on demand; behind a mark, if it has one.
+function stack(text, ...mark) {
+  if (!text.includes("\n")) return element("span", {}, ...mark, text || "\u2013");
+  return element("details", {}, element("summary", {}, ...mark, firstLine(text)), text.slice(text.indexOf("\n") + 1));
 }
 
 // One bar for each power of two.
