@@ -228,7 +228,14 @@ fn pools(processes: &[Process]) -> impl Iterator<Item = (String, &ProcessPool)> 
 fn of_process(process: &Process) -> String {
     let of = &process.snapshot;
     let (pid, copy) = (of.pid.to_string(), process.copy.to_string());
-    labels(of_copy(&[("pid", &pid), ("process", &of.process), ("copy", &copy)]))
+    let rank = of.rank.map(|rank| rank.to_string()).unwrap_or_default();
+    // What a process does not tell is no label.
+    let told = [("process_name", &of.name), ("script", &of.script), ("rank", &rank)];
+    let told = told.into_iter().filter(|(_, value)| !value.is_empty());
+    let known = [("pid", &*pid), ("process", &*of.process)];
+    let told = told.map(|(label, value)| (label, &**value));
+    let all: Vec<(&str, &str)> = known.into_iter().chain(told).chain([("copy", &*copy)]).collect();
+    labels(of_copy(&all))
 }
 
 /// The labels, of which the last is the copy, without that of the first copy: a second one in a process is rare.

@@ -9,6 +9,7 @@
 
 mod metrics;
 mod nvml;
+mod order;
 mod sample;
 mod serve;
 mod text;
@@ -25,10 +26,12 @@ use clap::Args;
 use crate::Ending;
 use crate::output::{self, Width};
 
+use order::Order;
 use sample::{Sample, Watch};
 use text::NOBODY;
 
 pub(crate) use nvml::VARIABLE as NVML_VARIABLE;
+pub use order::SortKey;
 pub use serve::Address;
 
 /// The options of `forebay monitor`.
@@ -43,9 +46,23 @@ pub struct MonitorOptions {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: Duration,
 
-    /// Print one table, and end.
+    /// Look for one interval, print one table of it, and end.
     #[arg(long)]
     pub once: bool,
+
+    /// Sort pools, those with the largest figure first.
+    #[arg(long, value_name = "KEY", default_value = "process", conflicts_with = "serve")]
+    pub sort: SortKey,
+
+    /// Show only pools with this text in the number, name, script, rank or device.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true,
+        conflicts_with = "serve"
+    )]
+    pub filter: String,
 
     /// Answer web browsers and Prometheus at this address instead [default: 127.0.0.1:9470].
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "9470", conflicts_with_all = ["once", "json"])]
@@ -75,10 +92,11 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Watches until the user quits or the reader of the output goes away.
 pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::Result<Ending> {
     let mut watch = Watch::new(options.pid);
+    let order = Order { sort: options.sort, filter: options.filter.clone() };
     if let Some(address) = &options.serve {
         return serve::run(address, (options.allow_remote, &options.allow_host), watch, out);
     }
-    let first = watch.sample();
+    let mut first = watch.sample();
     // A named process that does not exist is a mistake. Otherwise processes may start later, and GPUs are shown without any.
     let shows_nothing = options.once && first.devices.is_empty();
     if first.processes.is_empty() && (options.pid.is_some() || shows_nothing) {
@@ -90,11 +108,15 @@ pub fn run(options: &MonitorOptions, width: Width, out: &mut dyn Write) -> io::R
         return Ok(Ending::Fault);
     }
     if !options.once && !options.json && io::stdout().is_terminal() {
-        return view::run(watch, first, options.interval);
+        return view::run(watch, first, options.interval, order);
+    }
+    if options.once {
+        first = watch.sample_over(options.interval);
     }
     let mut next = Instant::now();
     let mut sample = first;
     loop {
+        order.apply(&mut sample);
         if options.json {
             sample.write_json(out)?;
         } else {

@@ -13,7 +13,7 @@ use forebay_core::{Bytes, counted};
 use serde::Serialize;
 
 use super::nvml::{Gpu, Nvml};
-use crate::layout::plain;
+use crate::layout::{plain, shortened};
 
 /// How long a process may take to answer. A process at work takes a millisecond; one that is stopped takes all of it.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -30,6 +30,17 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// How many moments of a pool are remembered for its picture.
 const MAX_MOMENTS: usize = 240;
 
+/// Waste is that of the last so many milliseconds, as far as moments are remembered: a program that frees everything
+/// between two steps wastes all or nothing at any one moment.
+const WASTE_WINDOW_MS: u64 = 60_000;
+
+/// How often an interval is looked into, and the pause between two looks: a process makes a new snapshot each 50 ms.
+const MAX_LOOKS: u32 = 10;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The most letters of a process's title.
+const LONGEST_TITLE: usize = 64;
+
 /// From this part of a limit on, there is a warning.
 const WARN_AT: f64 = 0.9;
 
@@ -44,6 +55,9 @@ pub(super) struct Sample {
     /// Why a device is not listed, or none.
     pub(super) devices_missing: Option<String>,
     pub(super) warnings: Vec<String>,
+    /// Whether there were processes and a filter left none.
+    #[serde(skip)]
+    pub(super) is_filtered: bool,
 }
 
 /// A process that answered.
@@ -53,9 +67,12 @@ pub(super) struct Process {
     pub(super) snapshot: ProcessSnapshot,
     /// Which copy of forebay in the process.
     pub(super) copy: u32,
+    /// What it is called: by its own name, or else its script, or else its program. Without control characters.
+    pub(super) title: String,
     /// For each pool, what has changed.
-    #[serde(skip)]
     pub(super) rates: Vec<Rates>,
+    #[serde(skip)]
+    pub(super) is_shown: bool,
 }
 
 /// A process that did not.
@@ -68,12 +85,27 @@ pub(super) struct Unreadable {
     pub(super) is_gone: bool,
 }
 
-/// What a pool did in a second; `None` before there are two moments to compare.
-#[derive(Clone, Copy, Debug, Default)]
+/// What a pool did in a second, `None` before there are two moments to compare; and what it wasted of late.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Rates {
+    #[serde(rename = "allocations_per_second")]
     pub(super) allocations: Option<f64>,
+    #[serde(rename = "misses_per_second")]
     pub(super) misses: Option<f64>,
+    #[serde(rename = "driver_calls_per_second")]
     pub(super) driver_calls: Option<f64>,
+    /// The part of the bytes held that no live block asked for, over the window.
+    pub(super) waste: f64,
+    /// From the first moment of the window to the last; 0 where there is only one.
+    pub(super) waste_window_ms: u64,
+}
+
+/// A pool at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
+    taken_unix_ms: u64,
+    requested: u64,
+    pub(super) held: u64,
 }
 
 /// A pool of a process.
@@ -84,8 +116,8 @@ pub(super) struct Watch {
     pid: Option<u32>,
     nvml: Result<Nvml, String>,
     before: BTreeMap<PoolKey, (u64, ProcessPool)>,
-    /// Bytes live and held, the oldest first.
-    moments: BTreeMap<PoolKey, VecDeque<[u64; 2]>>,
+    /// The oldest first.
+    moments: BTreeMap<PoolKey, VecDeque<Moment>>,
 }
 
 impl Watch {
@@ -116,6 +148,21 @@ impl Watch {
         sample
     }
 
+    /// Looks again and again for an interval: rates are of all of it, and so is waste.
+    pub(super) fn sample_over(&mut self, interval: Duration) -> Sample {
+        let looks =
+            u32::try_from(interval.as_millis() / SHORTEST_PAUSE.as_millis()).unwrap_or(u32::MAX);
+        let looks = looks.clamp(1, MAX_LOOKS);
+        let before = self.before.clone();
+        for _ in 1..looks {
+            std::thread::sleep(interval / looks);
+            self.sample();
+        }
+        std::thread::sleep(interval / looks);
+        self.before = before;
+        self.sample()
+    }
+
     /// A sample of what was read.
     pub(super) fn sample_of(
         &mut self,
@@ -135,17 +182,23 @@ impl Watch {
                     let taken = snapshot.taken_unix_ms;
                     let rates = snapshot.pools.iter().map(|pool| {
                         let key = (endpoint, pool.pool);
-                        let rates = Rates::between(self.before.get(&key), (taken, pool));
+                        let mut rates = Rates::between(self.before.get(&key), (taken, pool));
                         let moments = self.moments.entry(key).or_default();
-                        moments.push_back([pool.live_bytes, pool.held_bytes]);
+                        moments.push_back(Moment {
+                            taken_unix_ms: taken,
+                            requested: pool.requested_bytes,
+                            held: pool.held_bytes,
+                        });
                         if moments.len() > MAX_MOMENTS {
                             moments.pop_front();
                         }
+                        (rates.waste, rates.waste_window_ms) = waste(moments);
                         now.insert(key, (taken, pool.clone()));
                         rates
                     });
                     let rates = rates.collect();
-                    processes.push(Process { snapshot, copy: endpoint.copy, rates });
+                    let (copy, title) = (endpoint.copy, title(&snapshot));
+                    processes.push(Process { snapshot, copy, title, rates, is_shown: true });
                 }
                 Err((reason, is_gone)) => {
                     let Endpoint { pid, copy, .. } = endpoint;
@@ -164,11 +217,12 @@ impl Watch {
             devices,
             devices_missing,
             warnings,
+            is_filtered: false,
         }
     }
 
-    /// Bytes live and held of a pool at each moment so far.
-    pub(super) fn moments(&self, key: PoolKey) -> impl Iterator<Item = [u64; 2]> {
+    /// A pool at each moment so far.
+    pub(super) fn moments(&self, key: PoolKey) -> impl Iterator<Item = Moment> {
         self.moments.get(&key).into_iter().flatten().copied()
     }
 }
@@ -272,6 +326,7 @@ impl Rates {
             allocations: rate(pool.allocations, before.allocations),
             misses: rate(pool.misses, before.misses),
             driver_calls: rate(pool.driver_calls, before.driver_calls),
+            ..Self::default()
         }
     }
 }
@@ -281,9 +336,26 @@ pub(super) fn part(of: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { of as f64 / whole as f64 }
 }
 
-/// The part of the bytes held that no live block asked for.
-pub(super) fn waste(pool: &ProcessPool) -> f64 {
-    part(pool.held_bytes.saturating_sub(pool.requested_bytes), pool.held_bytes)
+/// The part of the bytes held that no live block asked for, over the moments of the window that ends with the last; and how
+/// long that is.
+fn waste(moments: &VecDeque<Moment>) -> (f64, u64) {
+    let Some(last) = moments.back() else { return (0.0, 0) };
+    let (mut unused, mut held, mut window) = (0_u128, 0_u128, 0);
+    // Whatever clock a process has, another moment's distance is one of the past.
+    for moment in moments {
+        let age = last.taken_unix_ms.checked_sub(moment.taken_unix_ms);
+        let Some(age) = age.filter(|&age| age <= WASTE_WINDOW_MS) else { continue };
+        unused += u128::from(moment.held.saturating_sub(moment.requested));
+        held += u128::from(moment.held);
+        window = age.max(window);
+    }
+    (if held == 0 { 0.0 } else { unused as f64 / held as f64 }, window)
+}
+
+/// What a process is called. Another process may say anything of itself.
+fn title(of: &ProcessSnapshot) -> String {
+    let title = [&of.name, &of.script].into_iter().find(|name| !name.is_empty());
+    shortened(&plain(title.unwrap_or(&of.process)), LONGEST_TITLE)
 }
 
 /// Whether a pool, or the group it shares a limit with, is near the limit.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::metrics::{self, Format};
 use super::nvml::Gpu;
+use super::order::{Order, SortKey};
 use super::sample::{Sample, Watch, read_all};
 use super::view::{View, bar};
 use super::*;
@@ -60,13 +61,15 @@ fn watched() -> (Watch, Sample) {
 fn rates_are_a_second_and_warnings_come_above_nine_tenths() {
     let (watch, sample) = watched();
     assert_eq!(sample.processes[0].rates[0].allocations, Some(500.0));
-    assert_eq!(watch.moments((Endpoint::of(42), 2)).collect::<Vec<_>>(), [[400, 950]; 2]);
+    let held = watch.moments((Endpoint::of(42), 2)).map(|moment| moment.held);
+    assert_eq!(held.collect::<Vec<_>>(), [950; 2]);
     let expected = [
         "GPU 0: 95 % of 1000 B is in use",
         "process 42, pool 2: 95 % of its limit of 1000 B is held",
     ];
     assert_eq!(sample.warnings, expected);
     let json: Value = serde_json::from_str(&sample.json().unwrap()).unwrap();
+    assert_eq!(json["processes"][0]["rates"][0]["allocations_per_second"], 500.0);
     assert_eq!(json["schema"], "forebay.monitor.v1");
     assert_eq!(json["processes"][0]["pools"][1]["held_bytes"], 950);
     assert_eq!(json["unreadable"][0]["pid"], 43);
@@ -107,7 +110,7 @@ fn a_process_without_pools_is_named() {
     let sample = watch.sample_of(vec![(Endpoint::of(42), Ok(process))], Vec::new(), None);
     let mut out = Vec::new();
     text::write(&sample, Width::new(80), &mut out).unwrap();
-    let mut view = View::new(watch, sample, Duration::from_secs(1));
+    let mut view = View::new(watch, sample, Duration::from_secs(1), Order::default());
     let mut terminal = Terminal::new(TestBackend::new(80, 20)).unwrap();
     terminal.draw(|frame| view.draw(frame)).unwrap();
     let table = String::from_utf8(out).unwrap();
@@ -298,7 +301,7 @@ fn clients_that_ask_nothing_give_way_to_further_ones() {
 #[test]
 fn the_view_shows_pools_and_follows_keys() {
     let (watch, sample) = watched();
-    let mut view = View::new(watch, sample, Duration::from_secs(1));
+    let mut view = View::new(watch, sample, Duration::from_secs(1), Order::default());
     let mut terminal = Terminal::new(TestBackend::new(140, 30)).unwrap();
     let mut shown = |view: &mut View| {
         terminal.draw(|frame| view.draw(frame)).unwrap();
@@ -328,12 +331,195 @@ fn the_view_shows_pools_and_follows_keys() {
 fn a_narrow_view_keeps_process_and_device() {
     for width in [60, 70, 80, 99, 100, 120, 200] {
         let (watch, sample) = watched();
-        let mut view = View::new(watch, sample, Duration::from_secs(1));
+        let mut view = View::new(watch, sample, Duration::from_secs(1), Order::default());
         let mut terminal = Terminal::new(TestBackend::new(width, 30)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
         let shown = terminal.backend().to_string();
         for part in ["process", "42 <script>", "device", "sim:0", "held", "950 B"] {
             assert!(shown.contains(part), "{part} is not in {shown} at {width}");
+        }
+    }
+}
+
+/// Three processes: a job of two under torchrun, and one that has a name of its own. Each has a pool on another device.
+fn jobs() -> (Watch, Sample) {
+    let process = |pid: u64, more: Value, held: u64, requested: u64| {
+        let mut process = json!({
+            "schema": "forebay.process.v1", "taken_unix_ms": 1, "pid": pid, "process": "python3",
+            "pools": [{"pool": 1, "kind": "cuda", "ordinal": pid - 50, "device": "NVIDIA H200", "limit_bytes": 1_u64 << 40,
+                "held_bytes": held, "live_bytes": requested, "requested_bytes": requested}],
+        });
+        process.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let endpoint = Endpoint::of(u32::try_from(pid).unwrap());
+        (endpoint, Ok(serde_json::from_value(process).unwrap()))
+    };
+    let script = "pretrain_a_large_language_model.py";
+    let read = vec![
+        process(50, json!({"script": script, "rank": 0}), 1 << 30, 1 << 30),
+        process(51, json!({"script": script, "rank": 13}), 3 << 30, 1 << 30),
+        process(
+            52,
+            json!({"script": "serve.py", "name": "chat\u{1b}[2J\u{202e}service"}),
+            2 << 30,
+            0,
+        ),
+    ];
+    let mut watch = Watch::new(None);
+    let sample = watch.sample_of(read, Vec::new(), None);
+    (watch, sample)
+}
+
+fn table(sample: &Sample, width: usize) -> String {
+    let mut out = Vec::new();
+    text::write(sample, Width::new(width), &mut out).unwrap();
+    anstream::adapter::strip_str(&String::from_utf8(out).unwrap()).to_string()
+}
+
+fn pids(sample: &Sample) -> Vec<u64> {
+    sample.processes.iter().map(|process| process.snapshot.pid).collect()
+}
+
+#[test]
+fn a_process_is_called_by_its_name_or_script_and_rank() {
+    let (watch, sample) = jobs();
+    let titles: Vec<&str> = sample.processes.iter().map(|process| &*process.title).collect();
+    let script = "pretrain_a_large_language_model.py";
+    assert_eq!(titles, [script, script, "chat\u{fffd}[2J\u{fffd}service"]);
+    let json: Value = serde_json::from_str(&sample.json().unwrap()).unwrap();
+    assert_eq!(
+        (&json["processes"][1]["rank"], &json["processes"][1]["title"]),
+        (&json!(13), &json!(script))
+    );
+    let mut view = View::new(watch, sample.clone(), Duration::from_secs(1), Order::default());
+    let mut terminal = Terminal::new(TestBackend::new(160, 30)).unwrap();
+    terminal.draw(|frame| view.draw(frame)).unwrap();
+    for shown in [table(&sample, 160), terminal.backend().to_string()] {
+        for part in ["50 pretrain_a_large", "rank", " 13 ", "chat", "service"] {
+            assert!(shown.contains(part), "{part} is not in {shown}");
+        }
+        assert!(
+            !shown.contains(['\u{1b}', '\u{202e}']) && !shown.contains("51 python3"),
+            "{shown}"
+        );
+    }
+    let long = json!({"schema": "forebay.process.v1", "process": "x".repeat(10_000)});
+    let long = vec![(Endpoint::of(1), Ok(serde_json::from_value(long).unwrap()))];
+    let long = Watch::new(None).sample_of(long, Vec::new(), None);
+    assert_eq!(long.processes[0].title.chars().count(), 64);
+    let metrics = metrics::write(&sample, Format::Prometheus);
+    let labels = format!(r#"{{pid="51",process="python3",script="{script}",rank="13",pool="1","#);
+    assert!(metrics.contains(&labels), "{metrics}");
+}
+
+#[test]
+fn pools_are_sorted_and_filtered() {
+    let asked = |sort: SortKey, filter: &str| {
+        let (_, mut sample) = jobs();
+        let order = Order { sort, filter: filter.to_owned() };
+        let rows: Vec<u64> = order.rows(&sample).iter().map(|(of, ..)| of.snapshot.pid).collect();
+        order.apply(&mut sample);
+        assert_eq!(pids(&sample), rows, "the view and the table");
+        rows
+    };
+    assert_eq!(asked(SortKey::Process, ""), [50, 51, 52]);
+    assert_eq!(asked(SortKey::Held, ""), [51, 52, 50]);
+    assert_eq!(asked(SortKey::Limit, ""), [50, 51, 52]);
+    assert_eq!(asked(SortKey::Waste, ""), [52, 51, 50]);
+    assert_eq!(asked(SortKey::Held, "PRETRAIN"), [51, 50]);
+    assert_eq!(asked(SortKey::Held, "cuda:1"), [51]);
+    assert_eq!(asked(SortKey::Process, "rank 13"), [51]);
+    assert_eq!(asked(SortKey::Process, "service"), [52]);
+    assert_eq!(asked(SortKey::Process, "nothing"), [0; 0]);
+    let (_, mut sample) = jobs();
+    Order { sort: SortKey::Held, filter: "nothing".to_owned() }.apply(&mut sample);
+    assert!(table(&sample, 80).contains("no pool matches the filter"));
+}
+
+#[test]
+fn keys_sort_and_filter_the_view() {
+    let (watch, sample) = jobs();
+    let mut view = View::new(watch, sample, Duration::from_secs(1), Order::default());
+    let mut terminal = Terminal::new(TestBackend::new(100, 30)).unwrap();
+    let mut shown = |view: &mut View| {
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        terminal.backend().to_string()
+    };
+    let press = |view: &mut View, code| view.press(KeyEvent::new(code, KeyModifiers::NONE));
+    press(&mut view, KeyCode::Char('s'));
+    let sorted = shown(&mut view);
+    let place = |pid: &str| sorted.find(&format!("\"{pid} ")).unwrap_or_else(|| panic!("{sorted}"));
+    assert!(place("51") < place("52") && place("52") < place("50"), "{sorted}");
+    assert!(sorted.contains("by held"), "{sorted}");
+    press(&mut view, KeyCode::Char('/'));
+    // While the filter is typed, letters are letters.
+    for letter in "qserve".chars() {
+        assert!(!press(&mut view, KeyCode::Char(letter)));
+    }
+    assert!(shown(&mut view).contains("no pool matches the filter"));
+    for _ in 0..6 {
+        press(&mut view, KeyCode::Backspace);
+    }
+    "serve".chars().for_each(|letter| assert!(!press(&mut view, KeyCode::Char(letter))));
+    press(&mut view, KeyCode::Enter);
+    let found = shown(&mut view);
+    assert!(
+        found.contains("1 pool,")
+            && found.contains("with \"serve\"")
+            && !found.contains("51 pretrain"),
+        "{found}"
+    );
+    // Esc clears the filter, and then ends the view.
+    assert!(!press(&mut view, KeyCode::Esc) && shown(&mut view).contains("3 pools"));
+    press(&mut view, KeyCode::Char('/'));
+    for _ in 0..1000 {
+        press(&mut view, KeyCode::Char('x'));
+    }
+    press(&mut view, KeyCode::Esc);
+    assert!(shown(&mut view).contains("3 pools") && press(&mut view, KeyCode::Esc));
+}
+
+/// What a program frees between two of its steps is not wasted all of the time, nor never.
+#[test]
+fn waste_is_that_of_a_window() {
+    let mut watch = Watch::new(None);
+    let mut look = |seconds: u64, requested: u64| {
+        let process = json!({
+            "schema": "forebay.process.v1", "taken_unix_ms": seconds * 1000, "pid": 42, "process": "trainer",
+            "pools": [{"pool": 1, "kind": "sim", "held_bytes": 1000, "requested_bytes": requested}],
+        });
+        let read = vec![(Endpoint::of(42), Ok(serde_json::from_value(process).unwrap()))];
+        let sample = watch.sample_of(read, Vec::new(), None);
+        let rates = sample.processes[0].rates[0];
+        (rates.waste, rates.waste_window_ms, table(&sample, 100))
+    };
+    let (waste, window, said) = look(1, 1000);
+    assert_eq!((waste, window), (0.0, 0));
+    assert!(said.contains("waste: at this moment"), "{said}");
+    let (waste, window, said) = look(4, 0);
+    assert_eq!((waste, window), (0.5, 3000));
+    assert!(said.contains("50.0 %") && said.contains("waste: mean of the last 3 s"), "{said}");
+    // The first moment is over a minute ago, and the second just within it.
+    let (waste, window, said) = look(64, 800);
+    assert_eq!((waste, window), (0.6, 60_000));
+    assert!(said.contains("mean of the last 60 s"), "{said}");
+    // A clock that goes back leaves what it says was later.
+    assert_eq!(look(2, 500).1, 1000);
+}
+
+/// At 80 columns, in the view and in the table: who, where, and how much.
+#[test]
+fn eighty_columns_are_enough() {
+    let (watch, sample) = jobs();
+    let mut view = View::new(watch, sample.clone(), Duration::from_secs(1), Order::default());
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    terminal.draw(|frame| view.draw(frame)).unwrap();
+    let lines = table(&sample, 80);
+    assert!(lines.lines().all(|line| line.chars().count() <= 80), "{lines}");
+    let shown = terminal.backend().to_string();
+    assert!(shown.contains("51 pretrain_a") && shown.contains("waste"), "{shown}");
+    for shown in [lines, shown] {
+        for part in ["51 pretra", "13", "cuda:1", "3.00 GiB", "process", "device"] {
+            assert!(shown.contains(part), "{part} is not in {shown}");
         }
     }
 }

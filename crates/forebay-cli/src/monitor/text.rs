@@ -5,13 +5,22 @@ use std::io::{self, Write};
 use forebay::monitor::ProcessPool;
 use forebay_core::{Bytes, counted};
 
-use super::sample::{Process, Sample, is_tight, part, waste};
-use crate::layout::{BAD, Cell, Column, NOTE, QUIET, Table, WhenNarrow, paragraph, plain};
+use super::sample::{Process, Sample, is_tight, part};
+use crate::layout::{
+    BAD, Cell, Column, NOTE, QUIET, Table, WhenNarrow, paragraph, plain, shortened,
+};
 use crate::output::Width;
+
+/// From this width on, processes and devices stand in full; below it they have so many letters, for a line or two.
+const WIDE: usize = 110;
+const SHORT: (usize, usize) = (14, 24);
 
 /// The message if there is nothing to watch.
 pub(super) const NOBODY: &str = "no process of this user can be watched. Start the program with FOREBAY_MONITOR=on, or set monitor in its code or \
      file of settings; it appears once it has made a pool";
+
+/// The message if the filter leaves nothing.
+pub(super) const UNMATCHED: &str = "no pool matches the filter";
 
 /// Writes the GPUs, a row for each pool with its owners, and the warnings.
 pub(super) fn write(sample: &Sample, width: Width, out: &mut dyn Write) -> io::Result<()> {
@@ -28,10 +37,11 @@ pub(super) fn write(sample: &Sample, width: Width, out: &mut dyn Write) -> io::R
         paragraph(style, &line, 0, width, out)?;
     }
     if sample.processes.is_empty() {
-        paragraph(NOTE, NOBODY, 0, width, out)?;
+        let nobody = if sample.is_filtered { UNMATCHED } else { NOBODY };
+        paragraph(NOTE, nobody, 0, width, out)?;
     }
     if sample.processes.iter().any(|process| !process.snapshot.pools.is_empty()) {
-        pools(&sample.processes, width, out)?;
+        pools(sample, width, out)?;
     }
     for line in without_pools(sample) {
         paragraph(NOTE, &line, 0, width, out)?;
@@ -51,15 +61,16 @@ pub(super) fn without_pools(sample: &Sample) -> impl Iterator<Item = String> {
     without.map(|process| {
         let (of, more) = (&process.snapshot, others(process));
         let more = if more.is_empty() { String::new() } else { format!("; {}", more.join("; ")) };
-        format!("process {} {} has no pool now{more}", of.pid, plain(&of.process))
+        format!("process {} {} has no pool now{more}", of.pid, process.title)
     })
 }
 
-fn pools(processes: &[Process], width: Width, out: &mut dyn Write) -> io::Result<()> {
+fn pools(sample: &Sample, width: Width, out: &mut dyn Write) -> io::Result<()> {
     let mut table = Table::new([
         Column::words("process", WhenNarrow::Break),
+        Column::figures("rank", WhenNarrow::Keep),
         Column::figures("pool", WhenNarrow::Keep),
-        Column::words("device", WhenNarrow::Drop(3)),
+        Column::words("device", WhenNarrow::Break),
         Column::figures("live", WhenNarrow::Keep),
         Column::figures("held", WhenNarrow::Keep),
         Column::figures("limit", WhenNarrow::Drop(1)),
@@ -69,20 +80,25 @@ fn pools(processes: &[Process], width: Width, out: &mut dyn Write) -> io::Result
         Column::figures("allocations/s", WhenNarrow::Drop(4)),
         Column::words("pressure", WhenNarrow::Drop(6)),
     ]);
-    for process in processes.iter().filter(|process| !process.snapshot.pools.is_empty()) {
+    let full = width.full();
+    let (longest, longest_device) = if full < WIDE { SHORT } else { (full, full) };
+    let mut window = 0;
+    for process in sample.processes.iter().filter(|process| !process.snapshot.pools.is_empty()) {
         let of = &process.snapshot;
         for (pool, rates) in of.pools.iter().zip(&process.rates) {
+            window = rates.waste_window_ms.max(window);
             let percent = part(pool.group_held_bytes, pool.limit_bytes) * 100.0;
             let tight = if is_tight(pool) { BAD } else { anstyle::Style::new() };
             table.row([
-                Cell::from(format!("{} {}", of.pid, of.process)),
+                Cell::from(format!("{} {}", of.pid, shortened(&process.title, longest))),
+                Cell::from(of.rank.map_or(String::new(), |rank| rank.to_string())),
                 Cell::from(pool.pool.to_string()),
-                Cell::from(device(pool)),
+                Cell::from(device(pool).chars().take(longest_device).collect::<String>()),
                 Cell::from(Bytes::new(pool.live_bytes).to_string()),
                 Cell::from(Bytes::new(pool.held_bytes).to_string()),
                 Cell::from(Bytes::new(pool.limit_bytes).to_string()),
                 Cell::styled(format!("{percent:.0} %"), tight),
-                Cell::from(format!("{:.1} %", waste(pool) * 100.0)),
+                Cell::from(format!("{:.1} %", rates.waste * 100.0)),
                 Cell::from(pool.blocks.to_string()),
                 Cell::from(rates.allocations.map_or(String::new(), rate)),
                 Cell::from(pool.pressure.clone()),
@@ -95,15 +111,28 @@ fn pools(processes: &[Process], width: Width, out: &mut dyn Write) -> io::Result
             table.below([Cell::styled(line, QUIET)]);
         }
     }
-    table.write(width, out).map(drop)
+    let left_out = table.write(width, out)?;
+    if left_out.contains(&"waste") {
+        return Ok(());
+    }
+    paragraph(QUIET, &format!("waste: {}", over(window)), 0, width, out)
 }
 
-/// The kind of a pool's device and which it is, and its name where that says more: a pool of pinned memory has the same
-/// device.
+/// Over what time waste is that of.
+pub(super) fn over(window_ms: u64) -> String {
+    match window_ms {
+        0 => "at this moment".to_owned(),
+        1..1000 => format!("mean of the last {window_ms} ms"),
+        _ => format!("mean of the last {} s", window_ms.div_ceil(1000)),
+    }
+}
+
+/// The kind of a pool's device and which it is, then the pool's name, and that of the memory: a pool of pinned memory has
+/// the same device.
 pub(super) fn device(pool: &ProcessPool) -> String {
     let (kind, memory, name) = (plain(&pool.kind), plain(&pool.device), plain(&pool.name));
     let name = if name.is_empty() { name } else { format!("{name}, ") };
-    format!("{name}{kind}:{} {memory}", pool.ordinal)
+    format!("{kind}:{} {name}{memory}", pool.ordinal)
 }
 
 /// A rate in few letters.

@@ -26,14 +26,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::sample::{PoolKey, Process, Rates, Sample, Watch, is_tight, part, waste};
-use super::text::{NOBODY, device, others, owners, rate, without_pools};
+use super::order::Order;
+use super::sample::{PoolKey, Process, Rates, Sample, Watch, is_tight, part};
+use super::text::{NOBODY, UNMATCHED, device, others, over, owners, rate, without_pools};
 use crate::Ending;
 use crate::layout::plain;
 
 /// How wide the bar of a pool is.
 const BAR_WIDTH: u16 = 20;
 const BAR: usize = BAR_WIDTH as usize;
+/// The most letters of a filter.
+const LONGEST_FILTER: usize = 64;
 /// The lines below the picture of a pool.
 const WORDS: u16 = 8;
 /// Signals that end the view.
@@ -49,12 +52,20 @@ pub(super) struct View {
     sample: Sample,
     interval: Duration,
     paused: bool,
+    order: Order,
+    /// Whether letters go into the filter.
+    is_typing: bool,
     table: TableState,
 }
 
 /// Shows everything until the user has seen enough.
-pub(super) fn run(watch: Watch, first: Sample, interval: Duration) -> io::Result<Ending> {
-    let mut view = View::new(watch, first, interval);
+pub(super) fn run(
+    watch: Watch,
+    first: Sample,
+    interval: Duration,
+    order: Order,
+) -> io::Result<Ending> {
+    let mut view = View::new(watch, first, interval, order);
     // The number of a signal that came; 0 before.
     let signal = Arc::new(AtomicUsize::new(0));
     for one in ENDING_SIGNALS {
@@ -98,9 +109,9 @@ fn wait_for_key(keyboard: &OwnedFd, rest: Duration) -> io::Result<()> {
 }
 
 impl View {
-    pub(super) fn new(watch: Watch, sample: Sample, interval: Duration) -> Self {
+    pub(super) fn new(watch: Watch, sample: Sample, interval: Duration, order: Order) -> Self {
         let table = TableState::new().with_selected(0);
-        Self { watch, sample, interval, paused: false, table }
+        Self { watch, sample, interval, paused: false, order, is_typing: false, table }
     }
 
     /// Shows everything until a key or a signal ends it.
@@ -138,9 +149,15 @@ impl View {
         if key.kind != KeyEventKind::Press {
             return false;
         }
-        let last = self.pools().count().saturating_sub(1);
+        if self.is_typing {
+            return self.type_filter(key);
+        }
+        let last = self.pools().len().saturating_sub(1);
         let at = self.table.selected().unwrap_or(0);
         match key.code {
+            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Char('s') => self.order.sort = self.order.sort.next(),
+            KeyCode::Esc if !self.order.filter.is_empty() => self.order.filter.clear(),
             KeyCode::Char('q') | KeyCode::Esc => return true,
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
             KeyCode::Down | KeyCode::Char('j') => self.table.select(Some((at + 1).min(last))),
@@ -156,17 +173,32 @@ impl View {
         false
     }
 
-    fn pools(&self) -> impl Iterator<Item = (&Process, &ProcessPool, Rates)> {
-        self.sample.processes.iter().flat_map(|process| {
-            let pools = process.snapshot.pools.iter().zip(&process.rates);
-            pools.map(move |(pool, &rates)| (process, pool, rates))
-        })
+    /// A key while the filter is typed; whether it ends the view.
+    fn type_filter(&mut self, key: KeyEvent) -> bool {
+        let filter = &mut self.order.filter;
+        match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
+            KeyCode::Char(letter) if filter.chars().count() < LONGEST_FILTER => filter.push(letter),
+            KeyCode::Backspace => _ = filter.pop(),
+            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Esc => {
+                filter.clear();
+                self.is_typing = false;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// The pools that the user asked for, in order.
+    fn pools(&self) -> Vec<(&Process, &ProcessPool, Rates)> {
+        self.order.rows(&self.sample)
     }
 
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
         let head = self.head();
         let tall = u16::try_from(head.len()).unwrap_or(1);
-        let count = self.pools().count();
+        let count = self.pools().len();
         let rows = u16::try_from(count).unwrap_or(u16::MAX).saturating_add(1);
         let [top, middle, bottom, foot] = Layout::vertical([
             Constraint::Length(tall),
@@ -178,7 +210,9 @@ impl View {
         frame.render_widget(Paragraph::new(head), top);
         if count == 0 {
             let mut lines: Vec<Line<'_>> = without_pools(&self.sample).map(Line::from).collect();
-            if lines.is_empty() {
+            if !self.order.filter.is_empty() {
+                lines = vec![Line::from(format!("{UNMATCHED}; Esc clears it"))];
+            } else if lines.is_empty() {
                 lines.push(Line::from(NOBODY));
             }
             let nobody = Paragraph::new(lines).wrap(Wrap { trim: true });
@@ -191,7 +225,15 @@ impl View {
             self.draw_detail(frame, bottom, selected);
         }
         let pause = if self.paused { " paused " } else { "" };
-        let keys = " q quit  \u{2191}\u{2193} select  p pause  + faster  - slower ";
+        let keys = if self.is_typing {
+            format!(
+                " filter: {}\u{2588}  Enter keeps it  Esc clears it ",
+                plain(&self.order.filter)
+            )
+        } else {
+            " q quit  \u{2191}\u{2193} select  s sort  / filter  p pause  + faster  - slower "
+                .to_owned()
+        };
         let foot_line = Line::from(vec![keys.reversed(), pause.yellow().reversed()]);
         frame.render_widget(foot_line, foot);
     }
@@ -200,9 +242,14 @@ impl View {
         let sample = &self.sample;
         let count = counted(sample.processes.len() as u64, "process");
         let title = format!(
-            "  {count}, {}, every {:?}",
-            counted(self.pools().count() as u64, "pool"),
-            self.interval
+            "  {count}, {}, every {:?}, by {}{}",
+            counted(self.pools().len() as u64, "pool"),
+            self.interval,
+            self.order.sort.name(),
+            match &self.order.filter {
+                none if none.is_empty() => String::new(),
+                filter => format!(", with \"{}\"", plain(filter)),
+            }
         );
         let mut lines = vec![Line::from(vec!["forebay monitor".bold(), title.into()])];
         lines.extend(sample.devices_missing.iter().map(|reason| Line::from(reason.as_str().dim())));
@@ -228,16 +275,19 @@ impl View {
     }
 
     fn draw_pools(&mut self, frame: &mut Frame<'_>, area: Rect) {
-        let shown = PoolColumn::that_fit(area.width);
-        let rows: Vec<Row<'_>> = self
-            .pools()
+        let pools = self.pools();
+        let has_ranks = pools.iter().any(|(process, ..)| process.snapshot.rank.is_some());
+        let shown = PoolColumn::that_fit(area.width, has_ranks);
+        let rows: Vec<Row<'_>> = pools
+            .into_iter()
             .map(|(process, pool, rates)| {
-                let cells = shown.iter().map(|column| (column.text)(process, pool, rates));
+                let cells =
+                    shown.iter().map(|column| column.cell((column.text)(process, pool, rates)));
                 let row = Row::new(cells);
                 if is_tight(pool) { row.style(Style::new().fg(Color::Red)) } else { row }
             })
             .collect();
-        let header = Row::new(shown.iter().map(|column| column.title));
+        let header = Row::new(shown.iter().map(|column| column.cell(column.title.to_owned())));
         let table = Table::new(rows, shown.iter().map(|column| column.width))
             .header(header.style(Style::new().add_modifier(Modifier::DIM)))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
@@ -245,10 +295,9 @@ impl View {
     }
 
     fn draw_detail(&self, frame: &mut Frame<'_>, area: Rect, selected: usize) {
-        let Some((process, pool, rates)) = self.pools().nth(selected) else { return };
+        let Some(&(process, pool, rates)) = self.pools().get(selected) else { return };
         let of = &process.snapshot;
-        let title =
-            format!(" pool {} of {} {}: held over time ", pool.pool, of.pid, plain(&of.process));
+        let title = format!(" pool {} of {}: held over time ", pool.pool, full_title(process));
         let block = Block::bordered().title(title);
         let inside = block.inner(area);
         frame.render_widget(block, area);
@@ -259,7 +308,7 @@ impl View {
         endpoint.copy = process.copy;
         let key: PoolKey = (endpoint, pool.pool);
         let width = usize::from(picture.width);
-        let held: Vec<u64> = self.watch.moments(key).map(|[_, held]| held).collect();
+        let held: Vec<u64> = self.watch.moments(key).map(|moment| moment.held).collect();
         let held = held.get(held.len().saturating_sub(width)..).unwrap_or_default();
         let sparkline = Sparkline::default().data(held).max(pool.peak_held_bytes.max(1));
         frame.render_widget(sparkline.cyan(), picture);
@@ -268,6 +317,22 @@ impl View {
         frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), words);
     }
 }
+
+/// All that is known of who a process is.
+fn full_title(process: &Process) -> String {
+    let of = &process.snapshot;
+    let mut all = format!("{} {}", of.pid, process.title);
+    // What stands in the title is not said twice.
+    for more in [&of.script, &of.process].map(|name| plain(name)) {
+        if !more.is_empty() && more != process.title {
+            all += &format!(", {more}");
+        }
+    }
+    of.rank.map_or(all.clone(), |rank| format!("{all}, rank {rank}"))
+}
+
+/// The heading of the column that only jobs of several processes have.
+const RANK: &str = "rank";
 
 /// A column of the table of pools.
 struct PoolColumn {
@@ -282,19 +347,22 @@ struct PoolColumn {
 }
 
 impl PoolColumn {
-    const ALL: [Self; 9] = [
-        Self::new("process", Constraint::Fill(2), 14, 0, |process, _, _| {
-            format!("{} {}", process.snapshot.pid, plain(&process.snapshot.process))
+    const ALL: [Self; 10] = [
+        Self::new("process", Constraint::Fill(3), 20, 0, |process, _, _| {
+            format!("{} {}", process.snapshot.pid, process.title)
+        }),
+        Self::figures(RANK, 4, 0, |process, _, _| {
+            process.snapshot.rank.map_or(String::new(), |rank| rank.to_string())
         }),
         Self::figures("pool", 4, 0, |_, pool, _| pool.pool.to_string()),
-        Self::new("device", Constraint::Fill(3), 12, 0, |_, pool, _| device(pool)),
+        Self::new("device", Constraint::Fill(2), 12, 0, |_, pool, _| device(pool)),
         Self::figures("live, held, limit", BAR_WIDTH, 4, |_, pool, _| {
             bar(pool.live_bytes, pool.held_bytes, pool.limit_bytes)
         }),
         Self::figures("live", 10, 0, |_, pool, _| Bytes::new(pool.live_bytes).to_string()),
         Self::figures("held", 10, 0, |_, pool, _| Bytes::new(pool.held_bytes).to_string()),
-        Self::figures("limit", 10, 1, |_, pool, _| Bytes::new(pool.limit_bytes).to_string()),
-        Self::figures("waste", 7, 2, |_, pool, _| format!("{:.1} %", waste(pool) * 100.0)),
+        Self::figures("limit", 10, 2, |_, pool, _| Bytes::new(pool.limit_bytes).to_string()),
+        Self::figures("waste", 7, 1, |_, _, rates| format!("{:.1} %", rates.waste * 100.0)),
         Self::figures("allocations/s", 13, 3, |_, _, rates| {
             rates.allocations.map_or("-".to_owned(), rate)
         }),
@@ -319,9 +387,18 @@ impl PoolColumn {
         Self::new(title, Constraint::Length(width), width, dropped, text)
     }
 
-    /// The columns that there is room for, with a space between them.
-    fn that_fit(room: u16) -> Vec<Self> {
+    /// Figures stand on the right, so that their places are below one another.
+    fn cell(&self, text: String) -> Line<'static> {
+        match self.width {
+            Constraint::Length(_) => Line::from(text).right_aligned(),
+            _ => Line::from(text),
+        }
+    }
+
+    /// The columns that there is room for, with a space between them. That of ranks is there where a process has one.
+    fn that_fit(room: u16, has_ranks: bool) -> Vec<Self> {
         let mut shown = Vec::from(Self::ALL);
+        shown.retain(|column| has_ranks || column.title != RANK);
         while let Some(worst) = shown.iter().map(|column| column.dropped).max()
             && worst > 0
             && shown.iter().map(|column| u32::from(column.least) + 1).sum::<u32>()
@@ -338,13 +415,15 @@ fn detail(process: &Process, pool: &ProcessPool, rates: Rates) -> Vec<String> {
     let per_second = |of: Option<f64>| of.map_or("-".to_owned(), rate);
     let mut lines = vec![
         format!(
-            "{} in {}, {} requested; {} cached; {} at the peak; pressure {}",
+            "{} in {}, {} requested; {} cached; {} at the peak; pressure {}; waste {:.1} %, {}",
             Bytes::new(pool.live_bytes),
             counted(pool.blocks, "block"),
             Bytes::new(pool.requested_bytes),
             Bytes::new(pool.cached_bytes),
             Bytes::new(pool.peak_held_bytes),
             plain(&pool.pressure),
+            rates.waste * 100.0,
+            over(rates.waste_window_ms),
         ),
         format!(
             "a second: {} allocations, {} misses, {} driver calls; {:.1} % of all from thread caches; {} between streams",

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -23,8 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 type Case = fn() -> Result<Completion, Failed>;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let cases: [(&str, Case); 7] = [
+    let cases: [(&str, Case); 8] = [
         ("monitor_attaches_and_either_side_may_be_killed", kills),
+        ("monitor_names_what_runs", named),
         ("monitor_in_a_terminal", terminal),
         ("monitor_as_a_page", page),
         ("monitor_is_scraped_under_load", scraped),
@@ -186,6 +188,43 @@ fn kills() -> Result<Completion, Failed> {
     let said = String::from_utf8_lossy(&refused.stderr);
     ensure(refused.status.code() == Some(1) && said.contains("FOREBAY_MONITOR=on"), said)?;
     closed.goes_on()?;
+    Ok(Completion::Completed)
+}
+
+/// A Python program, as far as its command line says, that a launcher started and that has a name.
+fn named() -> Result<Completion, Failed> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg0("python3.12").args(["-u", "/home/someone/secret/train.py", "--token=s3cret"]);
+    command.env(ROLE, "yes").env("FOREBAY_MONITOR", "on").env("RANK", "3").env("LOCAL_RANK", "1");
+    let sample = |program: &Started| -> Result<Value, Failed> {
+        let mut command = monitor();
+        let run =
+            command.args([&program.id(), "--once", "--json", "--interval", "0.2"]).output()?;
+        ensure(!String::from_utf8_lossy(&run.stdout).contains("secret"), "it tells of paths")?;
+        ensure(!String::from_utf8_lossy(&run.stdout).contains("s3cret"), "it tells of arguments")?;
+        Ok(serde_json::from_slice::<Value>(&run.stdout)?["processes"][0].clone())
+    };
+    let program = started(&mut command)?;
+    let told = sample(&program)?;
+    ensure(told["title"] == "train.py" && told["rank"] == 3, told.to_string())?;
+    let rates = &told["rates"][0];
+    ensure(rates["allocations_per_second"].as_f64() > Some(0.0), told.to_string())?;
+    ensure(rates["waste_window_ms"].as_u64() >= Some(100), told.to_string())?;
+    let pid = program.id();
+    let once = monitor().args([&pid, "--once"]).env("COLUMNS", "80").output()?;
+    let text = String::from_utf8_lossy(&once.stdout);
+    ensure(text.contains(&format!("{pid} train.py")) && text.contains("host:0"), text.clone())?;
+    let once = monitor().args([&pid, "--once"]).env("COLUMNS", "140").output()?;
+    let text = String::from_utf8_lossy(&once.stdout);
+    // Ten looks, of which the first comes at once.
+    ensure(text.contains("waste: mean of the last 1 s") || text.contains("last 2 s"), text)?;
+    let other = monitor().args([&pid, "--once", "--filter", "nothing of this"]).output()?;
+    let text = String::from_utf8_lossy(&other.stdout);
+    ensure(other.status.success() && text.contains("no pool matches the filter"), text)?;
+    drop(program);
+    let program = started(command.env("FOREBAY_NAME", "monday's run"))?;
+    let told = sample(&program)?;
+    ensure(told["title"] == "monday's run" && told["script"] == "train.py", told.to_string())?;
     Ok(Completion::Completed)
 }
 

@@ -20,8 +20,9 @@
 //! * The thread reads nothing from its peer. It waits at most a quarter of a second for a peer that does not read, and
 //!   holds no lock meanwhile.
 //! * Snapshots are taken at most twenty times a second, for all readers together; further readers get the last one.
-//! * A snapshot lists at most [64 pools](ProcessSnapshot::MAX_POOLS), with the top streams and tags of each, and no
-//!   environment, arguments or paths.
+//! * A snapshot lists at most [64 pools](ProcessSnapshot::MAX_POOLS), with the top streams and tags of each. Of the
+//!   environment and the arguments it has the rank, the name that the settings give, and the file name of a script; no
+//!   paths.
 //!
 //! While the thread reads a pool or engine, it holds a reference to it, for microseconds. If the program drops its own
 //! last reference just then, the pool is dropped on this thread, as may happen on the upkeep thread.
@@ -31,6 +32,7 @@
 //! A process-wide lock guards the list of sources, and nothing is called under it. Reading a pool takes its heap lock
 //! and enters its threads' caches, as [`Pool::statistics`](crate::Pool::statistics) does.
 
+mod program;
 #[cfg(target_os = "linux")]
 mod reader;
 #[cfg(target_os = "linux")]

@@ -47,6 +47,7 @@ pub(crate) fn start() {
     if core::mem::replace(&mut *started, true) || cfg!(miri) {
         return;
     }
+    super::program::here();
     if let Ok((listener, name)) = listen() {
         let _ = spawn("forebay-monitor", move || serve(&listener, &name));
     }

@@ -4,6 +4,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::program;
+
 /// The name and version of the schema. A version may gain fields; none is removed or redefined.
 const SCHEMA: &str = "forebay.process.v1";
 
@@ -38,6 +40,12 @@ plain! {
         pid: u64,
         /// The system's name for its program, without path and arguments.
         process: String,
+        /// The name that its environment or file of settings gives; empty if there is none.
+        name: String,
+        /// The file name of the Python script that it runs, or its module; empty if it runs none.
+        script: String,
+        /// Its rank among the processes of a job, by the variables of torchrun, Slurm and MPI.
+        rank: Option<u64>,
         #[serde(deserialize_with = "bounded")]
         /// Its pools, oldest first, at most [`ProcessSnapshot::MAX_POOLS`].
         pools: Vec<ProcessPool>,
@@ -214,6 +222,7 @@ impl ProcessSnapshot {
     /// A snapshot of this process, without its pools, engines and buffers.
     pub(super) fn of_this_process() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let program = program::here();
         let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
         Self {
             schema: SCHEMA.to_owned(),
@@ -221,6 +230,9 @@ impl ProcessSnapshot {
             taken_unix_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             pid: u64::from(std::process::id()),
             process: shown_name(name.trim_end()),
+            name: shown_name(&program.name),
+            script: shown_name(&program.script),
+            rank: program.rank,
             ..Self::default()
         }
     }

@@ -1,5 +1,6 @@
 //! What a snapshot of a process has, and how it is written.
 
+use super::program::{Started, started};
 use super::snapshot::{ProcessPool, TagTotals, shown_name};
 use super::*;
 
@@ -22,6 +23,36 @@ fn the_snapshot_of_a_process_names_it_and_nothing_secret() {
     );
     // Neither a path nor an argument.
     assert!(!text.contains('/'), "{text}");
+}
+
+#[test]
+fn a_script_is_known_by_its_command_line() {
+    for (line, script) in [
+        ("python3\0train.py\0--lr\0x\0", "train.py"),
+        ("/usr/bin/python3.12\0-u\0/home/someone/secret/train.py\0--token=s3cret\0", "train.py"),
+        ("python\0-m\0torch.distributed.run\0train.py\0", "torch.distributed.run"),
+        ("python\0-um\0pkg.train\0", "pkg.train"),
+        ("python\0-mpkg.train\0", "pkg.train"),
+        ("python\0-X\0dev\0-Wignore\0--check-hash-based-pycs\0always\0a.py\0", "a.py"),
+        ("python\0-m\0forebay.torch\0train.py\0", "train.py"),
+        ("python\0-m\0forebay.torch\0-m\0pkg.train\0", "pkg.train"),
+    ] {
+        assert_eq!(started(line), Started::Script(script.to_owned()), "{line}");
+    }
+    let worker = "python\0-c\0from multiprocessing.spawn import spawn_main; spawn_main()\0--multiprocessing-fork\0";
+    assert_eq!(started(worker), Started::Worker);
+    for line in [
+        "",
+        "\0",
+        "python\0",
+        "python\0-c\0import a\0",
+        "cargo\0run.py\0",
+        "python\0-X",
+        "python\0-\0",
+        "python\0/\0",
+    ] {
+        assert_eq!(started(line), Started::Other, "{line:?}");
+    }
 }
 
 #[test]

@@ -76,7 +76,7 @@ function figures(pairs) {
   return list;
 }
 
-function pool(process, of) {
+function pool(process, of, rates) {
   const key = `${process.pid}/${process.copy}/${of.pool}`;
   const now = { at: process.taken_unix_ms, allocations: of.allocations, live: of.live_bytes, held: of.held_bytes };
   const then = before.get(key);
@@ -91,12 +91,13 @@ function pool(process, of) {
   }
   const card = element('div', undefined, 'card');
   if (of.limit_bytes && of.group_held_bytes > 0.9 * of.limit_bytes) card.classList.add('tight');
-  card.append(element('h3', `pool ${of.pool} on ${of.kind}:${of.ordinal} ${of.device}`));
+  const name = of.name ? ` ${of.name}` : '';
+  card.append(element('h3', `pool ${of.pool}${name} on ${of.kind}:${of.ordinal} ${of.device}`));
   card.append(bar(of.live_bytes, of.held_bytes, of.limit_bytes), overTime(kept));
-  const waste = of.held_bytes ? 100 * Math.max(0, of.held_bytes - of.requested_bytes) / of.held_bytes : 0;
+  const window = rates.waste_window_ms ? ` over ${Math.ceil(rates.waste_window_ms / 1000)} s` : '';
   card.append(figures([
     ['live', bytes(of.live_bytes)], ['held', bytes(of.held_bytes)], ['limit', bytes(of.limit_bytes)],
-    ['peak held', bytes(of.peak_held_bytes)], ['waste', `${waste.toFixed(1)} %`], ['blocks', String(of.blocks)],
+    ['peak held', bytes(of.peak_held_bytes)], [`waste${window}`, `${(100 * rates.waste).toFixed(1)} %`], ['blocks', String(of.blocks)],
     ['allocations a second', rate === undefined ? '-' : short(rate)], ['misses', String(of.misses)],
     ['driver calls', String(of.driver_calls)], ['pressure', of.pressure],
   ]));
@@ -131,7 +132,8 @@ function show(sample) {
   by('devices').replaceChildren(...sample.devices.map(device));
   if (sample.devices_missing) by('devices').append(element('p', sample.devices_missing));
   const shown = sample.processes.flatMap(process =>
-    [element('h3', `${process.pid} ${process.process}`), ...process.pools.map(one => pool(process, one)), ...others(process)]);
+    [element('h3', `${process.pid} ${process.title}${process.rank === null ? '' : `, rank ${process.rank}`}`),
+      ...process.pools.map((one, at) => pool(process, one, process.rates[at])), ...others(process)]);
   shown.push(...sample.unreadable.map(one => element('p', one.reason)));
   if (!shown.length) shown.push(element('p', 'no process of this user can be watched: start it with FOREBAY_MONITOR=on'));
   by('processes').replaceChildren(...shown);
