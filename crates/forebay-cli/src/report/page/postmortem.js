@@ -155,6 +155,7 @@ pools();
 // A date has its limits, which a file need not keep.
 const taken = new Date(data.taken_unix_ms);
 const when = isNaN(taken) ? `${data.taken_unix_ms} ms after 1970` : taken.toISOString();
+byId("when").textContent = `Taken ${when}`;
 const settings = data.settings.map(({ name, value }) => `${name}:${value}`).join(", ");
 byId("source").textContent = `Pool ${data.pool} (${data.class}), ${when}. ${settings ? `Settings that are not the defaults: ${settings}. ` : ""}forebay ${data.forebay}, ${data.schema}.`;
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => map.draw());
