@@ -1,4 +1,4 @@
-"""Memory of the host as numpy arrays: shared, not copied, and kept as long as an array lives."""
+"""Arrays and numpy: memory that is shared, not copied, and kept as long as an array lives."""
 
 import forebay
 
@@ -8,17 +8,18 @@ except ImportError:
     print("this example needs numpy")
     raise SystemExit(0)
 
-pool = forebay.Pool("host")
-buffer = pool.allocate(4 * 6)
-matrix = np.asarray(buffer.view("float32", (2, 3)))
-matrix[:] = [[1, 2, 3], [4, 5, 6]]
-print(np.frombuffer(buffer.to_bytes(), "float32"))
+x = forebay.array([[1, 2, 3], [4, 5, 6]], "float32")  # device="cuda:0" for the first GPU
+x[1] = np.ones(3, "float32")  # rows take arrays of their dtype and shape, or a number
+print(x)
+
+matrix = x.numpy()  # on a GPU a copy
+matrix[0] *= 10
+print(x[::2], x.dtype == np.float32)
 
 try:
-    buffer.free()
+    x.free()
 except forebay.InUseError as error:
     print("not yet:", error)
 
 # The other way round: numpy's memory, lent by DLPack.
-view = forebay.from_dlpack(np.arange(4.0))
-print(view, view.dtype, view.shape)
+print(forebay.from_dlpack(np.arange(4.0)))

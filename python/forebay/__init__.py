@@ -1,13 +1,12 @@
 """Memory for accelerators.
 
     >>> import forebay
-    >>> pool = forebay.pool("host")
-    >>> with pool.allocate("1MiB") as buffer:
-    ...     buffer.copy_from(b"hello")
-    ...     bytes(memoryview(buffer)[:5])
-    b'hello'
+    >>> x = forebay.zeros((2, 3), "float32", device="host")     # or "cuda:0"
+    >>> x[0] = 1
+    >>> x.numpy().sum()
+    np.float32(3.0)
 
-A pool hands out buffers of any size in the order of streams. ``forebay.pool(device)`` is the process's own pool of a
+Arrays and buffers are from a pool, in the order of streams. ``forebay.pool(device)`` is the process's own pool of a
 device, which PyTorch and C use too; ``forebay.Pool(device, ...)`` makes another with settings of its own.
 """
 
@@ -16,11 +15,11 @@ from __future__ import annotations
 from . import _forebay, errors
 from ._forebay import (
     Arena,
+    Array,
     Buffer,
     Checkpoint,
     Device,
     BufferManager,
-    PinnedArray,
     PinnedPool,
     Pool,
     Scope,
@@ -29,7 +28,6 @@ from ._forebay import (
     TagScope,
     Transfer,
     UnifiedBuffer,
-    View,
     __version__,
     configure,
     device,
@@ -45,17 +43,18 @@ from ._forebay import (
     tag,
     trace_origins,
 )
+from ._arrays import array, asarray, empty, full, zeros
 from ._report import Report, report
 from ._weights import load_file
 from .errors import *  # noqa: F403
 
 __all__ = [
     "Arena",
+    "Array",
     "Buffer",
     "Checkpoint",
     "Device",
     "BufferManager",
-    "PinnedArray",
     "PinnedPool",
     "Pool",
     "Report",
@@ -65,12 +64,15 @@ __all__ = [
     "TagScope",
     "Transfer",
     "UnifiedBuffer",
-    "View",
     "__version__",
+    "array",
+    "asarray",
     "configure",
     "device",
     "devices",
+    "empty",
     "from_dlpack",
+    "full",
     "leaks",
     "library_path",
     "live_buffers",
@@ -83,6 +85,7 @@ __all__ = [
     "settings",
     "tag",
     "trace_origins",
+    "zeros",
 ]
 __all__ += errors.__all__
 

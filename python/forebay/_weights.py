@@ -12,7 +12,7 @@ from .errors import UnsupportedError
 if TYPE_CHECKING:
     import torch
 
-    from ._forebay import Device, View
+    from ._forebay import Array, Device
 
 _Path: TypeAlias = "str | os.PathLike[str]"
 
@@ -41,7 +41,7 @@ def load_file(
     names: Sequence[str] | None = None,
     stream: Any = None,
     progress: Callable[[int, int], object] | None = None,
-) -> dict[str, View]:
+) -> dict[str, Array]:
     """Load the tensors of a safetensors file to a device: a dictionary of arrays by name, in the order of the file.
 
     path
@@ -83,7 +83,7 @@ def load_torch_file(
     return {name: _tensor(torch, name, dtype, array) for name, dtype, array in loaded}
 
 
-def _tensor(torch: Any, name: str, dtype: str, array: View) -> torch.Tensor:
+def _tensor(torch: Any, name: str, dtype: str, array: Array) -> torch.Tensor:
     tensor = torch.from_dlpack(array)
     known = _TORCH_TYPES.get(dtype)
     if known is None:

@@ -157,7 +157,7 @@ def test_an_exception_in_a_with_frees_it_as_well(pool):
 
 
 def test_buffers_and_views_are_made_by_others():
-    for made in (forebay.Buffer, forebay.View):
+    for made in (forebay.Buffer, forebay.Array):
         with pytest.raises(TypeError, match="are made by"):
             made()
         with pytest.raises(TypeError, match="are made by"):
@@ -259,11 +259,8 @@ def test_numbers_out_of_range_are_forebays_own_errors(host):
         view = buffer.view("int8")
         for use in (
             lambda: buffer.view("int8", offset=-1),
-            lambda: view.view("int8", offset=2**64),
             lambda: buffer.copy_from(b"x", offset=-1),
-            lambda: view.copy_from(b"x", offset=-1),
             lambda: buffer.copy_to(bytearray(1), offset=2**70),
-            lambda: view.copy_to(bytearray(1), offset=2**70),
             lambda: buffer.fill(256),
             lambda: buffer.fill(-1),
             lambda: buffer.fill(1, offset=-1),
@@ -287,8 +284,10 @@ def test_a_with_does_not_hide_what_its_body_raises(pool):
             view = buffer.view("uint8", (24,))
             held = view.view("uint8", (24,))
             raise IndexError("the real one")
+    assert buffer.freed and view.to_bytes() == held.to_bytes(), "the memory goes with the last array"
     del view, held
-    buffer.free()
+    gc.collect()
+    assert pool.statistics()["live_bytes"] == 0
     with pytest.raises(IndexError, match="the real one"):
         with pool.arena("1MiB") as arena:
             part = arena.allocate(100)

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples" / "python").glob("*.py"))
 
 #: What Python gives every class, or what the bindings need for themselves.
-OF_PYTHON = set(dir(object)) | {"__weakref__", "__module__", "__buffer__", "__release_buffer__"}
+OF_PYTHON = set(dir(object)) | {"__weakref__", "__module__", "__buffer__", "__release_buffer__", "__delitem__"}
 
 
 def stub() -> ast.Module:
@@ -30,7 +30,7 @@ def test_every_name_is_documented():
         assert hasattr(forebay, name), name
         if not name.startswith("__"):
             assert inspect.getdoc(getattr(forebay, name)), f"{name} has no words"
-    for made in (forebay.Pool, forebay.Buffer, forebay.View, forebay.Device, forebay.Stream, forebay.Arena):
+    for made in (forebay.Pool, forebay.Buffer, forebay.Array, forebay.Device, forebay.Stream, forebay.Arena):
         for name in dir(made):
             if not name.startswith("_"):
                 assert inspect.getdoc(getattr(made, name)), f"{made.__name__}.{name} has no words"
@@ -41,7 +41,9 @@ def test_the_stubs_are_the_module():
     classes, functions = {}, set()
     for node in stub().body:
         if isinstance(node, ast.ClassDef):
-            classes[node.name] = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+            bases = [classes[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
+            own = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+            classes[node.name] = own.union(*bases)
         elif isinstance(node, ast.FunctionDef):
             functions.add(node.name)
     here = {name for name, value in vars(_forebay).items() if callable(value) and not isinstance(value, type)}
@@ -60,6 +62,8 @@ def test_the_stubs_have_the_arguments_of_the_module():
                 continue
             owner = getattr(_forebay, node.name) if isinstance(node, ast.ClassDef) else _forebay
             theirs = [name for name in inspect.signature(getattr(owner, part.name)).parameters]
+            if any(isinstance(mark, ast.Name) and mark.id == "overload" for mark in part.decorator_list) and part.args.vararg:
+                continue
             every = part.args.posonlyargs + part.args.args + part.args.kwonlyargs
             every += [part.args.kwarg] if part.args.kwarg else []
             assert [argument.arg for argument in every] == theirs, part.name

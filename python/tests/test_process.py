@@ -106,7 +106,7 @@ FORK = """
     if child == 0:
         told = []
         for use in (lambda: pool.allocate(1), lambda: pool.statistics(), lambda: pool.leaks(), lambda: own.trim(),
-                    lambda: buffer.to_bytes(), lambda: buffer.free(), lambda: buffer.fill(1), lambda: view.view(),
+                    lambda: buffer.to_bytes(), lambda: buffer.free(), lambda: buffer.fill(1), lambda: view[:],
                     lambda: part.address, lambda: arena.reset(), lambda: arena.close(), lambda: own.close(),
                     lambda: stream.synchronize(), lambda: device.memory(), lambda: device.stream(),
                     lambda: memoryview(buffer), lambda: device.pinned(10), lambda: transfer.wait(),

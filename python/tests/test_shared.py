@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_refused(memory, name):
         memory.open_shared(name + "-none")
     with pytest.raises(forebay.InvalidError, match="u16 of 2 B.*not f32"):
         memory.open_shared(name, dtype="float32")
-    with pytest.raises(forebay.InvalidError, match=r"uint16 \[3\] are 6 B"):
+    with pytest.raises(forebay.InvalidError, match=r"uint16 \(3,\) are 6 B"):
         memory.open_shared(name, 3)
     with pytest.raises(forebay.InvalidError, match="has 10 elements, not 11"):
         memory.shared(name, 11, "uint16", or_open=True)

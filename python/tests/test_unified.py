@@ -31,7 +31,7 @@ def test_what_the_host_writes_reaches_the_device_and_back(memory):
     place = buffer.on_device()
     assert place.device == memory.device and place.dtype == "float32"
     assert struct.unpack_from("f", place.to_bytes(), 28) == (2.5,)
-    place.copy_from(struct.pack("f", 3.5), offset=32)
+    place[8:9].view("uint8").copy_(struct.pack("f", 3.5))
     del place
     with buffer.host() as view:
         assert (view.readonly, view[7], view[8], view[9]) == (True, 2.5, 3.5, 0)
@@ -43,15 +43,15 @@ def test_what_the_host_writes_reaches_the_device_and_back(memory):
 
 def test_a_live_view_refuses_what_conflicts_with_it(memory):
     buffer = memory.buffer(100)
-    writing = buffer.view(write=True)
+    writing = buffer.on_host(write=True)
     conflicts = [
         buffer.on_device,
-        buffer.view,
+        buffer.on_host,
         buffer.to_bytes,
         buffer.close,
         buffer.synchronize,
         lambda: buffer.fill(1),
-        lambda: buffer.copy_from(b"1"),
+        lambda: buffer[:1].copy_(b"1"),
         lambda: buffer.compact("host"),
         lambda: buffer.invalidate("device"),
         lambda: buffer.__dlpack__(),
@@ -70,11 +70,11 @@ def test_a_live_view_refuses_what_conflicts_with_it(memory):
     shared.release()
     place = buffer.on_device()
     with pytest.raises(forebay.InUseError, match="exported on the device"):
-        buffer.view()
+        buffer.on_host()
     del place
 
-    reading = buffer.view()
-    assert reading.readonly and buffer.view().to_bytes()[3] == 9
+    reading = buffer.on_host()
+    assert reading.readonly and buffer.on_host().to_bytes()[3] == 9
     buffer.on_device(write=False)
     with pytest.raises(forebay.InUseError, match="for reading"):
         buffer.on_device()
@@ -99,14 +99,15 @@ def test_a_view_that_outlives_its_with_is_an_error_and_never_stale(memory):
             access.__enter__()
     buffer.close()
     with pytest.raises(forebay.ClosedError):
-        buffer.view()
+        buffer.on_host()
     with pytest.raises(forebay.ClosedError):
-        buffer.close()
+        buffer.free()
+    buffer.close()
 
 
 def test_a_view_keeps_the_memory_of_a_buffer_that_is_gone(memory):
     buffer = memory.buffer_from(b"hello")
-    view = buffer.view()
+    view = buffer.on_host()
     del buffer
     gc.collect()
     assert bytes(memoryview(view)) == b"hello"
@@ -121,9 +122,9 @@ def test_sizes_and_arguments_that_cannot_be_are_refused(memory):
         lambda: memory.buffer(2**63, "uint8"),
         lambda: memory.buffer(-1),
         lambda: memory.buffer(1, "no such"),
-        lambda: buffer.copy_from(bytes(401)),
-        lambda: buffer.copy_from(b"1", offset=400),
-        lambda: buffer.copy_from(b"1", offset=2**64 - 1),
+        lambda: buffer.copy_(bytes(400)),
+        lambda: buffer.view("uint8").copy_(bytes(401)),
+        lambda: buffer[5:].view("uint8", 200).copy_(bytes(201)),
         lambda: buffer.compact("elsewhere"),
         lambda: buffer.invalidate(""),
     ):
@@ -171,12 +172,12 @@ def test_a_slice_shares_the_memory_and_moves_its_own_bytes_alone(memory):
     # Rows that the device has do not keep the host from others.
     assert buffer[:15].to_bytes()[164:168] == struct.pack("i", 7)
     with pytest.raises(forebay.InUseError, match="bytes 240 to 320"):
-        buffer[14:16].view()
+        buffer[14:16].on_host()
     del place
-    buffer[-2:].copy_from(struct.pack("8i", *range(8)))
+    buffer[-2:].view("uint8", 32).copy_(struct.pack("8i", *range(8)))
     assert buffer[998:][1:].to_bytes() == struct.pack("4i", 4, 5, 6, 7)
     assert len(buffer[600:500]) == 0 == buffer[2000:].nbytes and buffer[600:500].to_bytes() == b""
-    assert "slice of a forebay.UnifiedBuffer of int32 [10, 4]" in repr(part)
+    assert repr(part).startswith("forebay.UnifiedBuffer([[")
 
 
 def test_a_slice_keeps_the_memory_and_leaves_what_concerns_all_to_the_buffer(memory):
@@ -185,14 +186,12 @@ def test_a_slice_keeps_the_memory_and_leaves_what_concerns_all_to_the_buffer(mem
     for whole in (part.close, part.synchronize, lambda: part.resize(3), lambda: part.compact("host")):
         with pytest.raises(forebay.InvalidError, match="call it on the buffer"):
             whole()
-    with pytest.raises(forebay.InvalidError, match="step 2"):
-        buffer[::2]
-    with pytest.raises(forebay.InvalidError, match="without dimensions"):
+    assert buffer[::30].to_bytes() == bytes([0, 30, 60, 90])
+    with pytest.raises(TypeError, match="no dimensions"):
         memory.buffer(())[:]
-    with pytest.raises(TypeError):
-        buffer[3]
-    with pytest.raises(forebay.InvalidError, match="11 B from byte 0 on do not lie within 10 B"):
-        part.copy_from(bytes(11))
+    assert buffer[3].item() == 3 and part[-1].item() == 59
+    with pytest.raises(forebay.InvalidError, match="shapes"):
+        part.copy_(bytes(11))
     del buffer
     gc.collect()
     assert part.to_bytes() == bytes(range(50, 60)) and len(memory.live_buffers()) == 1
@@ -200,7 +199,7 @@ def test_a_slice_keeps_the_memory_and_leaves_what_concerns_all_to_the_buffer(mem
 
 def test_resizing_keeps_the_first_elements(memory):
     buffer = memory.buffer_from(struct.pack("6H", *range(6)))
-    view = buffer.view()
+    view = buffer.on_host()
     with pytest.raises(forebay.InUseError):
         buffer.resize(5)
     del view
@@ -214,7 +213,7 @@ def test_resizing_keeps_the_first_elements(memory):
     assert buffer.to_bytes() == struct.pack("2H", 0, 1)
     with pytest.raises(forebay.InvalidError):
         last.to_bytes()
-    for wrong in (-1, 2**63, (2**40, 2**40), "a"):
+    for wrong in (-1, 2**63, (2**40, 2**40)):
         with pytest.raises(forebay.InvalidError):
             buffer.resize(wrong)
     assert buffer.shape == (4,)
@@ -223,26 +222,26 @@ def test_resizing_keeps_the_first_elements(memory):
 def test_buffers_are_copied_from_each_other(memory):
     source, target = memory.buffer_from(b"0123456789"), memory.buffer(10)
     source.synchronize()
-    target.copy_from(source)
+    target.copy_(source)
     assert target.to_bytes() == b"0123456789"
-    target[2:4].copy_from(source[8:])
+    target[2:4].copy_(source[8:])
     assert target.to_bytes() == b"0189456789"
     # Of one buffer, and where they overlap.
-    target[1:9].copy_from(target[:8])
+    target[1:9].copy_(target[:8])
     assert target.to_bytes() == b"0018945679"
-    target.copy_from(source[:3], offset=7)
+    target[7:].copy_(source[:3])
     assert target.to_bytes() == b"0018945012"
     other = forebay.BufferManager("host").buffer(10)
-    other.copy_from(source)
+    other.copy_(source)
     assert other.to_bytes() == b"0123456789"
     stream = memory.device.stream()
-    target.copy_from(other, stream=stream)
+    target.copy_(other, stream=stream)
     assert target.to_bytes() == b"0123456789"
-    for wrong in (lambda: target.copy_from(target), lambda: target[1:].copy_from(source)):
+    for wrong in (lambda: target.copy_(target), lambda: target[1:].copy_(source)):
         with pytest.raises(forebay.InvalidError):
             wrong()
     with source.host(write=True), pytest.raises(forebay.InUseError):
-        target.copy_from(source)
+        target.copy_(source)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +259,7 @@ def test_a_fill_gives_elements_one_value(memory, dtype, value, format):
 
 
 def test_a_value_that_no_element_has_is_refused(memory):
-    for dtype, value in (("uint8", 256), ("uint8", -1), ("int32", 2.5), ("float32", "x"), ("complex64", 1), ("bfloat16", 1)):
+    for dtype, value in (("uint8", 256), ("uint8", -1), ("int32", 2.5), ("float32", "x"), ("complex64", "x"), ("bfloat16", "x")):
         with pytest.raises(forebay.InvalidError, match=dtype):
             memory.buffer(10, dtype).fill(value)
 
@@ -303,7 +302,7 @@ def test_dlpack_is_the_device_side():
     array = np.from_dlpack(buffer)
     array[3] = 4
     with pytest.raises(forebay.InUseError, match="exported on the device"):
-        buffer.view()
+        buffer.on_host()
     del array
     assert buffer.numpy()[3] == 4
 
@@ -317,9 +316,9 @@ def test_cuda_arrays_are_the_device_side(cuda):
     shared = forebay.from_dlpack(buffer)
     del view
     with pytest.raises(forebay.InUseError):
-        buffer.view()
+        buffer.on_host()
     del shared
-    buffer.view()
+    buffer.on_host()
 
 
 def test_threads_never_write_at_once(memory):
@@ -368,8 +367,6 @@ shared = memory.shared(f"short-{sys.argv[1]}", size, "uint8")
 # No room for another copy.
 resource.setrlimit(resource.RLIMIT_AS, (used + size // 2,) * 2)
 calls = {
-    "copy_from": lambda: one.copy_from(other),
-    "copy_from_buffer": lambda: two[: size // 4 * 3].copy_from(one[: size // 4 * 3]),
     "to_bytes": one.to_bytes,
     "write": lambda: shared.write(other),
     "read": shared.read,
@@ -380,7 +377,7 @@ for name, call in calls.items():
         call()
     except MemoryError as error:
         print(name, getattr(error, "requested", None) in (None, size, size // 4 * 3))
-print("first", memoryview(one.view())[0])
+print("first", memoryview(one.on_host())[0])
 """
 
 
@@ -389,5 +386,5 @@ def test_a_host_without_memory_for_a_copy_raises():
     command = [sys.executable, "-c", SHORT_OF_MEMORY, str(os.getpid())]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
-    names = ["copy_from", "copy_from_buffer", "to_bytes", "write", "read", "read_into"]
+    names = ["to_bytes", "write", "read", "read_into"]
     assert ended.stdout.splitlines() == [f"{name} True" for name in names] + ["first 1"]

@@ -53,7 +53,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ("forebay-capi/src/torch/layout.rs", "layout.spans.len()", "segments of a pool"),
     ("forebay-capi/src/torch/sharing.rs", "parts.len()", "pages of a block"),
     ("forebay-py/src/trace.rs", "Policy::ALL", "policies"),
-    ("forebay-py/src/unified.rs", ".resize(size", "no vector: a buffer"),
+    ("forebay-py/src/unified_methods.rs", ".resize(size", "no vector: a buffer"),
     ("forebay/src/adaptor/limit.rs", "self.reserve(request.size())", "no vector: a count of bytes"),
     ("forebay/src/named/buffer.rs", "FILL", "a constant"),
     ("forebay/src/named/mapping.rs", "chunk.to_vec()", "a chunk"),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Buffer ──────────┐                   ┌── a block of a pool, freed in the order of a stream
-//!   View ───── Pin ──┤                   ├── a part of an arena, good until the arena takes it back
+//!   Array ──── Pin ──┤                   ├── a part of an arena, good until the arena takes it back
 //!   memoryview Pin ──┼──► Allocation ────┼── pinned host memory
 //!   DLPack ─── Pin ──┤                   ├── an array of a pool of pinned memory
 //!   a copy ─── Pin ──┘                   ├── a tensor of another library, imported by DLPack
@@ -151,6 +151,15 @@ impl Allocation {
             _ => None,
         };
         self.look(array)?
+    }
+
+    /// The pool that it is a block of; `None` for any other memory.
+    pub(crate) fn pool(&self) -> Option<Pool> {
+        let pool = |backing: &Backing| match backing {
+            Backing::Block(block) => Some(block.allocator().clone()),
+            _ => None,
+        };
+        self.look(pool)?
     }
 
     /// Whether it is host memory that its device copies itself.
@@ -392,6 +401,12 @@ impl MayBlockOnDrop for Arc<Allocation> {
 impl MayBlockOnDrop for Pin {
     fn may_block(&self) -> bool {
         self.allocation.may_block()
+    }
+}
+
+impl MayBlockOnDrop for Arc<Pin> {
+    fn may_block(&self) -> bool {
+        Self::strong_count(self) == 1 && (**self).may_block()
     }
 }
 

@@ -12,12 +12,14 @@ use forebay::{Bytes, Priority, Span};
 use forebay_sync::fork::LeakOnFork;
 use pyo3::prelude::*;
 
-use crate::allocation::{MemorySpace, Pin};
+use crate::allocation::MemorySpace;
 use crate::array_view::ArrayView;
 use crate::failure::Failure;
 use crate::gil::{DropDetached, MayBlockOnDrop};
 use crate::host_side::{Held, HostSide};
+use crate::memory::{HeldPin, Pinned, stream_or_own};
 use crate::open_device::StreamRef;
+use crate::stream::priority_argument;
 use crate::transfer::Direction;
 
 /// How a transfer is made.
@@ -36,7 +38,7 @@ pub(crate) struct PyTransfer {
     /// Dropped first: the ticket waits until nothing uses what is held, which goes afterwards.
     submitted: DropDetached<Submitted>,
     /// Let go of when the transfer is done.
-    held: Counted<(Held, DropDetached<Pin>)>,
+    held: Counted<(Held, HeldPin)>,
     result: Py<PyAny>,
 }
 
@@ -49,29 +51,47 @@ struct Submitted {
 impl MayBlockOnDrop for Submitted {}
 
 impl PyTransfer {
+    /// As `begin`, with what a call of Python's says: a stream, by default the memory's own, and a priority.
+    pub(crate) fn with(
+        py: Python<'_>,
+        direction: Direction,
+        ((pin, array), offset): (Pinned, u64),
+        host: HostSide,
+        (stream, priority): (Option<&Bound<'_, PyAny>>, &str),
+        result: Py<PyAny>,
+    ) -> Result<Self, Failure> {
+        let priority = priority_argument(priority)?;
+        let stream_ref = stream_or_own(pin.allocation(), stream)?;
+        if direction == Direction::Up && !array.writable() {
+            return Err(Failure::invalid("the memory is read-only"));
+        }
+        let choices = Choices { stream_ref, priority };
+        Self::begin(py, direction, (pin, &array, offset), host, choices, result)
+    }
+
     /// Begins a transfer between host memory and the bytes of `array` from `offset` on. `result` is what waiting for it
     /// returns.
     pub(crate) fn begin(
         py: Python<'_>,
         direction: Direction,
-        (pin, array, offset): (DropDetached<Pin>, &ArrayView, u64),
+        (pin, array, offset): (HeldPin, &ArrayView, u64),
         host: HostSide,
         choices: Choices,
         result: Py<PyAny>,
     ) -> Result<Self, Failure> {
         let (Choices { stream_ref, priority }, allocation) = (choices, pin.allocation());
         let near = Span::new(host.address, Bytes::new(host.size))?;
+        array.contiguous()?;
         let offset = array.span(offset, host.size)?;
         let far = allocation.address().checked_add(Bytes::new(offset));
         let far = far.ok_or_else(|| Failure::invalid("the range ends past the last address"))?;
         match allocation.space() {
             MemorySpace::Host => {
-                let said = "the memory is the host's, so nothing is to be transferred: use copy_from() and copy_to()";
+                let said = "the memory is the host's, so nothing is to be transferred: use copy_() or numpy()";
                 return Err(Failure::invalid(said));
             }
             MemorySpace::HostDevice if Span::new(far, near.size())?.overlaps(near) => {
-                let said =
-                    "both sides of the transfer are the same memory: use copy_from() and copy_to()";
+                let said = "both sides of the transfer are the same memory: use copy_() or numpy()";
                 return Err(Failure::invalid(said));
             }
             MemorySpace::HostDevice | MemorySpace::Device => {}

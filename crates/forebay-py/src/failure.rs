@@ -12,6 +12,7 @@ use forebay::report::Shortage;
 use forebay_capi::status::{forebay_status as Status, of_error};
 use forebay_sync::fork::Forked;
 use pyo3::PyErr;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -55,6 +56,16 @@ classes! {
 }
 
 impl Failure {
+    /// An argument of the wrong type.
+    pub(crate) fn wrong_type(said: impl Into<String>) -> Self {
+        Self::Python(PyTypeError::new_err(said.into()))
+    }
+
+    /// Whether views or calls use the memory.
+    pub(crate) fn is_in_use(&self) -> bool {
+        matches!(self, Self::Said("InUseError", _))
+    }
+
     fn raise(self, py: Python<'_>) -> PyResult<PyErr> {
         let (class, said, error) = match self {
             Self::Library(error) => (class_of(&error), error.to_string(), Some(error)),

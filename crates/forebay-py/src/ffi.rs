@@ -75,7 +75,7 @@ impl<'py> HostBytes<'py> {
             Err(_) if has_plain_dtype(object) => Self::get(object, flags),
             exported => exported,
         };
-        let bytes = bytes.map_err(|error| export_failure(object, error))?;
+        let bytes = bytes.map_err(|error| export_failure(object, error, writable))?;
         if bytes.is_plain() {
             return Ok(bytes);
         }
@@ -209,7 +209,7 @@ fn has_plain_dtype(object: &Bound<'_, PyAny>) -> bool {
 
 /// The error of an object that does not export its memory as needed: an error of forebay, caused by the
 /// object's own. An object without the buffer protocol is the wrong type, and its `TypeError` stays.
-fn export_failure(object: &Bound<'_, PyAny>, error: PyErr) -> Failure {
+fn export_failure(object: &Bound<'_, PyAny>, error: PyErr, writable: bool) -> Failure {
     let py = object.py();
     let ours = py.import("forebay.errors").and_then(|errors| errors.getattr("Error"));
     if ours.is_ok_and(|ours| error.matches(py, ours).unwrap_or(false)) {
@@ -217,7 +217,11 @@ fn export_failure(object: &Bound<'_, PyAny>, error: PyErr) -> Failure {
     }
     let mut said = error.value(py).to_string();
     if said.contains("contiguous") {
-        said.push_str("; numpy.ascontiguousarray() makes a copy that is contiguous");
+        said.push_str(if writable {
+            "; download into memory that is, and assign that: target[...] = x.download()"
+        } else {
+            "; numpy.ascontiguousarray() makes a copy that is contiguous"
+        });
     }
     let failure = if error.is_instance_of::<PyBufferError>(py) {
         Failure::export(said)

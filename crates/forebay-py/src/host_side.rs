@@ -12,7 +12,7 @@ use crate::dtype::Dtype;
 use crate::failure::Failure;
 use crate::ffi::{HeldBytes, HostBytes};
 use crate::gil::DropDetached;
-use crate::memory::Memory;
+use crate::transfer::HostPointer;
 
 /// Contiguous host memory of a Python object.
 pub(crate) struct HostSide {
@@ -35,10 +35,6 @@ impl HostSide {
     /// that uses it.
     pub(crate) fn of(object: &Bound<'_, PyAny>, writable: bool) -> Result<Self, Failure> {
         let py = object.py();
-        if let Ok(memory) = object.cast::<Memory>() {
-            let memory = memory.get();
-            py.detach(|| memory.settle())?;
-        }
         match HostBytes::of(object, writable) {
             Ok(bytes) => {
                 let address = Address::of_pointer(bytes.start().cast_const());
@@ -68,9 +64,15 @@ impl HostSide {
         if writable && !array.writable() {
             return Err(Failure::invalid("the tensor is read-only"));
         }
+        array.contiguous()?;
         let (address, size) = (array.address(pin.allocation()), array.bytes());
         let held = Held::Tensor(DropDetached::new(pin), array);
         Ok(Self { address, size, held })
+    }
+
+    /// Where it begins.
+    pub(crate) fn pointer(&self) -> HostPointer {
+        HostPointer::new(self.address)
     }
 
     /// The elements of `object`, whose memory this is.

@@ -10,14 +10,20 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::array_view::ArrayView;
+use crate::copies;
+use crate::creation;
+use crate::dtype;
 use crate::failure::Failure;
 use crate::gil::DropDetached;
 use crate::host_side::elements_of;
+use crate::memory::Memory;
 use crate::open_device::{OpenDevice, PyDevice, device_argument};
 use crate::pool::PyPool;
 use crate::quantity::seconds;
+use crate::replica::Unified;
 use crate::shared::PySharedBuffer;
-use crate::unified::{PyUnifiedBuffer, statistics};
+use crate::unified::new_unified;
+use crate::unified_methods::statistics;
 
 /// Makes buffers on one device, which are on the host and on the device.
 ///
@@ -54,14 +60,14 @@ impl PyMemory {
         &self,
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
-    ) -> Result<PyUnifiedBuffer, Failure> {
-        self.make(ArrayView::requested(shape, dtype)?)
+    ) -> Result<Py<PyAny>, Failure> {
+        self.make(shape.py(), ArrayView::requested(shape, dtype, dtype::bytes())?)
     }
 
     /// A buffer with the elements of ``source``: anything with the buffer protocol, such as a numpy array.
-    fn buffer_from(&self, source: &Bound<'_, PyAny>) -> Result<PyUnifiedBuffer, Failure> {
-        let made = self.make(elements_of(source)?)?;
-        made.copy_from(source, 0, None)?;
+    fn buffer_from(&self, source: &Bound<'_, PyAny>) -> Result<Py<PyAny>, Failure> {
+        let made = self.make(source.py(), elements_of(source)?)?;
+        copies::copy_to_array(creation::memory(made.bind(source.py()))?, source, None, true)?;
         Ok(made)
     }
 
@@ -80,7 +86,7 @@ impl PyMemory {
         any_user: bool,
         patience: f64,
     ) -> Result<PySharedBuffer, Failure> {
-        let array = ArrayView::requested(shape, dtype)?;
+        let array = ArrayView::requested(shape, dtype, dtype::bytes())?;
         let options = shared_options(any_user, patience)?;
         let (device, manager) = (&self.device, self.manager()?);
         PySharedBuffer::create(shape.py(), device, manager, &options, name, array, or_open)
@@ -132,9 +138,9 @@ impl PyMemory {
         Ok(self.memory.get()?)
     }
 
-    fn make(&self, array: ArrayView) -> Result<PyUnifiedBuffer, Failure> {
+    fn make(&self, py: Python<'_>, array: ArrayView) -> Result<Py<PyAny>, Failure> {
         let buffer = CountedBuffer::new(self.manager()?.buffer::<u8>(array.length())?);
-        Ok(PyUnifiedBuffer::new(Arc::clone(&self.device), array, buffer))
+        new_unified(py, Memory::unified(Arc::clone(&self.device), array, Unified::new(buffer)))
     }
 }
 

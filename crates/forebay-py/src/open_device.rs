@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use forebay::bindings::transfer_engine;
 use forebay::devices::{self, DeviceName};
-use forebay::hal::{DeviceKind, Event, EventKind};
+use forebay::hal::{DeviceKind, Event, EventKind, Progress};
 use forebay::transfer::{TransferEngine, TransferEvent};
 use forebay::{Device, Pool, Priority, Stream, StreamHandle};
 use forebay_sync::fork::{ForkGeneration, ForkSafeMutex, LeakOnFork, PerProcess};
@@ -84,6 +84,11 @@ impl OpenDevice {
     /// Every device of this machine: the host, what drivers show, and the simulated one.
     pub(crate) fn all(hardware: Vec<DeviceName>) -> Vec<Arc<Self>> {
         hardware.into_iter().chain([DeviceName::SIM]).map(Self::shared).collect()
+    }
+
+    /// An error in a process that was forked since.
+    pub(crate) fn check_process(&self) -> Result<(), Failure> {
+        Ok(self.fork_generation.check()?)
     }
 
     /// The device of the HAL, opened by the first call. May take long: call it with the GIL released.
@@ -281,6 +286,11 @@ impl StreamRef {
     }
 
     /// This stream, or the default stream once this one was forgotten.
+    /// Whether all its work is done.
+    pub(crate) fn is_done(&self) -> Result<bool, Failure> {
+        Ok(self.device.opened()?.query_stream(self.handle())? == Progress::Done)
+    }
+
     pub(crate) fn live_or_default(self: &Arc<Self>) -> Arc<Self> {
         if self.is_forgotten() { Self::default_of(&self.device) } else { Arc::clone(self) }
     }

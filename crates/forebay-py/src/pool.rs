@@ -17,9 +17,12 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::allocation::Allocation;
 use crate::arena::PyArena;
+use crate::array_view::ArrayView;
 use crate::buffer::new_buffer;
 use crate::callback;
-use crate::engine::{Choices, PyTransfer};
+use crate::creation::{self, Maker};
+use crate::dtype;
+use crate::engine::PyTransfer;
 use crate::failure::{Failure, leave};
 use crate::gil::DropDetached;
 use crate::host_side::HostSide;
@@ -29,10 +32,9 @@ use crate::quantity::{Size, items, optional_integer, seconds};
 use crate::scope::PyScope;
 use crate::settings;
 use crate::stack;
-use crate::stream::{priority_argument, stream_argument};
+use crate::stream::stream_argument;
 use crate::transfer::Direction;
 use crate::value::{dict, to_python};
-use crate::view::new_view;
 
 /// A pool of a device's memory.
 ///
@@ -64,6 +66,10 @@ impl PyPool {
     /// Its recorder, if it was made with `record=True`.
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
         self.recorder.as_ref()
+    }
+
+    fn maker(&self, stream: Option<&Bound<'_, PyAny>>) -> Result<Maker<'_>, Failure> {
+        Maker::new(&self.device, self.pool()?, stream)
     }
 
     /// The library's pool; an error once it was closed.
@@ -140,10 +146,71 @@ impl PyPool {
         new_buffer(py, allocation)
     }
 
+    /// A new array in ``shape``, of elements of ``dtype``, by default "float64". Their values are undefined. ``stream`` is
+    /// the one in whose order it is used, by default the default stream.
+    #[pyo3(signature = (shape, dtype = None, *, stream = None))]
+    fn empty<'py>(
+        &self,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        let elements = ArrayView::requested(shape, dtype, dtype::float64())?;
+        self.maker(stream)?.empty(shape.py(), elements)
+    }
+
+    /// As ``empty()``, with all elements 0.
+    #[pyo3(signature = (shape, dtype = None, *, stream = None))]
+    fn zeros<'py>(
+        &self,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        let elements = ArrayView::requested(shape, dtype, dtype::float64())?;
+        self.maker(stream)?.full(shape.py(), elements, &[0])
+    }
+
+    /// As ``empty()``, with all elements ``value``; by default of its type.
+    #[pyo3(signature = (shape, value, dtype = None, *, stream = None))]
+    fn full<'py>(
+        &self,
+        shape: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        let elements = ArrayView::requested(shape, dtype, creation::dtype_of_value(value)?)?;
+        let pattern = elements.dtype().pattern(value)?;
+        self.maker(stream)?.full(shape.py(), elements, &pattern)
+    }
+
+    /// A new array with a copy of ``source``: numbers in lists, a numpy array, a tensor or an array of any device. With
+    /// ``dtype`` they are converted.
+    #[pyo3(signature = (source, dtype = None, *, stream = None))]
+    fn array<'py>(
+        &self,
+        source: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        self.maker(stream)?.copy(source, dtype)
+    }
+
+    /// As ``array()``, without a copy where ``source`` is on this device, can be written and is of that ``dtype``.
+    #[pyo3(signature = (source, dtype = None, *, stream = None))]
+    fn asarray<'py>(
+        &self,
+        source: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        self.maker(stream)?.shared(source, dtype)
+    }
+
     /// Allocate an array for the elements of ``source`` and copy them there with several threads, in the order of
-    /// ``stream``; wait, and return it: a ``View`` of the same dtype and shape, whose memory is freed with its last
-    /// reference. The source is host memory: anything with the buffer protocol, such as a numpy array, or with DLPack, such
-    /// as a tensor of PyTorch's. ``priority`` is "low", "normal" or "high".
+    /// ``stream``; wait, and return it. The source is host memory: anything with the buffer protocol, such as a numpy array,
+    /// or with DLPack, such as a tensor of PyTorch's. ``priority`` is "low", "normal" or "high".
     #[pyo3(signature = (source, *, stream = None, priority = "normal"))]
     fn upload(
         &self,
@@ -163,20 +230,11 @@ impl PyPool {
         priority: &str,
     ) -> Result<PyTransfer, Failure> {
         let py = source.py();
-        let priority = priority_argument(priority)?;
-        let stream_ref = stream_argument(&self.device, stream)?;
         let host = HostSide::of(source, false)?;
         let elements = host.elements(source)?;
-        let origin = live_blocks::origin(py);
-        let (pin, own) = stack::detach(py, || {
-            let request = Request::new(Bytes::new(host.size), stream_ref.handle());
-            let block = OwnedBlock::new(&self.pool()?, request)?;
-            let allocation = Allocation::block(&self.device, &stream_ref, block, origin);
-            Ok::<_, Failure>((allocation.pin()?, DropDetached::new(allocation.pin()?)))
-        })?;
-        let view = new_view(py, pin, elements.clone())?;
-        let (to, choices) = ((own, &elements, 0), Choices { stream_ref, priority });
-        PyTransfer::begin(py, Direction::Up, to, host, choices, view)
+        let made = self.maker(stream)?.empty(py, elements)?;
+        let to = (creation::memory(&made)?.pinned(py)?, 0);
+        PyTransfer::with(py, Direction::Up, to, host, (None, priority), made.unbind())
     }
 
     /// Allocate buffers of all these sizes, or raise and allocate none.

@@ -1,4 +1,4 @@
-//! The buffer protocol of `Buffer`, `View` and `PinnedArray`, and how their objects are constructed.
+//! The buffer protocol of `Buffer`, `Array` and `UnifiedBuffer`, and how their objects are constructed.
 //!
 //! Each of them is a class of PyO3 with all methods, and a subclass of it with the two slots of the buffer
 //! protocol, which is the type that Python sees. See [`ffi`](crate::ffi) for why. PyO3 cannot construct objects of
@@ -17,11 +17,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyTuple, PyType};
 use pyo3::{PyClass, ffi};
 
-use crate::allocation::{MemorySpace, Pin};
+use crate::allocation::MemorySpace;
 use crate::failure::Failure;
 use crate::ffi::{FORMAT, FORTRAN, GET_BUFFER, RELEASE_BUFFER, RawView, SHAPE, STRIDES, WRITABLE};
-use crate::gil::DropDetached;
-use crate::memory::Memory;
+use crate::memory::{HeldPin, Memory, Use};
 use crate::transfer::pointer;
 
 /// The type that Python sees of `T`, a class over [`Memory`]. Created by the first use.
@@ -29,6 +28,18 @@ pub(crate) struct BufferType<T> {
     name: &'static CStr,
     created: PyOnceLock<Py<PyType>>,
     class: PhantomData<fn() -> T>,
+    family: Family,
+}
+
+/// How types are kinds of each other.
+#[derive(Clone, Copy)]
+pub(crate) enum Family {
+    /// A kind of no other, and none is a kind of it.
+    Alone,
+    /// Others are a kind of it.
+    Parent,
+    /// A kind of the type that this gives.
+    KindOf(fn(Python<'_>) -> PyResult<&Bound<'_, PyType>>),
 }
 
 thread_local! {
@@ -42,14 +53,14 @@ pub(crate) fn take_next() -> Option<Memory> {
 }
 
 impl<T: PyClass> BufferType<T> {
-    pub(crate) const fn named(name: &'static CStr) -> Self {
-        Self { name, created: PyOnceLock::new(), class: PhantomData }
+    pub(crate) const fn new(name: &'static CStr, family: Family) -> Self {
+        Self { name, created: PyOnceLock::new(), class: PhantomData, family }
     }
 
     /// The type, for the module.
     pub(crate) fn get<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyType>> {
-        let created = self.created.get_or_try_init(py, || buffer_protocol_type::<T>(py, self.name));
-        Ok(created?.bind(py))
+        let make = || buffer_protocol_type::<T>(py, self.name, self.family);
+        Ok(self.created.get_or_try_init(py, make)?.bind(py))
     }
 
     /// A new object of this type with `memory`.
@@ -66,7 +77,7 @@ impl<T: PyClass> BufferType<T> {
 
 /// What an exported buffer refers to, kept until it is released.
 struct ExportedBuffer {
-    _pin: DropDetached<Pin>,
+    _pin: HeldPin,
     shape: Vec<isize>,
     strides: Vec<isize>,
     format: CString,
@@ -76,14 +87,20 @@ struct ExportedBuffer {
 static EMPTY: u8 = 0;
 
 /// The type `name`: a subclass of `T`, a class over [`Memory`], with the buffer protocol.
-fn buffer_protocol_type<T: PyClass>(py: Python<'_>, name: &'static CStr) -> PyResult<Py<PyType>> {
+fn buffer_protocol_type<T: PyClass>(
+    py: Python<'_>,
+    name: &'static CStr,
+    family: Family,
+) -> PyResult<Py<PyType>> {
     let mut slots = [
         ffi::PyType_Slot { slot: GET_BUFFER, pfunc: get_buffer as *mut c_void },
         ffi::PyType_Slot { slot: RELEASE_BUFFER, pfunc: release_buffer as *mut c_void },
         ffi::PyType_Slot { slot: 0, pfunc: core::ptr::null_mut() },
     ];
     // The flag is within 32 bits, as all flags that a specification can have.
-    let flags = u32::try_from(ffi::Py_TPFLAGS_DEFAULT & c_ulong::from(u32::MAX)).unwrap_or(0);
+    let base = if matches!(family, Family::Parent) { ffi::Py_TPFLAGS_BASETYPE } else { 0 };
+    let flags = ffi::Py_TPFLAGS_DEFAULT | base;
+    let flags = u32::try_from(flags & c_ulong::from(u32::MAX)).unwrap_or(0);
     let mut spec = ffi::PyType_Spec {
         name: name.as_ptr(),
         // The same as the base's.
@@ -92,7 +109,11 @@ fn buffer_protocol_type<T: PyClass>(py: Python<'_>, name: &'static CStr) -> PyRe
         flags,
         slots: slots.as_mut_ptr(),
     };
-    let bases = PyTuple::new(py, [py.get_type::<T>()])?;
+    let mut bases = vec![py.get_type::<T>()];
+    if let Family::KindOf(parent) = family {
+        bases.push(parent(py)?.clone());
+    }
+    let bases = PyTuple::new(py, bases)?;
     // SAFETY: the specification and its slots live until the call returns, the name for ever; the functions
     // have the signatures of their slots.
     let made = unsafe {
@@ -141,10 +162,17 @@ unsafe extern "C" fn get_buffer(
 fn export(object: &Bound<'_, PyAny>, flags: c_int) -> Result<RawView, Failure> {
     let py = object.py();
     let memory = object.cast::<Memory>().map_err(PyErr::from)?.get();
-    let pin = py.detach(|| pin_for_host(memory))?;
-    let array = memory.array();
-    if flags & WRITABLE != 0 && !array.writable() {
+    let is_written = flags & WRITABLE != 0;
+    if is_written && memory.as_unified().is_none() && !memory.array().writable() {
         return Err(Failure::export("the memory is read-only"));
+    }
+    let (pin, array) = memory.pinned_for(py, if is_written { Use::Update } else { Use::Read })?;
+    memory.settle(py)?;
+    py.detach(|| ready_for_host(&pin))?;
+    if flags & STRIDES != STRIDES && array.contiguous().is_err() {
+        return Err(Failure::export(
+            "the rows lie apart, and the consumer wants contiguous memory: copy them with forebay.array(x)",
+        ));
     }
     let dtype = array.dtype();
     let format = dtype.format.ok_or_else(|| {
@@ -173,7 +201,7 @@ fn export(object: &Bound<'_, PyAny>, flags: c_int) -> Result<RawView, Failure> {
         _ => (flags & SHAPE != 0, flags & STRIDES == STRIDES),
     };
     let exported = Box::into_raw(Box::new(ExportedBuffer {
-        _pin: DropDetached::new(pin),
+        _pin: pin,
         shape,
         strides,
         format: format.to_owned(),
@@ -195,20 +223,18 @@ fn export(object: &Bound<'_, PyAny>, flags: c_int) -> Result<RawView, Failure> {
     })
 }
 
-/// Pins memory that the host can reach, and waits until all work before that is done.
-fn pin_for_host(memory: &Memory) -> Result<Pin, Failure> {
-    let pin = memory.pin()?;
+/// Waits until all work before an access of the host is done; an error where the host cannot reach the memory.
+fn ready_for_host(pin: &HeldPin) -> Result<(), Failure> {
     let allocation = pin.allocation();
     if allocation.space() == MemorySpace::Device {
         return Err(Failure::export(format!(
-            "the host cannot reach memory of {}: copy it with copy_to() or to_bytes(), or hand it to a \
+            "the host cannot reach memory of {}: copy it with numpy(), download() or to_bytes(), or hand it to a \
              library of that device by DLPack or __cuda_array_interface__",
             allocation.device().name()
         )));
     }
     // Enqueued work may still write to the memory. The host waits for it, since it runs in no stream's order.
-    allocation.stream_ref().synchronize()?;
-    Ok(pin)
+    allocation.stream_ref().synchronize()
 }
 
 /// The slot `bf_releasebuffer`: ends a view.

@@ -21,9 +21,9 @@ use crate::dtype::Dtype;
 use crate::failure::Failure;
 use crate::ffi::HostBytes;
 use crate::gil::DropDetached;
+use crate::numpy;
 use crate::open_device::{OpenDevice, PyDevice};
 use crate::quantity::{integer, optional_integer, seconds};
-use crate::view::new_view;
 
 /// How long a lock is waited for before the interpreter may handle a signal, such as Ctrl-C.
 const SLICE: Duration = Duration::from_millis(50);
@@ -200,7 +200,6 @@ impl PySharedBuffer {
     /// A numpy array that shares its memory, on the host only. Other processes may write to it at any moment, in the middle
     /// of a computation too: hold the lock as long as you use it, and see that all sides do.
     fn unsafe_numpy<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>, Failure> {
-        let numpy = py.import("numpy")?;
         if !self.device.is_host() || !self.shared()?.is_host() {
             let name = self.device.name();
             return Err(Failure::export(format!(
@@ -209,8 +208,8 @@ impl PySharedBuffer {
         }
         let range = (self.shared()?.address(), self.shared()?.size(), MemorySpace::Host);
         let allocation = Allocation::foreign(&self.device, range, Arc::clone(&self.buffer));
-        let view = new_view(py, allocation.pin()?, self.array.clone())?;
-        Ok(numpy.call_method1("asarray", (view,))?)
+        let pin = DropDetached::new(Arc::new(allocation.pin()?));
+        numpy::shared(py, (pin, self.array.clone()))
     }
 
     fn __repr__(&self) -> String {

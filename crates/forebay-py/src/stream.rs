@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use forebay::Priority;
 use forebay::bindings::Counted;
-use forebay::hal::Progress;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -128,9 +127,7 @@ impl PyStream {
     /// Whether all its work is done.
     fn done(&self, py: Python<'_>) -> Result<bool, Failure> {
         let stream_ref = self.usable()?;
-        py.detach(|| {
-            Ok(stream_ref.device().opened()?.query_stream(stream_ref.handle())? == Progress::Done)
-        })
+        py.detach(|| stream_ref.is_done())
     }
 
     /// Make later work of this stream wait for all work that ``other`` has now, on the device.

@@ -18,7 +18,8 @@ use crate::live_blocks::{self, Origin};
 use crate::open_device::{OpenDevice, StreamRef, device_or_host};
 use crate::stack;
 use crate::stream::stream_argument;
-use crate::view::new_view;
+use crate::array::new_array;
+use crate::memory::Memory;
 
 /// How often a load looks for signals, and tells how far it is.
 const TICK: Duration = Duration::from_millis(50);
@@ -105,7 +106,7 @@ fn array_of(
     let elements = ArrayView::of_shape(dtype, shape_in_bytes(info)?)?;
     let block = tensor.into_bytes().into_block();
     let pin = Allocation::block(device, stream_ref, block, origin).pin()?;
-    Ok((name, file_dtype.name(), new_view(py, pin, elements)?))
+    Ok((name, file_dtype.name(), new_array(py, Memory::part(pin, elements))?))
 }
 
 /// The shape of an array for a tensor. Where elements share bytes, those are its elements: two of 4 bits are one along the

@@ -14,10 +14,10 @@ use super::{
     Managed, ManagedVersioned, PLAIN, READ_ONLY, Tensor, VERSION, VERSIONED, device_type,
     dlpack_device,
 };
-use crate::allocation::{Allocation, Pin};
+use crate::allocation::Allocation;
 use crate::array_view::ArrayView;
 use crate::failure::Failure;
-use crate::gil::DropDetached;
+use crate::memory::HeldPin;
 use crate::open_device::StreamRef;
 use crate::stream::raw_stream_argument;
 use crate::transfer::pointer;
@@ -25,7 +25,7 @@ use crate::transfer::pointer;
 /// A tensor of ours, with everything that it refers to.
 struct ExportedTensor<M> {
     managed: M,
-    _pin: DropDetached<Pin>,
+    _pin: HeldPin,
     _shape: Box<[i64]>,
     _strides: Box<[i64]>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct ExportRequest<'a, 'py> {
 /// A capsule with a tensor of `array`, in the memory that `pin` pins.
 pub(crate) fn export<'py>(
     py: Python<'py>,
-    pin: Pin,
+    pin: HeldPin,
     array: &ArrayView,
     request: &ExportRequest<'_, 'py>,
 ) -> Result<Bound<'py, PyAny>, Failure> {
@@ -114,7 +114,7 @@ fn order_streams(
 }
 
 fn make_tensor<M>(
-    pin: Pin,
+    pin: HeldPin,
     array: &ArrayView,
     (device_type, device_id): (i32, i32),
     manage: impl FnOnce(Tensor) -> M,
@@ -138,14 +138,18 @@ fn make_tensor<M>(
     };
     Ok(Box::new(ExportedTensor {
         managed: manage(tensor),
-        _pin: DropDetached::new(pin),
+        _pin: pin,
         _shape: shape,
         _strides: strides,
     }))
 }
 
 /// What DLPack calls the data of an array, and the offset in it: its address, or of OpenCL and Metal the buffer object.
-fn place_of(pin: &Pin, array: &ArrayView, device_type: i32) -> Result<(*mut c_void, u64), Failure> {
+fn place_of(
+    pin: &HeldPin,
+    array: &ArrayView,
+    device_type: i32,
+) -> Result<(*mut c_void, u64), Failure> {
     let address = array.address(pin.allocation());
     // The device that the allocation's was opened as.
     let ordinal = pin.allocation().device().ordinal();

@@ -87,8 +87,11 @@ pub(crate) fn import(object: &Bound<'_, PyAny>) -> Result<(Pin, ArrayView), Fail
     let capsule = ask(object)?;
     let imported = take(&capsule)?;
     let (array, address, device, space) = describe(&imported)?;
-    let allocation =
-        Allocation::foreign(&device, (address, Bytes::new(array.bytes()), space), imported);
+    let allocation = Allocation::foreign(
+        &device,
+        (address, Bytes::new(array.in_rows().extent()), space),
+        imported,
+    );
     Ok((allocation.pin()?, array))
 }
 
@@ -169,20 +172,13 @@ fn describe(
     let bytes = lengths.iter().try_fold(dtype.size(), |sum, &next| sum.checked_mul(next));
     let bytes = bytes.ok_or_else(|| Failure::invalid("the tensor is larger than any memory"))?;
     let array = ArrayView::imported(dtype, lengths, bytes, imported.writable());
-    if let Some(strides) = strides.filter(|_| bytes > 0) {
-        let ours = array.strides();
-        let differs = |index: usize| {
-            let (ours, theirs) = (ours.get(index).copied(), strides.get(index).copied());
-            // The stride of a single element is never taken.
-            array.shape().get(index).is_some_and(|&length| length > 1)
-                && ours != theirs.and_then(|stride| u64::try_from(stride).ok())
-        };
-        if (0..dimensions).any(differs) {
-            let said =
-                "the tensor is not contiguous in C order; make a contiguous copy of it first";
-            return Err(Failure::invalid(said));
-        }
-    }
+    let step = strides.filter(|_| bytes > 0).map_or(Some(1), |strides| step_of(&array, strides));
+    let step = step.ok_or_else(|| {
+        let said = "the tensor is not contiguous in C order; make a contiguous copy of it first";
+        Failure::invalid(said)
+    })?;
+    let array = array.with_step(step);
+    let bytes = array.in_rows().extent();
     let start = Address::new(tensor.data.expose_provenance() as u64);
     let address = start.checked_add(Bytes::new(tensor.byte_offset));
     let address = address.filter(|address| {
@@ -214,6 +210,24 @@ fn describe(
         }
     };
     Ok((array, address, device, space))
+}
+
+/// How many rows are from one row of the first dimension to the next; `None` if the strides say anything else.
+fn step_of(array: &ArrayView, strides: &[i64]) -> Option<u64> {
+    let mut step = 1;
+    for (index, (ours, theirs)) in array.strides().into_iter().zip(strides).enumerate() {
+        // The stride of a single element is never taken.
+        if array.shape().get(index).is_none_or(|&length| length <= 1) {
+            continue;
+        }
+        let theirs = u64::try_from(*theirs).ok()?;
+        if index == 0 && theirs.is_multiple_of(ours) && theirs > 0 {
+            step = theirs / ours;
+        } else if theirs != ours {
+            return None;
+        }
+    }
+    Some(step)
 }
 
 /// # Safety

@@ -9,6 +9,8 @@ mod import;
 use core::ffi::{CStr, c_void};
 
 use forebay::hal::DeviceKind;
+use pyo3::intern;
+use pyo3::prelude::*;
 
 use crate::allocation::{Allocation, MemorySpace};
 use crate::failure::Failure;
@@ -70,6 +72,15 @@ struct ManagedVersioned {
     deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
     flags: u64,
     tensor: Tensor,
+}
+
+/// Whether an object says by DLPack that its memory is on a device.
+pub(crate) fn is_on_a_device(object: &Bound<'_, PyAny>) -> bool {
+    let told = object.call_method0(intern!(object.py(), "__dlpack_device__"));
+    let told = told.and_then(|told| told.extract::<(i32, i32)>());
+    told.is_ok_and(|(kind, _)| {
+        !matches!(kind, device_type::CPU | device_type::CUDA_HOST | device_type::ROCM_HOST)
+    })
 }
 
 /// The device type and number of memory of a device.

@@ -98,7 +98,9 @@ impl LiveView {
         let (bytes, side) = (&self.bytes, self.replica);
         let said = match side {
             Replica::Host => {
-                format!("mapped on the host for {purpose}: unmap them first, or release the view")
+                format!(
+                    "mapped on the host for {purpose} by a view that still lives: release it first"
+                )
             }
             Replica::Device => {
                 "exported on the device: release what they were exported to first".into()
