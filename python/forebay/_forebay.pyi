@@ -9,10 +9,11 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, final, overload
 
 import numpy
 from typing_extensions import Buffer as HostBuffer
-from typing_extensions import CapsuleType, Self, TypeAlias
+from typing_extensions import CapsuleType, NotRequired, Self, TypeAlias, Unpack
 
 _T = TypeVar("_T")
 _R = TypeVar("_R", covariant=True)
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 __all__ = [
     "Arena",
@@ -65,14 +66,48 @@ _Number: TypeAlias = complex | numpy.number[Any] | numpy.bool_
 #: A row, or rows that follow each other at a step.
 _Rows: TypeAlias = int | slice[int | None, int | None, int | None] | EllipsisType
 _Priority: TypeAlias = Literal["low", "normal", "high"]
-#: What a setting can be.
-_Setting: TypeAlias = str | int | float | bool | None
+
+class _Settings(TypedDict, total=False):
+    preset: str
+    name: str | None
+    max_bytes: _Size | None
+    max_fraction: float
+    min_bytes: _Size
+    size_classes: str
+    magazines: bool
+    magazine_bytes: _Size
+    statistics: str | bool
+    history: int
+    stacks: bool
+    upkeep: bool
+    upkeep_interval: str | float
+    grow_ahead: _Size
+    collect_after: str | float
+    max_wait: str | float
+    pressure_low: float
+    pressure_moderate: float
+    pressure_high: float
+    pressure_critical: float
+    largest_page: _Size
+    zero: Literal["never", "pages", "blocks"]
+    poison: bool
+    canaries: bool
+    guard_pages: bool
+    quarantine: _Size
+    strict_streams: bool
+    transfer_threads: int
+    transfer_chunk: _Size
+    leak_report: bool
+    leak_stacks: bool
+    monitor: bool
+    oom_report: str | None
 
 class _SettingRow(TypedDict):
     value: str
     source: str
     changeable: bool
     help: str
+    in_force: NotRequired[int]
 
 class _MemoryFigures(TypedDict):
     total: int
@@ -324,7 +359,7 @@ class Pool:
         on_shortage: Callable[[dict[str, Any]], bool] | None = None,
         on_pressure: Callable[[str, int], None] | None = None,
         on_leak: Callable[[dict[str, Any]], None] | None = None,
-        **settings: _Setting,
+        **settings: Unpack[_Settings],
     ) -> Self: ...
     @property
     def device(self) -> Device: ...
@@ -338,26 +373,41 @@ class Pool:
     def pressure(self) -> Literal["low", "normal", "moderate", "high", "critical"]: ...
     @property
     def closed(self) -> bool: ...
-    def allocate(self, size: _Size, stream: _AnyStream = None, alignment: int | None = None) -> Buffer: ...
-    def empty(self, shape: _Shape, dtype: _AnyType | None = None, *, stream: _AnyStream = None) -> Array: ...
-    def zeros(self, shape: _Shape, dtype: _AnyType | None = None, *, stream: _AnyStream = None) -> Array: ...
-    def full(
-        self, shape: _Shape, value: _Number, dtype: _AnyType | None = None, *, stream: _AnyStream = None
+    def allocate(
+        self, size: _Size, stream: _AnyStream = None, alignment: int | None = None, *, tag: str | None = None
+    ) -> Buffer: ...
+    def empty(
+        self, shape: _Shape, dtype: _AnyType | None = None, *, stream: _AnyStream = None, tag: str | None = None
     ) -> Array: ...
-    def array(self, source: Any, dtype: _AnyType | None = None, *, stream: _AnyStream = None) -> Array: ...
-    def asarray(self, source: Any, dtype: _AnyType | None = None, *, stream: _AnyStream = None) -> Array: ...
-    def upload(self, source: _HostArray, *, stream: _AnyStream = None, priority: _Priority = "normal") -> Array: ...
+    def zeros(
+        self, shape: _Shape, dtype: _AnyType | None = None, *, stream: _AnyStream = None, tag: str | None = None
+    ) -> Array: ...
+    def full(
+        self, shape: _Shape, value: _Number, dtype: _AnyType | None = None, *, stream: _AnyStream = None,
+        tag: str | None = None
+    ) -> Array: ...
+    def array(
+        self, source: Any, dtype: _AnyType | None = None, *, stream: _AnyStream = None, tag: str | None = None
+    ) -> Array: ...
+    def asarray(
+        self, source: Any, dtype: _AnyType | None = None, *, stream: _AnyStream = None, tag: str | None = None
+    ) -> Array: ...
+    def upload(
+        self, source: _HostArray, *, stream: _AnyStream = None, priority: _Priority = "normal", tag: str | None = None
+    ) -> Array: ...
     def upload_async(
-        self, source: _HostArray, *, stream: _AnyStream = None, priority: _Priority = "normal"
+        self, source: _HostArray, *, stream: _AnyStream = None, priority: _Priority = "normal", tag: str | None = None
     ) -> Transfer[Array]: ...
-    def allocate_batch(self, sizes: Sequence[_Size], stream: _AnyStream = None) -> list[Buffer]: ...
+    def allocate_batch(
+        self, sizes: Sequence[_Size], stream: _AnyStream = None, *, tag: str | None = None
+    ) -> list[Buffer]: ...
     def warmup(self, shapes: Sequence[_Size | tuple[_Size, int]], stream: _AnyStream = None) -> _WarmUpFigures: ...
     def trim(self, keep: _Size | None = None) -> int: ...
     def empty_cache(self) -> int: ...
     def collect(self, age: float = 60.0) -> int: ...
     def defragment(self) -> None: ...
     def process_deferred(self) -> None: ...
-    def configure(self, conf: str | None = None, /, **settings: _Setting) -> None: ...
+    def configure(self, conf: str | None = None, /, **settings: Unpack[_Settings]) -> None: ...
     def settings(self) -> dict[str, _SettingRow]: ...
     def statistics(self) -> dict[str, Any]: ...
     def snapshot(self) -> dict[str, Any]: ...
@@ -468,7 +518,7 @@ class Scope:
 
 @final
 class TagScope:
-    """A stretch of a thread's time under one tag."""
+    """A stretch of a task's time under one tag, or a decorator of functions."""
 
     @property
     def name(self) -> str: ...
@@ -476,6 +526,7 @@ class TagScope:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None, /
     ) -> None: ...
+    def __call__(self, function: _F, /) -> _F: ...
 
 def devices() -> list[Device]: ...
 def device(name: _AnyDevice) -> Device: ...
@@ -492,7 +543,7 @@ def load_weights(
 ) -> list[tuple[str, str, Array]]: ...
 def performance_context(pool: Pool | _AnyDevice | None = None) -> Scope: ...
 def tag(name: str) -> TagScope: ...
-def configure(conf: str | None = None, /, **settings: _Setting) -> None: ...
+def configure(conf: str | None = None, /, **settings: Unpack[_Settings]) -> None: ...
 def settings() -> dict[str, _SettingRow]: ...
 def leaks(device: _AnyDevice | None = None) -> list[dict[str, Any]]: ...
 def trace_origins(frames: int = 8) -> None: ...

@@ -102,9 +102,12 @@ def test_negative_and_odd_arguments_are_exceptions(pool):
         assert buffer.to_bytes() is not None
 
 
-@pytest.mark.parametrize("size", [-1, 2**64, "much", True, 1.5, None, [1]])
-def test_what_is_no_size_is_refused(pool, size):
-    with pytest.raises(forebay.InvalidError, match="a size cannot be"):
+@pytest.mark.parametrize("size,error", [
+    (-1, ValueError), (2**64, ValueError), ("much", ValueError), (True, TypeError), (1.5, TypeError), (None, TypeError),
+    ([1], TypeError),
+])
+def test_what_is_no_size_is_refused(pool, size, error):
+    with pytest.raises(error, match="a size cannot be"):
         pool.allocate(size)
 
 

@@ -131,3 +131,8 @@ def test_a_subinterpreter_is_told_to_use_the_main_one(when):
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert "forebay works in the main interpreter alone" in ended.stdout
+
+
+def test_the_stubs_know_every_setting():
+    (typed,) = (node for node in stub().body if isinstance(node, ast.ClassDef) and node.name == "_Settings")
+    assert {part.target.id for part in typed.body if isinstance(part, ast.AnnAssign)} == set(forebay.settings())

@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_refused(memory, name):
         memory.open_shared(name + "-none")
     with pytest.raises(LookupError):
         memory.open_shared(name + "-none")
-    with pytest.raises(forebay.InvalidError, match="u16 of 2 B.*not f32"):
+    with pytest.raises(forebay.InvalidError, match="elements of uint16, not float32"):
         memory.open_shared(name, dtype="float32")
     with pytest.raises(forebay.InvalidError, match=r"uint16 \(3,\) are 6 B"):
         memory.open_shared(name, 3)

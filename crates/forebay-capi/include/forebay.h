@@ -1150,8 +1150,8 @@ forebay_status forebay_stream_query(forebay_device device, forebay_stream stream
 /// case; where a pool could not forget it, the status is an error.
 forebay_status forebay_stream_close(forebay_stream stream);
 
-/// Allocates under the tag of that name, on this thread, until `forebay_tag_leave`. Tags nest. There
-/// are at most 255 names in a process.
+/// Allocates under the tag of that name, on this thread, until `forebay_tag_leave`. Tags nest. A
+/// process has 254 names; any more count as "other".
 forebay_status forebay_tag_enter(const char *name);
 
 /// Leaves the tag that this thread entered last.

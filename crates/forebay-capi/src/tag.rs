@@ -6,6 +6,7 @@ use core::ffi::c_char;
 use forebay::Tag;
 
 use crate::error::status_of;
+use crate::slow_path;
 use crate::status::{Failure, forebay_status};
 use crate::text;
 
@@ -19,17 +20,14 @@ fn outer<R>(work: impl FnOnce(&mut Vec<Tag>) -> Result<R, Failure>) -> Result<R,
     OUTER.try_with(|outer| work(&mut outer.borrow_mut())).map_err(|_| ending())?
 }
 
-/// Allocates under the tag of that name, on this thread, until `forebay_tag_leave`. Tags nest. There
-/// are at most 255 names in a process.
+/// Allocates under the tag of that name, on this thread, until `forebay_tag_leave`. Tags nest. A
+/// process has 254 names; any more count as "other".
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_tag_enter(name: *const c_char) -> forebay_status {
     status_of(|| {
         // SAFETY: as the caller promises.
         let name = unsafe { text::read_str(name, "name") }?;
-        let tag = Tag::named(name).ok_or_else(|| {
-            let words = format!("\"{name}\" is one tag too many: there can be 255");
-            Failure::new(forebay_status::TooMany, words)
-        })?;
+        let tag = Tag::named(name);
         outer(|outer| {
             outer.push(Tag::current());
             // Left by `forebay_tag_leave`, not by a drop.
@@ -52,4 +50,10 @@ pub extern "C" fn forebay_tag_leave() -> forebay_status {
             Ok(())
         })
     })
+}
+
+/// Calls `enter` before each request of PyTorch and the others from now on, for a language whose tags belong to tasks that
+/// take turns on a thread: it puts the calling thread under the tag of its current task. Only the first call has an effect.
+pub fn follow_tasks(enter: fn()) {
+    slow_path::follow_tasks(enter);
 }

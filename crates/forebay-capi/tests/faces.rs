@@ -88,7 +88,7 @@ fn the_process_has_one_pool_and_says_all_of_it() {
     assert!(!one.is_null(), "{}", last_error());
     assert_eq!((held_by("cupy"), forebay_face_has_pool(0)), (1024, 1));
     let two = {
-        let _scope = Tag::named("the program's").unwrap().enter();
+        let _scope = Tag::named("the program's").enter();
         allocate(2 << 20, Some(c"cupy"))
     };
     assert_eq!((held_by("cupy"), held_by("the program's")), (1024, 2 << 20));

@@ -126,7 +126,7 @@ impl ArrayCore {
         let array = memory.array().anew(dtype)?;
         let (device, pool, stream_ref) =
             (memory.open_device(), memory.pool()?, memory.stream_ref()?);
-        let made = Maker { device, pool, stream_ref }.empty(py, array)?;
+        let made = Maker { device, pool, stream_ref, tag: None }.empty(py, array)?;
         copies::copy_to_array(creation::memory(&made)?, &values, None, true)?;
         Ok(made.unbind())
     }

@@ -1,7 +1,7 @@
 //! Python callbacks of a pool.
 //!
-//! A pool calls them from the thread that allocates, with the GIL released. An exception that they raise goes to
-//! `sys.unraisablehook`, and the pool continues.
+//! A pool calls them from the thread that allocates, with the GIL released. An exception of `on_shortage` is the cause of
+//! the refusal that follows; one of the others goes to `sys.unraisablehook`, and the pool continues.
 
 use forebay::PoolOptions;
 use forebay::bindings::with_stack;
@@ -10,7 +10,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::failure::{owners, shortage_figures};
+use crate::failure::{owners, raised_in_callback, shortage_figures};
 use crate::value::dict;
 
 /// Adds the callbacks to `options`. Fails if one of them cannot be called.
@@ -33,7 +33,12 @@ pub(crate) fn add(
         options = options.on_shortage(move |shortage| {
             call_python(&ask, |py| {
                 let figures = shortage_dict(py, shortage)?;
-                ask.bind(py).call1((figures,))?.is_truthy()
+                let answer = ask.bind(py).call1((figures,)).and_then(|answer| answer.is_truthy());
+                // The request is refused then, and its error has this as its cause.
+                Ok(answer.unwrap_or_else(|error| {
+                    raised_in_callback(py, error);
+                    false
+                }))
             })
             .unwrap_or(false)
         });

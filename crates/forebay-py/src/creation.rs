@@ -16,8 +16,8 @@ use crate::host_side::HostSide;
 use crate::live_blocks;
 use crate::memory::Memory;
 use crate::open_device::{OpenDevice, StreamRef};
-use crate::stack;
 use crate::stream::stream_argument;
+use crate::tag;
 use crate::transfer::{self, MemoryRange};
 use crate::value::dict;
 
@@ -26,6 +26,8 @@ pub(crate) struct Maker<'a> {
     pub(crate) device: &'a Arc<OpenDevice>,
     pub(crate) pool: Pool,
     pub(crate) stream_ref: Arc<StreamRef>,
+    /// A tag, if the call names one.
+    pub(crate) tag: Option<&'a str>,
 }
 
 impl<'a> Maker<'a> {
@@ -34,8 +36,9 @@ impl<'a> Maker<'a> {
         device: &'a Arc<OpenDevice>,
         pool: Pool,
         stream: Option<&Bound<'_, PyAny>>,
+        tag: Option<&'a str>,
     ) -> Result<Self, Failure> {
-        Ok(Self { device, pool, stream_ref: stream_argument(device, stream)? })
+        Ok(Self { device, pool, stream_ref: stream_argument(device, stream)?, tag })
     }
 
     /// New memory for these elements.
@@ -45,7 +48,7 @@ impl<'a> Maker<'a> {
         elements: &ArrayView,
     ) -> Result<Arc<Allocation>, Failure> {
         let origin = live_blocks::origin(py);
-        stack::detach(py, || {
+        tag::request(py, self.tag, || {
             let request = Request::new(Bytes::new(elements.bytes()), self.stream_ref.handle());
             let block = OwnedBlock::new(&self.pool, request)?;
             Ok(Allocation::block(self.device, &self.stream_ref, block, origin))

@@ -3,6 +3,7 @@
 //! Calls run with the GIL released, where no exception can be made. So they return a [`Failure`], which becomes
 //! an exception of `forebay.errors` once the GIL is held again.
 
+use core::cell::Cell;
 use core::num::TryFromIntError;
 
 use forebay::bindings::CountedError;
@@ -66,7 +67,21 @@ impl Failure {
         matches!(self, Self::Said("InUseError", _))
     }
 
+    /// Whether there was not enough memory.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Library(error) if class_of(error) == "OutOfMemoryError")
+    }
+
     fn raise(self, py: Python<'_>) -> PyResult<PyErr> {
+        let refused = self.is_out_of_memory();
+        let error = self.exception(py)?;
+        if refused && let Some(raised) = RAISED.take() {
+            error.set_cause(py, Some(raised));
+        }
+        Ok(error)
+    }
+
+    fn exception(self, py: Python<'_>) -> PyResult<PyErr> {
         let (class, said, error) = match self {
             Self::Library(error) => (class_of(&error), error.to_string(), Some(error)),
             Self::Said(class, said) => (class, said, None),
@@ -79,6 +94,24 @@ impl Failure {
             None => {}
         }
         Ok(PyErr::from_value(exception))
+    }
+}
+
+thread_local! {
+    /// What a callback of the request that this thread makes has raised: the cause if it is refused.
+    static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
+}
+
+/// Keeps what a callback of this thread's request raised, as the cause of its refusal.
+pub(crate) fn raised_in_callback(py: Python<'_>, error: PyErr) {
+    report_raised(py);
+    RAISED.set(Some(error));
+}
+
+/// Tells `sys.unraisablehook` what a callback raised whose request was not refused.
+pub(crate) fn report_raised(py: Python<'_>) {
+    if let Some(error) = RAISED.take() {
+        error.write_unraisable(py, None);
     }
 }
 
@@ -209,9 +242,10 @@ impl From<CountedError> for Failure {
             CountedError::Library(error) => error.into(),
             CountedError::InUse(words) => Self::in_use(words),
             CountedError::Pinned(pins, name) => {
-                let views = if pins == 1 { "view" } else { "views" };
+                let (views, live) = if pins == 1 { ("view", "lives") } else { ("views", "live") };
                 Self::in_use(format!(
-                    "{pins} {views} of the {name} still live (arrays, memoryviews or DLPack tensors); delete them first"
+                    "{pins} {views} of the {name} still {live}: an array, memoryview or DLPack tensor has to be deleted first, a \
+                     transfer under way waited for with wait() or ended with cancel()"
                 ))
             }
             other => Self::closed(other.to_string()),

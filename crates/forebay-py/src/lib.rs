@@ -1,7 +1,7 @@
 //! forebay for Python: the extension module `forebay._forebay`.
 //!
 //! ```text
-//!   device, stream, pool, arena, scope, manager, pinned, shared, engine,
+//!   device, stream, pool, arena, scope, tag, manager, pinned, shared, engine,
 //!   buffer, array, unified and their _methods    the classes that Python sees
 //!   creation, copies, numpy                arrays of what a program has, copies with anything, numpy's arrays
 //!   weights                                files of weights, as those classes
@@ -61,6 +61,7 @@ mod shared;
 mod shared_arena;
 mod stack;
 mod stream;
+mod tag;
 mod trace;
 mod transfer;
 mod unified;
@@ -93,7 +94,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::PyTransfer>()?;
     module.add_class::<arena::PyCheckpoint>()?;
     module.add_class::<scope::PyScope>()?;
-    module.add_class::<scope::PyTag>()?;
+    module.add_class::<tag::PyTag>()?;
     for function in [
         wrap_pyfunction!(device::devices, module)?,
         wrap_pyfunction!(device::device, module)?,
@@ -101,7 +102,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(creation::from_dlpack, module)?,
         wrap_pyfunction!(weights::load_weights, module)?,
         wrap_pyfunction!(pool::performance_context, module)?,
-        wrap_pyfunction!(scope::tag, module)?,
+        wrap_pyfunction!(tag::tag, module)?,
         wrap_pyfunction!(settings::configure, module)?,
         wrap_pyfunction!(settings::settings, module)?,
         wrap_pyfunction!(live_blocks::leaks, module)?,

@@ -382,7 +382,7 @@ pub(crate) fn device_argument(argument: &Bound<'_, PyAny>) -> Result<Arc<OpenDev
     }
     let name: String = argument.extract().map_err(|_| {
         let given = shown(argument);
-        Failure::invalid(format!(
+        Failure::wrong_type(format!(
             "{given} is not a device: expected a forebay.Device or a name such as \"host\", \"cuda:0\", \"opencl:0\" or \
              \"sim\""
         ))

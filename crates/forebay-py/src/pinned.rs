@@ -19,7 +19,7 @@ use crate::gil::DropDetached;
 use crate::memory::Memory;
 use crate::open_device::{OpenDevice, PyDevice, device_argument};
 use crate::quantity::Size;
-use crate::stack;
+use crate::tag;
 use crate::value::to_python;
 
 /// A pool of pinned host memory of a device. Pinning is slow, so the pool keeps what it has pinned for later arrays.
@@ -83,7 +83,7 @@ impl PyPinnedPool {
         let py = shape.py();
         let elements = ArrayView::requested(shape, dtype, dtype::float64())?;
         let size = elements.length();
-        let allocation = stack::detach(py, || {
+        let allocation = tag::request(py, None, || {
             let array = self.pool()?.array::<u8>(size)?;
             Ok::<_, Failure>(Allocation::pinned_array(&self.device, array))
         })?;

@@ -33,6 +33,7 @@ use crate::scope::PyScope;
 use crate::settings;
 use crate::stack;
 use crate::stream::stream_argument;
+use crate::tag;
 use crate::transfer::Direction;
 use crate::value::{dict, to_python};
 
@@ -68,8 +69,12 @@ impl PyPool {
         self.recorder.as_ref()
     }
 
-    fn maker(&self, stream: Option<&Bound<'_, PyAny>>) -> Result<Maker<'_>, Failure> {
-        Maker::new(&self.device, self.pool()?, stream)
+    fn maker<'a>(
+        &'a self,
+        stream: Option<&Bound<'_, PyAny>>,
+        tag: Option<&'a str>,
+    ) -> Result<Maker<'a>, Failure> {
+        Maker::new(&self.device, self.pool()?, stream, tag)
     }
 
     /// The library's pool; an error once it was closed.
@@ -124,18 +129,19 @@ impl PyPool {
     }
 
     /// Allocate a buffer of ``size`` bytes, to be used in the order of ``stream`` (by default the default
-    /// stream). Its contents are undefined.
-    #[pyo3(signature = (size, stream = None, alignment = None))]
+    /// stream). Its contents are undefined. ``tag`` is for whom it is, as in ``forebay.tag()``.
+    #[pyo3(signature = (size, stream = None, alignment = None, *, tag = None))]
     fn allocate(
         &self,
         py: Python<'_>,
         size: Size,
         stream: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = optional_integer::<u64>)] alignment: Option<u64>,
+        tag: Option<&str>,
     ) -> Result<Py<PyAny>, Failure> {
         let stream_ref = stream_argument(&self.device, stream)?;
         let origin = live_blocks::origin(py);
-        let allocation = stack::detach(py, || {
+        let allocation = tag::request(py, tag, || {
             let mut request = Request::new(size.bytes(), stream_ref.handle());
             if let Some(alignment) = alignment {
                 request = request.aligned_to(Alignment::new(alignment)?);
@@ -148,107 +154,115 @@ impl PyPool {
 
     /// A new array in ``shape``, of elements of ``dtype``, by default "float64". Their values are undefined. ``stream`` is
     /// the one in whose order it is used, by default the default stream.
-    #[pyo3(signature = (shape, dtype = None, *, stream = None))]
+    #[pyo3(signature = (shape, dtype = None, *, stream = None, tag = None))]
     fn empty<'py>(
         &self,
         shape: &Bound<'py, PyAny>,
         dtype: Option<&Bound<'py, PyAny>>,
         stream: Option<&Bound<'py, PyAny>>,
+        tag: Option<&str>,
     ) -> Result<Bound<'py, PyAny>, Failure> {
         let elements = ArrayView::requested(shape, dtype, dtype::float64())?;
-        self.maker(stream)?.empty(shape.py(), elements)
+        self.maker(stream, tag)?.empty(shape.py(), elements)
     }
 
     /// As ``empty()``, with all elements 0.
-    #[pyo3(signature = (shape, dtype = None, *, stream = None))]
+    #[pyo3(signature = (shape, dtype = None, *, stream = None, tag = None))]
     fn zeros<'py>(
         &self,
         shape: &Bound<'py, PyAny>,
         dtype: Option<&Bound<'py, PyAny>>,
         stream: Option<&Bound<'py, PyAny>>,
+        tag: Option<&str>,
     ) -> Result<Bound<'py, PyAny>, Failure> {
         let elements = ArrayView::requested(shape, dtype, dtype::float64())?;
-        self.maker(stream)?.full(shape.py(), elements, &[0])
+        self.maker(stream, tag)?.full(shape.py(), elements, &[0])
     }
 
     /// As ``empty()``, with all elements ``value``; by default of its type.
-    #[pyo3(signature = (shape, value, dtype = None, *, stream = None))]
+    #[pyo3(signature = (shape, value, dtype = None, *, stream = None, tag = None))]
     fn full<'py>(
         &self,
         shape: &Bound<'py, PyAny>,
         value: &Bound<'py, PyAny>,
         dtype: Option<&Bound<'py, PyAny>>,
         stream: Option<&Bound<'py, PyAny>>,
+        tag: Option<&str>,
     ) -> Result<Bound<'py, PyAny>, Failure> {
         let elements = ArrayView::requested(shape, dtype, creation::dtype_of_value(value)?)?;
         let pattern = elements.dtype().pattern(value)?;
-        self.maker(stream)?.full(shape.py(), elements, &pattern)
+        self.maker(stream, tag)?.full(shape.py(), elements, &pattern)
     }
 
     /// A new array with a copy of ``source``: numbers in lists, a numpy array, a tensor or an array of any device. With
     /// ``dtype`` they are converted.
-    #[pyo3(signature = (source, dtype = None, *, stream = None))]
+    #[pyo3(signature = (source, dtype = None, *, stream = None, tag = None))]
     fn array<'py>(
         &self,
         source: &Bound<'py, PyAny>,
         dtype: Option<&Bound<'py, PyAny>>,
         stream: Option<&Bound<'py, PyAny>>,
+        tag: Option<&str>,
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        self.maker(stream)?.copy(source, dtype)
+        self.maker(stream, tag)?.copy(source, dtype)
     }
 
     /// As ``array()``, without a copy where ``source`` is on this device, can be written and is of that ``dtype``.
-    #[pyo3(signature = (source, dtype = None, *, stream = None))]
+    #[pyo3(signature = (source, dtype = None, *, stream = None, tag = None))]
     fn asarray<'py>(
         &self,
         source: &Bound<'py, PyAny>,
         dtype: Option<&Bound<'py, PyAny>>,
         stream: Option<&Bound<'py, PyAny>>,
+        tag: Option<&str>,
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        self.maker(stream)?.shared(source, dtype)
+        self.maker(stream, tag)?.shared(source, dtype)
     }
 
     /// Allocate an array for the elements of ``source`` and copy them there with several threads, in the order of
     /// ``stream``; wait, and return it. The source is host memory: anything with the buffer protocol, such as a numpy array,
     /// or with DLPack, such as a tensor of PyTorch's. ``priority`` is "low", "normal" or "high".
-    #[pyo3(signature = (source, *, stream = None, priority = "normal"))]
+    #[pyo3(signature = (source, *, stream = None, priority = "normal", tag = None))]
     fn upload(
         &self,
         source: &Bound<'_, PyAny>,
         stream: Option<&Bound<'_, PyAny>>,
         priority: &str,
+        tag: Option<&str>,
     ) -> Result<Py<PyAny>, Failure> {
-        self.upload_async(source, stream, priority)?.finish(source.py())
+        self.upload_async(source, stream, priority, tag)?.finish(source.py())
     }
 
     /// As ``upload()``, and does not wait: returns a ``Transfer``, whose ``wait()`` returns the array.
-    #[pyo3(signature = (source, *, stream = None, priority = "normal"))]
+    #[pyo3(signature = (source, *, stream = None, priority = "normal", tag = None))]
     fn upload_async(
         &self,
         source: &Bound<'_, PyAny>,
         stream: Option<&Bound<'_, PyAny>>,
         priority: &str,
+        tag: Option<&str>,
     ) -> Result<PyTransfer, Failure> {
         let py = source.py();
         let host = HostSide::of(source, false)?;
         let elements = host.elements(source)?;
-        let made = self.maker(stream)?.empty(py, elements)?;
+        let made = self.maker(stream, tag)?.empty(py, elements)?;
         let to = (creation::memory(&made)?.pinned(py)?, 0);
         PyTransfer::with(py, Direction::Up, to, host, (None, priority), made.unbind())
     }
 
     /// Allocate buffers of all these sizes, or raise and allocate none.
-    #[pyo3(signature = (sizes, stream = None))]
+    #[pyo3(signature = (sizes, stream = None, *, tag = None))]
     fn allocate_batch<'py>(
         &self,
         py: Python<'py>,
         #[pyo3(from_py_with = items::<Size>)] sizes: Vec<Size>,
         stream: Option<&Bound<'_, PyAny>>,
+        tag: Option<&str>,
     ) -> Result<Bound<'py, PyList>, Failure> {
         let stream_ref = stream_argument(&self.device, stream)?;
         let sizes: Vec<Bytes> = sizes.into_iter().map(Size::bytes).collect();
         let origin = live_blocks::origin(py);
-        let blocks = stack::detach(py, || {
+        let blocks = tag::request(py, tag, || {
             Ok::<_, Failure>(allocate_batch(&self.pool()?, &sizes, stream_ref.handle())?)
         })?;
         let buffers = PyList::empty(py);
@@ -342,9 +356,14 @@ impl PyPool {
         })
     }
 
-    /// The current settings by name: ``value``, ``source``, ``changeable`` and ``help``.
+    /// The current settings by name: ``value``, ``source``, ``changeable`` and ``help``; of ``max_bytes`` also ``in_force``,
+    /// the limit in bytes, which is whole pages.
     fn settings<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
-        settings::table(py, &self.pool()?.settings())
+        let pool = self.pool()?;
+        let table = settings::table(py, &pool.settings())?;
+        let row = table.as_any().get_item("max_bytes")?;
+        row.set_item("in_force", pool.limit().get())?;
+        Ok(table)
     }
 
     /// The most bytes that it may take from the device.

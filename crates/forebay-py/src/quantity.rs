@@ -10,7 +10,7 @@ use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
-use pyo3::{Borrowed, FromPyObject};
+use pyo3::{Borrowed, FromPyObject, intern};
 
 use crate::failure::{Failure, shown};
 
@@ -29,21 +29,23 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
     type Error = PyErr;
 
     fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        let refused = || {
+        let said = || {
             let given = shown(&given);
-            Failure::invalid(format!(
+            format!(
                 "a size cannot be {given}: expected a whole number of bytes from 0 to 2**64 - 1, or a \
                  string such as \"512MiB\" or \"1.5GiB\""
-            ))
+            )
         };
         if let Ok(text) = given.cast::<PyString>() {
-            let bytes = Bytes::from_str(text.to_str()?).map_err(|_| refused())?;
+            let bytes = Bytes::from_str(text.to_str()?).map_err(|_| Failure::invalid(said()))?;
             return Ok(Self(bytes));
         }
         // True is an int in Python, but never a size.
-        if given.cast::<PyBool>().is_ok() {
-            return Err(refused().into());
+        let index = given.hasattr(intern!(given.py(), "__index__"))?;
+        if !index || given.cast::<PyBool>().is_ok() {
+            return Err(Failure::wrong_type(said()).into());
         }
+        let refused = || Failure::invalid(said());
         let bytes: u64 = given.extract().map_err(|_| refused())?;
         Ok(Self(Bytes::new(bytes)))
     }

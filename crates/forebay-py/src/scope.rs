@@ -1,13 +1,10 @@
-//! `forebay.Scope`, which measures a part of a program, and `forebay.TagScope`, which tags its allocations.
+//! `forebay.Scope`, which measures a part of a program.
 
-use core::cell::RefCell;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use forebay::guard::TagScope;
+use forebay::Pool;
 use forebay::statistics::{Scope, ScopeStatistics};
-use forebay::{Pool, Tag};
 use forebay_sync::fork::LeakOnFork;
 use forebay_sync::lock;
 use pyo3::prelude::*;
@@ -88,63 +85,4 @@ impl PyScope {
         *lock(&self.state) = Measurement::Done(statistics, seconds);
         Ok(())
     }
-}
-
-thread_local! {
-    /// The tags that this thread has entered, by the number of their `TagScope`.
-    static ENTERED: RefCell<Vec<(u64, TagScope)>> = const { RefCell::new(Vec::new()) };
-}
-
-/// A context manager that sets this thread's tag.
-#[pyclass(name = "TagScope", module = "forebay", frozen)]
-pub(crate) struct PyTag {
-    tag: Tag,
-    number: u64,
-}
-
-#[pymethods]
-impl PyTag {
-    /// The name.
-    #[getter]
-    fn name(&self) -> String {
-        self.tag.name()
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        let this = slf.get();
-        let scope = this.tag.enter();
-        ENTERED.with_borrow_mut(|entered| entered.push((this.number, scope)));
-        slf
-    }
-
-    #[pyo3(signature = (*_error))]
-    fn __exit__(&self, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
-        ENTERED.with_borrow_mut(|entered| {
-            let found = entered.iter().rposition(|(number, _)| *number == self.number);
-            let Some(found) = found else {
-                return Err(Failure::invalid(format!(
-                    "tag {:?} was not entered on this thread; each thread has its own tags",
-                    self.tag.name()
-                )));
-            };
-            // Leave those entered since as well, the last first: each restores the one before it.
-            while entered.len() > found {
-                entered.pop();
-            }
-            Ok(())
-        })
-    }
-}
-
-/// A context manager that tags what this thread allocates with ``name``, for statistics, reports and errors.
-/// Tags nest. A process can have 255 of them.
-#[pyfunction]
-pub(crate) fn tag(name: &str) -> Result<PyTag, Failure> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let tag = Tag::named(name).ok_or_else(|| {
-        Failure::invalid(format!(
-            "too many tags: cannot add {name:?}, a process has at most 255; reuse one of them"
-        ))
-    })?;
-    Ok(PyTag { tag, number: NEXT.fetch_add(1, Ordering::Relaxed) })
 }

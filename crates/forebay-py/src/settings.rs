@@ -31,7 +31,7 @@ pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> Result<String, Failure> {
         return Ok("none".to_owned());
     }
     if let Ok(switch) = value.cast::<PyBool>() {
-        return Ok(if switch.is_true() { "on" } else { "off" }.to_owned());
+        return Ok(if switch.is_true() { "true" } else { "false" }.to_owned());
     }
     if value.is_instance_of::<PyString>()
         || value.is_instance_of::<PyInt>()
@@ -40,7 +40,7 @@ pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> Result<String, Failure> {
         return Ok(value.str()?.to_string());
     }
     let given = value.repr()?;
-    Err(Failure::invalid(format!(
+    Err(Failure::wrong_type(format!(
         "a setting cannot be {given}: expected a number, a string, True, False or None"
     )))
 }

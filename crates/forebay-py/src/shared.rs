@@ -68,11 +68,16 @@ impl PySharedBuffer {
     ) -> Result<Self, Failure> {
         let dtype = dtype.map(Dtype::of_argument).transpose()?;
         let shape = shape.map(shape_argument).transpose()?;
-        let type_name = dtype.map(Dtype::shared_name);
-        let buffer =
-            py.detach(|| SharedBytes::open(memory, options, name, type_name.as_deref()))?;
+        let buffer = py.detach(|| SharedBytes::open(memory, options, name, None))?;
         let (type_name, element) = buffer.element();
-        let dtype = dtype.unwrap_or_else(|| Dtype::of_shared(type_name, element));
+        let found = Dtype::of_shared(type_name, element);
+        if let Some(wanted) = dtype.filter(|wanted| wanted.shared_name() != type_name) {
+            let (found, wanted) = (found.name, wanted.name);
+            return Err(Failure::invalid(format!(
+                "the shared buffer {name:?} has elements of {found}, not {wanted}: open it without a dtype, or with that one"
+            )));
+        }
+        let dtype = dtype.unwrap_or(found);
         let size = buffer.size().get();
         let shape = shape.unwrap_or_else(|| vec![size / dtype.size()]);
         let array = ArrayView::of_shape(dtype, shape)?;

@@ -106,7 +106,7 @@ pub(crate) fn lines(stack: Stack) -> Option<Vec<String>> {
 }
 
 /// Whether this thread may use Python's objects.
-fn holds_gil() -> bool {
+pub(crate) fn holds_gil() -> bool {
     // SAFETY: any thread may ask at any time. Where other interpreters run in this process, the check says yes to every
     // thread; since Python 3.12, a thread without the GIL has no dictionary then.
     unsafe {

@@ -37,7 +37,7 @@ pub(crate) fn stream_argument(
 /// The driver's handle of the stream that an argument names.
 pub(crate) fn raw_stream_argument(argument: &Bound<'_, PyAny>) -> Result<u64, Failure> {
     let refused = || {
-        Failure::invalid(format!(
+        Failure::wrong_type(format!(
             "{argument:?} is not a stream: expected None, a forebay.Stream, a driver's handle as a whole \
              number, or an object with __cuda_stream__, cuda_stream or ptr"
         ))

@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build(&device)?;
 
     // Blocks that are allocated in a scope carry its tag.
-    let weights = Tag::named("weights").ok_or("there are too many tags")?;
+    let weights = Tag::named("weights");
     let kept = {
         let _scope = weights.enter();
         pool.allocate(Bytes::mib(16), STREAM)?

@@ -9,8 +9,8 @@ use crate::sync::fork::ForkSafeMutex;
 use crate::sync::map::BlockState;
 use crate::sync::thread_slot;
 
-/// The most tags, including the unnamed one.
-const MAX: usize = 256;
+/// The most names of a program's own, and the unnamed tag. One more number is that of all other names.
+const MAX: usize = 255;
 
 /// The names of tags, by number. The first is for untagged blocks.
 static NAMES: ForkSafeMutex<Vec<String>> = ForkSafeMutex::new(Vec::new());
@@ -33,8 +33,16 @@ impl Tag {
     /// The name of [`NONE`](Self::NONE).
     pub const UNTAGGED: &str = "untagged";
 
-    /// Finds or makes the tag with this name. `None` if 256 tags exist already.
-    pub fn named(name: &str) -> Option<Self> {
+    /// The tag of all names for which there is no number left.
+    pub const OTHER: Self = Self(u8::MAX);
+    /// The name of [`OTHER`](Self::OTHER).
+    const OTHER_NAME: &str = "other";
+
+    /// Finds or makes the tag with this name. A process has 254 names of its own; any more are [`OTHER`](Self::OTHER).
+    pub fn named(name: &str) -> Self {
+        if name == Self::OTHER_NAME {
+            return Self::OTHER;
+        }
         let mut names = names();
         let number = names.iter().position(|other| other == name).or_else(|| {
             (names.len() < MAX).then(|| {
@@ -42,7 +50,7 @@ impl Tag {
                 names.len() - 1
             })
         });
-        number.and_then(|number| u8::try_from(number).ok()).map(Self)
+        number.and_then(|number| u8::try_from(number).ok()).map_or(Self::OTHER, Self)
     }
 
     /// The tag of memory that the library uses to move the program's data: the program's own tags cover only what it
@@ -54,13 +62,16 @@ impl Tag {
         if found != Self::NONE {
             return found;
         }
-        let found = Self::named("forebay.staging").unwrap_or(Self::NONE);
+        let found = Self::named("forebay.staging");
         STAGING.store(found.0, Ordering::Relaxed);
         found
     }
 
     /// The name of the tag.
     pub fn name(self) -> String {
+        if self == Self::OTHER {
+            return Self::OTHER_NAME.to_owned();
+        }
         names().get(usize::from(self.0)).cloned().unwrap_or_default()
     }
 
@@ -69,12 +80,11 @@ impl Tag {
     /// ```
     /// use forebay::Tag;
     ///
-    /// let weights = Tag::named("weights").ok_or("too many tags")?;
+    /// let weights = Tag::named("weights");
     /// let scope = weights.enter();
     /// assert_eq!(Tag::current(), weights);
     /// drop(scope);
     /// assert_eq!(Tag::current(), Tag::NONE);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn enter(self) -> TagScope {
         TagScope { before: thread_slot::set_tag(self.0), of_thread: PhantomData }
@@ -120,12 +130,13 @@ impl Tag {
     }
 
     pub(crate) fn numbered(number: usize) -> Option<Self> {
-        u8::try_from(number).ok().filter(|_| number < names().len()).map(Self)
+        let tag = Self(u8::try_from(number).ok()?);
+        (tag == Self::OTHER || number < names().len()).then_some(tag)
     }
 }
 
-/// Makes this thread allocate under the tag of that name until the scope is dropped. If 255 other names exist already,
-/// the thread keeps its current tag.
+/// Makes this thread allocate under the tag of that name until the scope is dropped. If 254 other names exist already,
+/// the tag is [`Tag::OTHER`].
 ///
 /// ```
 /// let scope = forebay::tag("optimizer");
@@ -134,7 +145,7 @@ impl Tag {
 /// assert_eq!(forebay::Tag::current(), forebay::Tag::NONE);
 /// ```
 pub fn tag(name: &str) -> TagScope {
-    Tag::named(name).unwrap_or(Tag::current()).enter()
+    Tag::named(name).enter()
 }
 
 /// Makes a thread allocate under a tag until it is dropped. Made by [`Tag::enter`] and [`tag`].
@@ -159,9 +170,9 @@ mod tests {
 
     #[test]
     fn names_and_numbers_agree_and_scopes_nest() {
-        let one = Tag::named("one of the tests").unwrap();
-        assert_eq!(Tag::named("one of the tests"), Some(one));
-        let two = Tag::named("two of the tests").unwrap();
+        let one = Tag::named("one of the tests");
+        assert_eq!(Tag::named("one of the tests"), one);
+        let two = Tag::named("two of the tests");
         assert_ne!(one, two);
         assert_eq!(one.name(), "one of the tests");
         assert_eq!(Tag::NONE.name(), "untagged");

@@ -130,7 +130,7 @@ fn storm(kind: usize, inherited: &Inherited) {
         2 => {
             let block = careful.allocate(Bytes::new(4000), DEFAULT).unwrap();
             careful.free(block.address(), DEFAULT).unwrap();
-            let tag = Tag::named("storm").unwrap();
+            let tag = Tag::named("storm");
             drop((tag.name(), lost_frees(), pool.on(DEFAULT).rent(Bytes::mib(2)).unwrap()));
             shared.used_on(stream.handle());
         }
@@ -266,7 +266,7 @@ fn use_own() -> Result<(), Error> {
     ensure_ok(values == back)?;
     array.hand_over_to(DEFAULT)?;
     drop((array, stream));
-    let _tag = Tag::named("child").map(Tag::enter);
+    let _tag = Tag::named("child").enter();
     drop(pool.on(DEFAULT).owned(Bytes::mib(5))?);
     let mut future = allocate_async(&pool, request(), core::time::Duration::ZERO);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());

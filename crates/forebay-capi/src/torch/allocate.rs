@@ -43,10 +43,10 @@ impl Client {
         }
     }
 
-    /// Creates the tag; no tag where the process has too many.
+    /// Creates the tag.
     #[cold]
     fn create_tag(&self) -> Tag {
-        *self.tag.get_or_init(|| Tag::named(self.name).unwrap_or(Tag::NONE))
+        *self.tag.get_or_init(|| Tag::named(self.name))
     }
 }
 
@@ -109,7 +109,8 @@ fn allocate_slow_path(size: isize, device: c_int, stream: *mut c_void, tag: Tag)
         if slow_path::forked() {
             return forked();
         }
-        let _relaxed = RelaxedCapture::begin();
+        slow_path::enter_tag();
+        let _relaxed = slow_path::capturing().then(RelaxedCapture::begin);
         from_device_pool(size, device, stream, tag)
     })
 }

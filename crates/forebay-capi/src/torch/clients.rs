@@ -35,7 +35,7 @@ pub unsafe extern "C-unwind" fn forebay_face_alloc(
 ) -> *mut c_void {
     let tag = catch_panic(Tag::NONE, || {
         // SAFETY: as the caller promised.
-        unsafe { text_of(tag) }.and_then(|name| Tag::named(&name)).unwrap_or(Tag::NONE)
+        unsafe { text_of(tag) }.map_or(Tag::NONE, |name| Tag::named(&name))
     });
     // No machine has half of all addresses.
     allocate::allocate::<2>(isize::try_from(size).unwrap_or(isize::MAX), device, stream, tag)

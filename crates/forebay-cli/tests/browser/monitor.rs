@@ -55,7 +55,7 @@ fn say(line: &dyn std::fmt::Display) {
 fn work() -> Result<(), Box<dyn std::error::Error>> {
     let device = HostDevice::open()?;
     let pool = Pool::new(&device)?;
-    let _tag = Tag::named(TAG).ok_or("too many tags")?.enter();
+    let _tag = Tag::named(TAG).enter();
     let stream = StreamHandle::DEFAULT;
     // It stays as long as the program.
     pool.allocate(Bytes::mib(3), stream)?;

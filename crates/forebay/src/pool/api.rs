@@ -72,7 +72,7 @@ impl Pool {
     /// use forebay::{Bytes, Pool, StreamHandle, Tag};
     ///
     /// let pool = Pool::open("host")?;
-    /// let library = Tag::named("library").unwrap_or(Tag::NONE);
+    /// let library = Tag::named("library");
     /// let block = pool.allocate_for(Bytes::mib(1), StreamHandle::DEFAULT, library)?;
     /// # pool.free_block(block, StreamHandle::DEFAULT)?;
     /// # Ok::<(), forebay::Error>(())

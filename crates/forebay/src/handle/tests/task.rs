@@ -305,7 +305,7 @@ fn many_threads_many_futures() {
 #[test]
 fn a_block_to_come_has_the_tag_of_who_asked() {
     let bench = Bench::new();
-    let tag = crate::Tag::named("of a future").unwrap();
+    let tag = crate::Tag::named("of a future");
     let future = {
         let _scope = tag.enter();
         allocate_async(&bench.pool, request(Bytes::mib(1)), Duration::ZERO)

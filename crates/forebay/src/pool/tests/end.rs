@@ -23,7 +23,7 @@ fn a_pool_that_goes_with_live_blocks_says_which() {
     let other = device.create_stream(Priority::Normal).unwrap();
     let pool = telling(&told).build(&shared).unwrap();
     let id = pool.id();
-    let tag = Tag::named("tag of the report").unwrap();
+    let tag = Tag::named("tag of the report");
     let large = {
         let _tag = tag.enter();
         pool.allocate(Bytes::new(3_000_000), other).unwrap()

@@ -153,8 +153,8 @@ fn by_tag(pool: &Pool) -> Vec<(String, u64)> {
 #[test]
 fn bytes_are_told_by_tag() {
     let pool = Pool::new(&phantom()).unwrap();
-    let weights = Tag::named("weights of the test").unwrap();
-    let steps = Tag::named("steps of the test").unwrap();
+    let weights = Tag::named("weights of the test");
+    let steps = Tag::named("steps of the test");
     let of = |bytes: u64| pool.allocate(Bytes::new(bytes), DEFAULT).unwrap();
     let free = |block: Block| pool.free(block.address(), DEFAULT).unwrap();
     let untagged = of(512);
@@ -200,8 +200,8 @@ fn bytes_are_told_by_tag() {
 #[test]
 fn who_has_the_most_is_named_where_there_is_no_more() {
     let pool = PoolOptions::new().max_bytes(Bytes::mib(64)).build(&phantom()).unwrap();
-    let hog = Tag::named("hog of the test").unwrap();
-    let other = Tag::named("other of the test").unwrap();
+    let hog = Tag::named("hog of the test");
+    let other = Tag::named("other of the test");
     let _other = other.enter();
     pool.allocate(Bytes::mib(4), DEFAULT).unwrap();
     let _hog = hog.enter();
@@ -239,7 +239,7 @@ fn a_summary_says_what_there_is() {
     assert!(lines[2].contains("4.00 KiB in thread caches"), "{said}");
     // Streams and tags where there is something to tell.
     let stream = device.create_stream(Priority::Normal).unwrap();
-    let _tag = Tag::named("tag of the summary").unwrap().enter();
+    let _tag = Tag::named("tag of the summary").enter();
     let tagged = pool.allocate(Bytes::new(512), stream).unwrap();
     let said = pool.statistics().to_string();
     assert!(said.contains("\nstream    0x0: 4 allocations, 3 frees\n"), "{said}");

@@ -19,7 +19,7 @@ fn figures(pool: &Pool) -> (Bytes, Bytes, u64, Vec<TagStatistics>) {
 
 #[test]
 fn a_pool_gets_the_blocks_back_that_it_had() {
-    let tag = Tag::named("kept").unwrap();
+    let tag = Tag::named("kept");
     for (seed, class) in (0..40)
         .flat_map(|seed| [MemoryClass::STABLE, MemoryClass::PLAIN].map(|class| (seed, class)))
     {

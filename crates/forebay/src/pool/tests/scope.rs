@@ -69,7 +69,7 @@ fn a_scope_measures_the_pool_and_not_the_thread() {
 #[test]
 fn history_is_bounded_and_in_order() {
     let pool = pool(PoolOptions::new().set(|settings| settings.history(5_u64)));
-    let tag = Tag::named("tag of the history").unwrap();
+    let tag = Tag::named("tag of the history");
     let block = {
         let _tag = tag.enter();
         pool.allocate(Bytes::new(700), DEFAULT).unwrap()
@@ -106,7 +106,7 @@ fn history_is_bounded_and_in_order() {
 fn a_refusal_is_an_event_and_the_free_of_another_tag_is_not() {
     let options = PoolOptions::new().set(|settings| settings.history(8_u64));
     let pool = pool(options.max_bytes(Bytes::mib(8)));
-    let tag = Tag::named("tag of the history").unwrap();
+    let tag = Tag::named("tag of the history");
     let block = {
         let _tag = tag.enter();
         pool.allocate(Bytes::mib(1), DEFAULT).unwrap()

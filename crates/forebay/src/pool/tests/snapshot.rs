@@ -9,7 +9,7 @@ fn busy_pool() -> (Pool, Block) {
     let options = PoolOptions::new().max_bytes(Bytes::mib(64));
     let pool = options.set(|set| set.min_bytes(Bytes::mib(1))).build(&shared).unwrap();
     let block = {
-        let _tag = Tag::named("tag of the snapshot").unwrap().enter();
+        let _tag = Tag::named("tag of the snapshot").enter();
         pool.allocate(Bytes::new(5_000_000), DEFAULT).unwrap()
     };
     pool.allocate(Bytes::new(100), DEFAULT).unwrap();

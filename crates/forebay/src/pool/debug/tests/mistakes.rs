@@ -84,7 +84,7 @@ fn a_write_after_a_free_is_found_when_the_memory_is_given_out() {
     for (size, offset) in [(1000, 100), (9 << 20, 5 << 20)] {
         let stage = Stage::with(|settings| settings.poison(true));
         let stream = stage.device.create_stream(Priority::Normal).unwrap();
-        let tag = Tag::named("written after").unwrap();
+        let tag = Tag::named("written after");
         let block = {
             let _scope = tag.enter();
             stage.pool.allocate(Bytes::new(size), stream).unwrap()
