@@ -11,15 +11,15 @@ use forebay::transfer::Ticket;
 use pyo3::prelude::*;
 
 use crate::allocation::Allocation;
+use crate::array::new_array;
 use crate::array_view::ArrayView;
 use crate::dtype::{self, Dtype};
 use crate::failure::Failure;
 use crate::live_blocks::{self, Origin};
+use crate::memory::Memory;
 use crate::open_device::{OpenDevice, StreamRef, device_or_host};
 use crate::stack;
 use crate::stream::stream_argument;
-use crate::array::new_array;
-use crate::memory::Memory;
 
 /// How often a load looks for signals, and tells how far it is.
 const TICK: Duration = Duration::from_millis(50);
