@@ -56,7 +56,7 @@ def test_views_hold_an_arena_where_it_is(host):
     part = arena.allocate(100)
     memory = memoryview(part)
     for back in (arena.reset, arena.close, lambda: arena.rewind(arena.checkpoint())):
-        with pytest.raises(forebay.InUseError, match="views"):
+        with pytest.raises(forebay.InUseError, match="view of the arena"):
             back()
     memory[0] = 7
     memory.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import struct
 import subprocess
@@ -184,3 +185,51 @@ def test_names_of_any_user_are_apart_and_patience_is_a_time(memory, name):
     for bad in (-1.0, float("nan"), float("inf")):
         with pytest.raises(forebay.Error):
             memory.open_shared(name, patience=bad)
+
+
+WORKER = """
+import multiprocessing, os, sys
+import forebay
+
+def work(buffer, index):
+    with buffer, buffer.lock(timeout=30):
+        count = int.from_bytes(buffer.read(0, 8), "little")
+        buffer.write((count + index).to_bytes(8, "little"))
+        print(os.getpid() != buffer.creator["pid"], buffer.shape, buffer.dtype, flush=True)
+
+if __name__ == "__main__":
+    memory = forebay.BufferManager("host")
+    with memory.shared(sys.argv[1], (2, 4), "uint64") as buffer:
+        context = multiprocessing.get_context("spawn")
+        workers = [context.Process(target=work, args=(buffer, index)) for index in (1, 2)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        print(int.from_bytes(buffer.read(0, 8), "little"), [worker.exitcode for worker in workers])
+"""
+
+
+def test_a_spawned_process_gets_it_as_an_argument(name, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(WORKER)
+    ended = subprocess.run([sys.executable, str(program), name], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["True (2, 4) uint64"] * 2 + ["3 [0, 0]"]
+
+
+def test_it_is_closed_at_the_end_of_its_with(memory, name):
+    with memory.shared(name, 10, "uint8") as buffer:
+        copy = pickle.loads(pickle.dumps(buffer))
+        copy.write(b"x")
+        assert buffer.read(0, 1) == b"x" and copy.name == name and copy.shape == (10,)
+        lock = buffer.lock()
+        with lock:
+            copy.close()
+    assert "closed" in repr(buffer)
+    buffer.close()
+    for use in (buffer.read, lambda: buffer.write(b"1"), buffer.lock, lambda: buffer.address, lambda: pickle.dumps(buffer)):
+        with pytest.raises(forebay.ClosedError, match="was closed"):
+            use()
+    with pytest.raises(forebay.NotFoundError):
+        memory.open_shared(name)

@@ -18,6 +18,7 @@ use forebay_trace::{Fit, Model, PassReport, Trace, WorkBudget, replay};
 use serde::Serialize;
 
 use crate::Ending;
+use crate::capacity::capacity;
 use crate::layout::{
     BAD, Cell, Column, GOOD, QUIET, TITLE, Table, WhenNarrow, paragraph, write_hanging,
 };
@@ -106,7 +107,7 @@ pub struct FitOptions {
     pub policy: Vec<Policy>,
 
     /// Answer whether the runs fit on a device with this much memory, such as 24GiB, and by what margin.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
     pub capacity: Option<Bytes>,
 
     /// How many times in a row a run has to go through on the same allocator: what "smallest" promises.

@@ -19,6 +19,7 @@
 
 mod bandwidth;
 pub mod bench;
+mod capacity;
 pub mod command;
 mod convert;
 pub mod demo;

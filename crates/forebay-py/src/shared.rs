@@ -4,7 +4,7 @@
 //! elements have Rust's names, so that programs in Rust, C and Python share a buffer.
 
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use forebay::bindings::{SharedBytes, host_vec};
@@ -12,6 +12,7 @@ use forebay::buffer::BufferManager;
 use forebay::hal::Call;
 use forebay::named::SharedOptions;
 use forebay_sync::fork::LeakOnFork;
+use forebay_sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
@@ -37,8 +38,14 @@ const SLICE: Duration = Duration::from_millis(50);
 pub(crate) struct PySharedBuffer {
     device: Arc<OpenDevice>,
     array: ArrayView,
-    buffer: DropDetached<Arc<LeakOnFork<SharedBytes>>>,
+    name: String,
+    any_user: bool,
+    /// `None` once it was closed. Locked for moments in which nothing waits.
+    buffer: Mutex<Option<Handle>>,
 }
+
+/// A buffer that calls share.
+type Handle = DropDetached<Arc<LeakOnFork<SharedBytes>>>;
 
 impl PySharedBuffer {
     /// Creates a buffer, or opens it where `or_open`.
@@ -54,7 +61,7 @@ impl PySharedBuffer {
         let make = if or_open { SharedBytes::create_or_open } else { SharedBytes::create };
         let type_name = array.dtype().shared_name();
         let buffer = py.detach(|| make(memory, options, name, &type_name, array.bytes()))?;
-        Ok(Self::new(device, buffer, array))
+        Ok(Self::new(device, buffer, array, options))
     }
 
     /// Opens a buffer, whatever its elements are unless `dtype` says.
@@ -87,16 +94,31 @@ impl PySharedBuffer {
                 "elements of {array} are {found} B, and the shared buffer {name:?} has {size} B; open it without a shape"
             )));
         }
-        Ok(Self::new(device, buffer, array))
+        Ok(Self::new(device, buffer, array, options))
     }
 
-    fn new(device: &Arc<OpenDevice>, buffer: SharedBytes, array: ArrayView) -> Self {
-        let buffer = DropDetached::new(Arc::new(LeakOnFork::new(buffer)));
-        Self { device: Arc::clone(device), array, buffer }
+    fn new(
+        device: &Arc<OpenDevice>,
+        buffer: SharedBytes,
+        array: ArrayView,
+        options: &SharedOptions,
+    ) -> Self {
+        let (name, any_user) = (buffer.name().to_owned(), options.is_for_any_user());
+        let buffer = Mutex::new(Some(DropDetached::new(Arc::new(LeakOnFork::new(buffer)))));
+        Self { device: Arc::clone(device), array, name, any_user, buffer }
     }
 
-    fn shared(&self) -> Result<&SharedBytes, Failure> {
-        Ok(self.buffer.get()?)
+    /// The buffer, for a call; an error once it was closed.
+    fn handle(&self) -> Result<Handle, Failure> {
+        let held = lock(&self.buffer);
+        let handle = held.as_ref().map(|buffer| DropDetached::new(Arc::clone(buffer)));
+        handle
+            .ok_or_else(|| Failure::closed(format!("the shared buffer {:?} was closed", self.name)))
+    }
+
+    /// Calls `work` with the buffer.
+    fn with<R>(&self, work: impl FnOnce(&SharedBytes) -> Result<R, Failure>) -> Result<R, Failure> {
+        work(self.handle()?.get()?)
     }
 }
 
@@ -104,8 +126,8 @@ impl PySharedBuffer {
 impl PySharedBuffer {
     /// The name.
     #[getter]
-    fn name(&self) -> Result<&str, Failure> {
-        Ok(self.shared()?.name())
+    fn name(&self) -> &str {
+        &self.name
     }
 
     /// The type of its elements, by name.
@@ -135,13 +157,13 @@ impl PySharedBuffer {
     /// Its address on the device as a number, in this process. Valid as long as the buffer lives.
     #[getter]
     fn address(&self) -> Result<u64, Failure> {
-        Ok(self.shared()?.address().get())
+        self.with(|shared| Ok(shared.address().get()))
     }
 
     /// Who created it: ``pid`` and ``uid``. The process may have ended.
     #[getter]
     fn creator<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
-        let (creator, dict) = (self.shared()?.creator(), PyDict::new(py));
+        let (creator, dict) = (self.with(|shared| Ok(shared.creator()))?, PyDict::new(py));
         dict.set_item("pid", creator.pid)?;
         dict.set_item("uid", creator.uid)?;
         Ok(dict)
@@ -159,7 +181,7 @@ impl PySharedBuffer {
         self.array.span(offset, size)?;
         let length = usize::try_from(size)?;
         let bytes = PyBytes::new_with(py, length, |bytes| {
-            py.detach(|| Ok::<_, Failure>(self.shared()?.read(offset, bytes)?))?;
+            py.detach(|| self.with(|shared| Ok(shared.read(offset, bytes)?)))?;
             Ok(())
         });
         Ok(bytes?)
@@ -177,7 +199,7 @@ impl PySharedBuffer {
         self.array.span(offset, to.length())?;
         let length = usize::try_from(to.length()).unwrap_or(0);
         let mut bytes = host_vec::zeroed(length, Call::Copy)?;
-        py.detach(|| Ok::<_, Failure>(self.shared()?.read(offset, &mut bytes)?))?;
+        py.detach(|| self.with(|shared| Ok(shared.read(offset, &mut bytes)?)))?;
         to.fill_from(&bytes);
         Ok(())
     }
@@ -192,34 +214,64 @@ impl PySharedBuffer {
         let from = HostBytes::of(source, false)?;
         self.array.span(offset, from.length())?;
         let bytes = from.copied()?;
-        source.py().detach(|| Ok(self.shared()?.write(offset, &bytes)?))
+        source.py().detach(|| self.with(|shared| Ok(shared.write(offset, &bytes)?)))
     }
 
     /// For a ``with``: holds the lock of the buffer, which no other thread or process has meanwhile. Without ``timeout``,
     /// in seconds, it waits as long as it takes; after it, it raises ``BusyError``.
     #[pyo3(signature = (timeout = None))]
     fn lock(slf: Py<Self>, timeout: Option<f64>) -> Result<PySharedLock, Failure> {
-        Ok(PySharedLock { buffer: slf, timeout: timeout.map(seconds).transpose()? })
+        slf.get().handle()?;
+        let timeout = timeout.map(seconds).transpose()?;
+        Ok(PySharedLock { buffer: slf, held: Mutex::new(None), timeout })
     }
 
     /// A numpy array that shares its memory, on the host only. Other processes may write to it at any moment, in the middle
     /// of a computation too: hold the lock as long as you use it, and see that all sides do.
     fn unsafe_numpy<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>, Failure> {
-        if !self.device.is_host() || !self.shared()?.is_host() {
+        let buffer = self.handle()?;
+        if !self.device.is_host() || !buffer.get()?.is_host() {
             let name = self.device.name();
             return Err(Failure::export(format!(
                 "the host cannot reach shared memory of {name}; use read() and write()"
             )));
         }
-        let range = (self.shared()?.address(), self.shared()?.size(), MemorySpace::Host);
-        let allocation = Allocation::foreign(&self.device, range, Arc::clone(&self.buffer));
+        let range = (buffer.get()?.address(), buffer.get()?.size(), MemorySpace::Host);
+        let allocation = Allocation::foreign(&self.device, range, Arc::clone(&buffer));
         let pin = DropDetached::new(Arc::new(allocation.pin()?));
         numpy::shared(py, (pin, self.array.clone()))
     }
 
+    /// Close it in this process: the name lives on as long as another has it. Closing twice does nothing.
+    fn close(&self) {
+        // A statement of its own, so that the lock is not held while the buffer goes.
+        let held = lock(&self.buffer).take();
+        drop(held);
+    }
+
+    fn __enter__<'a, 'py>(slf: &'a Bound<'py, Self>) -> Result<&'a Bound<'py, Self>, Failure> {
+        slf.get().handle()?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, _error: &Bound<'_, PyTuple>) {
+        self.close();
+    }
+
+    /// Pickled, it is the buffer of that name, which a process of the same machine opens while this one has it.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyTuple>, Failure> {
+        self.handle()?;
+        let open = py.import("forebay._shared")?.getattr("reopened")?;
+        let (device, shape) = (self.device.name(), self.array.shape_tuple(py)?);
+        let words = (device, &self.name, shape, self.array.dtype().name, self.any_user);
+        Ok((open, words).into_pyobject(py)?)
+    }
+
     fn __repr__(&self) -> String {
-        let (name, array) = (self.name().unwrap_or("?"), &self.array);
-        format!("<forebay.SharedBuffer {name:?} of {array} on {}>", self.device.name())
+        let (name, array, device) = (&self.name, &self.array, self.device.name());
+        let closed = if lock(&self.buffer).is_none() { ", closed" } else { "" };
+        format!("<forebay.SharedBuffer {name:?} of {array} on {device}{closed}>")
     }
 }
 
@@ -227,22 +279,25 @@ impl PySharedBuffer {
 #[pyclass(name = "_SharedLock", module = "forebay", frozen)]
 pub(crate) struct PySharedLock {
     buffer: Py<PySharedBuffer>,
+    /// While the lock is held: it is released whatever becomes of the object.
+    held: Mutex<Option<Handle>>,
     timeout: Option<Duration>,
 }
 
 #[pymethods]
 impl PySharedLock {
     fn __enter__(&self, py: Python<'_>) -> Result<(), Failure> {
-        let (shared, begun) = (self.buffer.get(), Instant::now());
+        let (buffer, begun) = (self.buffer.get().handle()?, Instant::now());
         loop {
             let left = self.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
             let slice = left.map_or(SLICE, |left| left.min(SLICE));
             let patience = Some(slice);
-            if py.detach(|| Ok::<_, Failure>(shared.shared()?.lock(patience)?))? {
+            if py.detach(|| Ok::<_, Failure>(buffer.get()?.lock(patience)?))? {
+                *lock(&self.held) = Some(buffer);
                 return Ok(());
             }
             if let (Some(Duration::ZERO), Some(timeout)) = (left, self.timeout) {
-                let (name, waited) = (shared.name()?, timeout.as_secs_f64());
+                let (name, waited) = (&self.buffer.get().name, timeout.as_secs_f64());
                 let said = format!("another holds the lock of {name:?} after {waited} s");
                 return Err(Failure::busy(said));
             }
@@ -253,6 +308,9 @@ impl PySharedLock {
     /// Releases the lock, on the thread that took it.
     #[pyo3(signature = (*_error))]
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> Result<(), Failure> {
-        py.detach(|| Ok(self.buffer.get().shared()?.unlock()?))
+        // A statement of its own, so that no lock is held while the buffer goes.
+        let held = lock(&self.held).take();
+        let held = held.map_or_else(|| self.buffer.get().handle(), Ok)?;
+        py.detach(|| Ok(held.get()?.unlock()?))
     }
 }

@@ -37,10 +37,12 @@ pub(crate) fn stream_argument(
 /// The driver's handle of the stream that an argument names.
 pub(crate) fn raw_stream_argument(argument: &Bound<'_, PyAny>) -> Result<u64, Failure> {
     let refused = || {
-        Failure::wrong_type(format!(
+        let said = format!(
             "{argument:?} is not a stream: expected None, a forebay.Stream, a driver's handle as a whole \
              number, or an object with __cuda_stream__, cuda_stream or ptr"
-        ))
+        );
+        let is_number = argument.hasattr("__index__").unwrap_or(false);
+        if is_number { Failure::invalid(said) } else { Failure::wrong_type(said) }
     };
     let number = if let Ok(protocol) = argument.getattr("__cuda_stream__") {
         // A method since the first version of the protocol; an attribute in drafts.

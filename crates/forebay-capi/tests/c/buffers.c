@@ -94,19 +94,19 @@ static void mapped(forebay_buffer_manager memory) {
     unsigned char byte = 0;
     OK(forebay_buffer_map(x, 0, 100, FOREBAY_ACCESS_UPDATE, &write, &host));
     REFUSED(forebay_buffer_map(x, 99, 1, FOREBAY_ACCESS_READ, &other, &again), BUSY,
-            "bytes 0 to 100 of the buffer are mapped on the host for writing: unmap them first");
+            "bytes 0 to 100 of the buffer are mapped on the host for writing by a view that still lives: release it first");
     EXPECT(again == NULL);
-    REFUSED(forebay_buffer_on_device(x, 0, SIZE, FOREBAY_ACCESS_READ, DEFAULT, &again), BUSY, "unmap");
-    REFUSED(forebay_buffer_copy_to(x, 0, &byte, 1), BUSY, "unmap");
-    REFUSED(forebay_buffer_copy_from(x, 99, &byte, 1), BUSY, "unmap");
-    REFUSED(forebay_buffer_fill(x, 0, 1, 0, 1), BUSY, "unmap");
-    REFUSED(forebay_buffer_copy(y, x, DEFAULT), BUSY, "unmap");
-    REFUSED(forebay_buffer_copy(x, y, DEFAULT), BUSY, "unmap");
-    REFUSED(forebay_buffer_resize(x, 10), BUSY, "unmap");
-    REFUSED(forebay_buffer_compact(x, FOREBAY_SIDE_HOST, DEFAULT, NULL), BUSY, "unmap");
-    REFUSED(forebay_buffer_invalidate(x, FOREBAY_SIDE_HOST), BUSY, "unmap");
-    REFUSED(forebay_buffer_synchronize(x, DEFAULT), BUSY, "unmap");
-    REFUSED(forebay_buffer_close(x), BUSY, "unmap");
+    REFUSED(forebay_buffer_on_device(x, 0, SIZE, FOREBAY_ACCESS_READ, DEFAULT, &again), BUSY, "release it first");
+    REFUSED(forebay_buffer_copy_to(x, 0, &byte, 1), BUSY, "release it first");
+    REFUSED(forebay_buffer_copy_from(x, 99, &byte, 1), BUSY, "release it first");
+    REFUSED(forebay_buffer_fill(x, 0, 1, 0, 1), BUSY, "release it first");
+    REFUSED(forebay_buffer_copy(y, x, DEFAULT), BUSY, "release it first");
+    REFUSED(forebay_buffer_copy(x, y, DEFAULT), BUSY, "release it first");
+    REFUSED(forebay_buffer_resize(x, 10), BUSY, "release it first");
+    REFUSED(forebay_buffer_compact(x, FOREBAY_SIDE_HOST, DEFAULT, NULL), BUSY, "release it first");
+    REFUSED(forebay_buffer_invalidate(x, FOREBAY_SIDE_HOST), BUSY, "release it first");
+    REFUSED(forebay_buffer_synchronize(x, DEFAULT), BUSY, "release it first");
+    REFUSED(forebay_buffer_close(x), BUSY, "release it first");
     /* Beside it everything goes on, and the view stays where it is. */
     memset(host, 3, 100);
     OK(forebay_buffer_map(x, 100, 100, FOREBAY_ACCESS_UPDATE, &other, &again));

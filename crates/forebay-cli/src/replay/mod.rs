@@ -40,6 +40,7 @@ use forebay_trace::format::{check_ending, write_path};
 use forebay_trace::{Analysis, PassReport, Player, Recorder, Trace, Verifier, WorkBudget, replay};
 
 use crate::Ending;
+use crate::capacity::capacity;
 use crate::limit::{ReadingOptions, WorkOptions};
 use crate::output::{Width, complain, json_lines};
 use crate::progress::Progress;
@@ -71,7 +72,7 @@ pub struct ReplayOptions {
     pub policy: Vec<Policy>,
 
     /// How much memory the device has, such as 24GiB [default: 1 TiB on sim, all memory on host].
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
     pub capacity: Option<Bytes>,
 
     /// How many times to replay each run on the same allocator. The first pass starts with an empty

@@ -43,6 +43,7 @@ use forebay_trace::{Fit, Trace, WorkBudget};
 use serde::Serialize;
 
 use crate::Ending;
+use crate::capacity::capacity;
 use crate::limit::{ReadingOptions, WorkOptions};
 use crate::output::{complain, json_lines};
 use crate::progress::Progress;
@@ -94,7 +95,7 @@ pub struct ReportOptions {
     pub output: Option<PathBuf>,
 
     /// How much memory the simulated device has, such as 24GiB [default: 1 TiB].
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
     pub capacity: Option<Bytes>,
 
     /// Leave out what needs many replays: the smallest device, other settings and larger batches.

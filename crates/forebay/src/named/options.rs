@@ -58,6 +58,12 @@ impl SharedOptions {
         self
     }
 
+    /// Whether any user may open the buffer.
+    #[must_use]
+    pub fn is_for_any_user(&self) -> bool {
+        self.users == Users::Any
+    }
+
     /// Sets how long opening waits for a process that has the name but does not answer.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
