@@ -98,12 +98,16 @@ impl Dist {
 
 /// Builds the shared library as it is installed, with `features` beside those that it
 /// always has; rustc's words come last, so more may follow. On x86-64 Linux it finds thread-local data through TLS
-/// descriptors, which cost less than calls of `__tls_get_addr`; the loader has had them since glibc 2.10.
+/// descriptors, which cost less than calls of `__tls_get_addr`; the loader has had them since glibc 2.10. Functions and
+/// the blocks behind jumps are aligned: without this, the same instructions of a hot pair took up to a tenth more time
+/// where the linker happened to put them elsewhere.
 pub(crate) fn shared_library(place: &Workplace, features: &str) -> Task {
     let descriptors = cfg!(all(target_arch = "x86_64", target_os = "linux"));
     let descriptors = descriptors.then_some("-Cllvm-args=-enable-tlsdesc");
+    let aligned =
+        ["-Cllvm-args=-align-all-functions=6", "-Cllvm-args=-align-all-nofallthru-blocks=4"];
     let words = "rustc --package=forebay-capi --lib --profile=dist --crate-type=cdylib";
-    place.cargo(&format!("{words} {features} --")).with(descriptors)
+    place.cargo(&format!("{words} {features} --")).with(descriptors).with(aligned)
 }
 
 /// The version of the interface that a header describes.
